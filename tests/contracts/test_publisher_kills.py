@@ -17,6 +17,7 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.support.programs.dying_writer import KS, STALE_SECONDS, TOPICS
 
@@ -108,6 +109,24 @@ def test_killed_before_each_request(seaweed):
     assert "raw/0" not in there
     assert f"raw/{killed - 1}" in there
     assert sum(key.startswith("else/") for key in there) < killed
+
+
+@pytest.mark.thorough
+def test_an_upload_killed_before_each_request(seaweed):
+    """Announced if it was completed, and else not; either way nothing is left of it."""
+    site = Site(seaweed.config(seaweed.make_bucket()))
+    with site.writer("uploads") as process:
+        killed = int(process.stdout.readline())
+    # Two topics reserved in, begun, named twice, a part, completed, two commits, signals.
+    assert killed >= 15
+    client = S3ObjectStore(site.config).client
+    assert client.list_multipart_uploads(Bucket=site.config.bucket).get("Uploads")
+    site.settle()
+    there = site.check()
+    assert f"raw/{killed}" in there
+    assert f"raw/{killed - 1}" in there
+    assert "raw/0" not in there
+    assert not client.list_multipart_uploads(Bucket=site.config.bucket).get("Uploads")
 
 
 @pytest.mark.thorough

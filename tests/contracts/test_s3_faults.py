@@ -1,11 +1,13 @@
 """What S3ObjectStore makes of failures, on a real server behind a proxy that loses things."""
 
+import io
 from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.errors import UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
+from s3notify_platform.protocols.keyspace import Publisher, uploads
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import S3Config
@@ -54,6 +56,36 @@ def test_unclear_answers_are_unknown(store, proxy, fault):
     assert proxy.requests == ["PUT", "PUT", "DELETE", "PUT"]
     assert store.get("a").body == b"1"
     assert store.get("b") is None
+
+
+def test_the_steps_of_an_upload(store, proxy):
+    """A part is sent again; begin and end are sent once, since a second one would be another upload, or find none."""
+    proxy.faults.append("lose_response")
+    with pytest.raises(UnknownOutcomeError):
+        store.begin_upload("a")
+    assert len(store.empty_uploads("a")) == 1
+    upload = store.begin_upload("a")
+    proxy.requests.clear()
+    proxy.faults += ["lose_response", "500", "lose_request"]
+    etag = store.send_part("a", upload, 1, b"1")
+    assert proxy.requests == ["PUT"] * 4
+    proxy.requests.clear()
+    proxy.faults.append("lose_response")
+    assert isinstance(store.complete_upload("a", upload, [etag]), Unknown)
+    assert proxy.requests == ["POST"]
+    assert store.get("a").body == b"1"
+
+
+@pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
+def test_an_upload_in_doubt_is_looked_up(store, proxy, monkeypatch, fault):
+    """By HEAD, and its writer's id in the metadata; completed again only if it was not."""
+    monkeypatch.setattr(uploads, "PART_BYTES", 4)
+    publisher = Publisher(store, prefix="ks/", clock=HurriedClock(), parallelism=1)
+    proxy.faults += ["pass", "pass", fault]
+    written = publisher.put_stream("a", io.BytesIO(b"1234"), precondition=ABSENT)
+    assert isinstance(written, Written)
+    assert proxy.requests[:4] == ["POST", "PUT", "POST", "HEAD"]
+    assert store.get("a").meta.etag == written.etag
 
 
 def test_slow_down_is_certain_and_sent_again(store, proxy):

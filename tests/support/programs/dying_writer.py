@@ -1,11 +1,13 @@
 """Writers that are killed: run as a process of its own, which forks them.
 
     python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
+    python -m tests.support.programs.dying_writer uploads    the same with uploads
     python -m tests.support.programs.dying_writer loop       one writer that publishes batches until somebody kills it
 
 Reads a bucket's configuration as JSON from its standard input. Killed is killed: SIGKILL, no handler runs.
 """
 
+import io
 import itertools
 import json
 import os
@@ -15,7 +17,8 @@ import sys
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, uploads
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import QUEUE_PREFIX, S3Config
@@ -65,7 +68,23 @@ def persistent(publisher, changes):
         SYSTEM_CLOCK.sleep(0.1 if changes else 0)
 
 
-def steps(config):
+def batch(publisher, calls):
+    persistent(
+        publisher,
+        [
+            Put(key=f"raw/{calls}", body=b"%d" % calls),
+            Put(key=f"else/{calls}", body=b"%d" % calls),
+            Delete(key=f"raw/old {calls}"),
+        ],
+    )
+
+
+def upload(publisher, calls):
+    uploads.PART_BYTES = 4  # of one part, since all but the last one have 5 MiB
+    assert isinstance(publisher.put_stream(f"raw/{calls}", io.BytesIO(b"%04d" % calls)), Written)
+
+
+def steps(config, act=batch):
     """Prints how many writers were killed before one got through."""
     # Made once, since that takes long; no connection is open when a child comes to be.
     store = FastObjectStore(config)
@@ -73,15 +92,7 @@ def steps(config):
     for calls in itertools.count():
         child = os.fork()
         if child == 0:
-            publisher = publisher_of(store, calls, parallelism=1)
-            persistent(
-                publisher,
-                [
-                    Put(key=f"raw/{calls}", body=b"%d" % calls),
-                    Put(key=f"else/{calls}", body=b"%d" % calls),
-                    Delete(key=f"raw/old {calls}"),
-                ],
-            )
+            act(publisher_of(store, calls, parallelism=1), calls)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
@@ -93,13 +104,14 @@ def loop(config):
     publisher = publisher_of(FastObjectStore(config))
     name = os.getpid()
     for number in itertools.count():
-        batch = [Put(key=f"raw/{name}.{number}.{n}", body=b"%d" % n) for n in range(5)]
-        batch += [Put(key=f"raw/{name}", body=b"%d" % number), Put(key=f"else/{name}", body=b"%d" % number)]
+        changes = [Put(key=f"raw/{name}.{number}.{n}", body=b"%d" % n) for n in range(5)]
+        changes += [Put(key=f"raw/{name}", body=b"%d" % number), Put(key=f"else/{name}", body=b"%d" % number)]
         if number > 1:
-            batch.append(Delete(key=f"raw/{name}.{number - 1}.0"))
-        persistent(publisher, batch)
+            changes.append(Delete(key=f"raw/{name}.{number - 1}.0"))
+        persistent(publisher, changes)
         print(number, flush=True)
 
 
 if __name__ == "__main__":
-    {"steps": steps, "loop": loop}[sys.argv[1]](S3Config(**json.loads(sys.stdin.readline())))
+    programs = {"steps": steps, "uploads": lambda config: steps(config, upload), "loop": loop}
+    programs[sys.argv[1]](S3Config(**json.loads(sys.stdin.readline())))
