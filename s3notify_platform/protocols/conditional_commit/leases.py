@@ -75,9 +75,10 @@ class Leases(Protocol):
 class LeaseSettings:
     """How long leases last. The defaults are object_store's, and need not be equal among writers.
 
-    `timeout_seconds`: a write is done by then. `max_clock_skew_rate`: the fastest clock ticks at most this many times
-    as fast as the slowest. `ttl_seconds`: when the table may delete a lease. `test_interval_seconds`: how often a
-    waiting writer reads the object.
+    `timeout_seconds` (up to an hour): a write is done by then. `max_clock_skew_rate` (1 to 100): the fastest clock
+    ticks at most this many times as fast as the slowest. `ttl_seconds`: when the table may delete a lease; above twice
+    the product of both. `test_interval_seconds` (up to a minute): how often a waiting writer reads the object, by 1
+    HEAD. `UsageError` for others.
     """
 
     timeout_seconds: float = 20.0

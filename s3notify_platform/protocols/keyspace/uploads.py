@@ -4,6 +4,10 @@ Nothing of an upload is visible before it is completed, by one request under the
 HEAD tells by the writer's id in the metadata whether it was applied (`updates.resolve`). An upload that does not end in
 an object is aborted; one whose process was killed is left over. The reconciler aborts it if the publisher has a queue;
 else let a lifecycle rule of the bucket (`AbortIncompleteMultipartUpload`) do so.
+
+Limits. A precondition holds if the store honours it where an upload is completed: some do so for a PUT only, and
+neither they nor the probe say so. Parts have different sizes if the size is not known; a store that wants them equal
+needs the `size`. A stream that hangs is waited for.
 """
 
 import os
