@@ -187,7 +187,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         put = Put(key=change.key, body=b"", precondition=change.precondition, metadata=change.metadata)
         work = self._work(put, unique_name(self._clock))
         mark = None if change.at_once else Upload()
-        work.event = replace(work.event, size=change.size, upload=mark)
+        name = "ObjectCreated:Copy" if change.at_once else "ObjectCreated:CompleteMultipartUpload"
+        work.event = replace(work.event, size=change.size, upload=mark, name=name)
         self._reserve([[work]])
         if work.outcome is None:
             try:

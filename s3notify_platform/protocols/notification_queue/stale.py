@@ -126,8 +126,8 @@ class Reconciler:
 
         A reservation is stale once this process has seen it for the topic's `stale_seconds` on its own clock. `head` is
         the method of the store that holds the topic's objects. `announce` is called with each change that is found to
-        have happened, before its entry is committed. `abort` is called with each that is written by an upload, before the
-        HEAD, so that what the HEAD does not find will never be there. A reservation waits if any of them is
+        have happened, before its entry is committed. `abort` is called with each that is written by an upload, before
+        the HEAD, so that what the HEAD does not find will never be there. A reservation waits if any of them is
         unavailable, or if it names another `bucket`. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()

@@ -11,6 +11,7 @@ from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableEr
 from s3notify_platform.ports import ABSENT, Conflict, Unknown, Written
 from s3notify_platform.protocols.keyspace import Publisher, uploads
 from s3notify_platform.protocols.notification_queue import Event, Expired, Reconciler, Upload
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from tests.support.faults import CrashedError, Fault, at, never
 from tests.support.queued_publisher import KS, World
 
@@ -49,7 +50,7 @@ def resolve(world):
     """What a reconciler does about writers that are gone."""
     service = reconciler(world)
     service.reconcile()
-    world.clock.now += world.queue.stale_seconds + 1
+    world.clock.now += STALE_SECONDS + 1
     return service.reconcile()
 
 
@@ -66,6 +67,7 @@ def test_it_is_announced_like_a_put(world):
     assert (world.reserved(), world.objects._uploads) == (0, {})
     (entry,) = world.queue.entries("t", range(1000))
     assert (entry.event.size, entry.event.upload) == (len(BODY), None)
+    assert entry.event.event_name == "ObjectCreated:CompleteMultipartUpload"
 
 
 def test_the_size_is_counted(world):
@@ -103,9 +105,9 @@ def test_a_stream_that_dies_announces_nothing(world):
 def test_a_long_upload_stays_fresh(world):
     """It takes ten times as long as a reservation lasts, under a reconciler that looks at it each time."""
     service = reconciler(world)
-    stream = Slow(world, world.queue.stale_seconds / 4, service.reconcile)
+    stream = Slow(world, STALE_SECONDS / 4, service.reconcile)
     stream_reads = len(BODY) // 1000
-    assert stream_reads * stream.seconds > world.queue.stale_seconds
+    assert stream_reads * stream.seconds > STALE_SECONDS
     outcome = world.publisher().put_stream("k", stream, size=len(BODY))
     assert isinstance(outcome, Written)
     assert world.announced() == [("put", "k", outcome.etag)]
@@ -269,7 +271,7 @@ def test_an_empty_upload_that_is_named_is_left_alone(world):
     with pytest.raises(CrashedError):
         put(world, at("begin_upload", Fault.CRASH_AFTER))
     service.reconcile()
-    world.clock.now += world.queue.stale_seconds + 1
+    world.clock.now += STALE_SECONDS + 1
 
     def schedule(call):
         if call.method == "send_part" and not schedule.done:
@@ -292,7 +294,10 @@ def test_copies(world):
         outcome = publisher.copy("k", "", "source", precondition=precondition)
         assert isinstance(outcome, Written)
         assert ("put", "k", outcome.etag) in world.announced()
-        assert {e.event.size for e in world.queue.entries("t", range(1000))} == {len(BODY)}
+        entries = world.queue.entries("t", range(1000))
+        assert {entry.event.size for entry in entries} == {len(BODY)}
+        way = "CompleteMultipartUpload" if precondition else "Copy"
+        assert entries[-1].event.event_name == f"ObjectCreated:{way}"
     with pytest.raises(NotFoundError):
         publisher.copy("other", "", "gone")
 
@@ -320,7 +325,7 @@ def test_renewed_while_it_is_being_resolved(world):
     held = world.queue.reserve("t", Event(key="k", bucket="b", upload=Upload(id="u")))
     reconciler, beats = Reconciler(world.queue), iter(range(1, 10))
     reconciler.resolve_stale("t", world.objects.head)
-    world.clock.now += world.queue.stale_seconds + 1
+    world.clock.now += STALE_SECONDS + 1
 
     def head(key):
         assert not isinstance(world.queue.renew(held, Upload(id="u", beats=next(beats))), Expired)
@@ -329,6 +334,6 @@ def test_renewed_while_it_is_being_resolved(world):
     assert reconciler.resolve_stale("t", head).aborted == 0
     assert world.reserved() == 1
     reconciler.resolve_stale("t", world.objects.head)
-    world.clock.now += world.queue.stale_seconds + 1
+    world.clock.now += STALE_SECONDS + 1
     assert reconciler.resolve_stale("t", world.objects.head).aborted == 1
     assert world.queue.renew(held, Upload(id="u", beats=10)) == Expired()
