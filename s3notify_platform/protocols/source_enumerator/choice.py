@@ -7,7 +7,8 @@ Patterns are those of `aws s3 sync --include`: `*` stands for any characters, al
 these. They match what follows the prefix in a key, whole. Matching takes linear time, whatever the key.
 
 Hidden are, as for Spark and Hive, keys of which a part below the prefix begins with `_` or `.` and has no `=`, like
-`_SUCCESS`, `_temporary/…`, `.part-0.crc`; and "directories", which end with `/`.
+`_SUCCESS`, `_temporary/…`, `.part-0.crc`; and "directories", which end with `/`. Not `.` and `..`: what no client can
+address is named elsewhere.
 """
 
 import re
@@ -20,7 +21,7 @@ from functools import lru_cache
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ObjectColumns
 
-_HIDDEN = re.compile(r"(?:^|/)[._][^/=]*(?=/|\Z)|/\Z")
+_HIDDEN = re.compile(r"(?:^|/)(?!\.\.?(?:/|\Z))[._][^/=]*(?=/|\Z)|/\Z")
 _MAYBE_HIDDEN = re.compile(r"(?m)(?:^|/)[._]|/$")
 
 
@@ -64,7 +65,7 @@ class Choice:
             return f"it is not below {self.prefix!r}"
         if key.startswith(self.own):
             return "it is the platform's own object"
-        if not self.hidden and (found := _HIDDEN.search(path)):
+        if not self.hidden and (found := _HIDDEN.search(self._begun + path)):
             return f"hidden_files is skip, and {found[0].lstrip('/') or 'a directory'!r} is hidden"
         if self.include and not any(pattern.match(path) for pattern in _patterns(self.include)):
             return f"include {self.include!r} does not match {path!r}"
@@ -77,6 +78,11 @@ class Choice:
         ):
             return "it was written before modified_after"
         return ""
+
+    @property
+    def _begun(self) -> str:
+        """What stands for the beginning of a name within which the prefix ends."""
+        return "x" if self.prefix and not self.prefix.endswith("/") else ""
 
     def covers(self, key: str) -> bool:
         """Whether an object of this key is chosen, whenever it was written."""
@@ -93,5 +99,6 @@ class Choice:
     def _all_usual(self, keys: Sequence[str]) -> bool:
         """Whether no key can be hidden or the platform's own. At once for many: a listing has millions."""
         start = len(self.prefix)
-        visible = self.hidden or _MAYBE_HIDDEN.search("\n".join([key[start:] for key in keys])) is None
+        paths = "\n".join([self._begun + key[start:] for key in keys])
+        visible = self.hidden or _MAYBE_HIDDEN.search(paths) is None
         return visible and not any(key.startswith(self.own) for key in keys)

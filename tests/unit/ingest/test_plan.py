@@ -198,10 +198,10 @@ def test_results_of_several_rounds_add_up() -> None:
         ({"slots": 0}, "slots=0"),
         ({"slots": 1001}, "slots=1001"),
         ({"platform_prefix": "no-slash"}, "end it with '/'"),
-        ({"prefix": ""}, "give the source a prefix"),
-        ({"prefix": "_s3notify/n/table/"}, "give the source a prefix"),
-        ({"prefix": "raw/", "platform_prefix": "raw/own/"}, "give the source a prefix"),
-        ({"keyspace_prefix": "raw/signals/"}, "give the source a prefix"),
+        ({"prefix": "_s3notify/n/table/"}, "among the platform's own objects"),
+        ({"prefix": "raw/own/in/", "platform_prefix": "raw/own/"}, "among the platform's own objects"),
+        ({"prefix": "raw/", "keyspace_prefix": "raw/"}, "among the platform's own objects"),
+        ({"modified_after": "2026-01-01T00:00:00"}, "say of which zone it is"),
     ],
 )
 def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:

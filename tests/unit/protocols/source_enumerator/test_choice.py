@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import ObjectColumns, ObjectMeta
+from s3notify_platform.ports import ETag, ObjectColumns, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
@@ -17,8 +17,19 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 
 EVERY = frozenset(map(Slot, range(7)))
-HIDDEN = ("_SUCCESS", "a/_committed_1", "a/.part-0.crc", "_temporary/0/x", ".x/y", "a/", "/", "_a=1.x/.y")
-VISIBLE = ("a_b", "a/b.c", "_a=1/x", "a//b", "a/b_/c.", "x=_/y", "..=/z")
+HIDDEN = (
+    "_SUCCESS",
+    "...",
+    "..a/b",
+    "a/_committed_1",
+    "a/.part-0.crc",
+    "_temporary/0/x",
+    ".x/y",
+    "a/",
+    "/",
+    "_a=1.x/.y",
+)
+VISIBLE = ("a_b", "..", "a/./b", "../x", "a/b.c", "_a=1/x", "a//b", "a/b_/c.", "x=_/y", "..=/z")
 
 
 @pytest.mark.parametrize("key", HIDDEN)
@@ -32,6 +43,18 @@ def test_visible_keys(key: str) -> None:
     """Also below a prefix that is hidden itself: whoever names it wants it."""
     for prefix in ("raw/", "_raw/.x/", "raw/_"):
         assert not Choice(hidden=False, prefix=prefix).why_not(f"{prefix}{key}")
+
+
+def test_a_prefix_may_end_within_a_name() -> None:
+    """What follows is the rest of the name, not one that is hidden; parts below are."""
+    choice = Choice(hidden=False, prefix="raw/a")
+    assert not choice.why_not("raw/a.jsonl")
+    assert not choice.why_not("raw/a_b/c")
+    assert choice.why_not("raw/ab/_c")
+    listed = ObjectColumns.of(
+        [ObjectMeta(key=key, etag=ETag("e"), size=1) for key in ("raw/a.x", "raw/a/.b")]
+    )
+    assert choice.among(listed) == [True, False]
 
 
 @given(st.text("ab/*?.", max_size=8), st.text("ab/.\n", max_size=8))
@@ -64,6 +87,7 @@ CHOICES = st.builds(
 def test_listing_columns_and_entries_choose_the_same(choice: Choice, objects: dict[str, int]) -> None:
     """And a key that is not chosen is not looked up."""
     memory = MemoryObjectStore()
+    objects = {choice.prefix + key: ms for key, ms in objects.items()}
     metas = [
         ObjectMeta(key=key, etag=memory.put(key, b"x").etag, size=1, modified_ms=ms)  # type: ignore[union-attr, arg-type]
         for key, ms in sorted(objects.items())
