@@ -73,7 +73,7 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: key_pattern, topic_settings, entries, segments, topics, shards, reserving, facts, queue, stale, owners,
+Reading order: topic_settings, entries, segments, topics, shards, reserving, facts, queue, stale, owners,
 consumer; s3_event is the message that is pushed.
 """
 

@@ -7,11 +7,13 @@ known to inlets, nor to a reconciler without another request for each object: no
 import json
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Final
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import re2
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.limits import MAX_KEY_BYTES
-from s3notify_platform.protocols.notification_queue.key_pattern import key_pattern
 from s3notify_platform.setting import About, check_settings
 from s3notify_platform.slots import SLOT_COUNT, check_slot_count
 
@@ -40,6 +42,9 @@ EVENT_KINDS: Final = (
 
 _EVENT: Final = re.compile(rf"(?:{'|'.join(EVENT_KINDS)})(?::[A-Za-z]{{1,40}}){{0,2}}(?::\*)?")
 
+_OPTIONS: Final = re2.Options()
+_OPTIONS.dot_nl, _OPTIONS.log_errors, _OPTIONS.max_mem = True, False, 1 << 20
+
 FIXED: Final = ("shards", "slots")
 """Settings that a topic keeps."""
 
@@ -52,7 +57,7 @@ class Rule:
     prefix: str = ""
     suffix: str = ""
     regex: str = ""
-    """For the whole key: see `key_pattern`."""
+    """For the whole key, as in Ceph, and as RE2 understands it: in linear time, whatever the key."""
     events: tuple[str, ...] = ()
     """Names like ObjectCreated:Copy, or ObjectCreated:* for all of a kind; empty: all."""
 
@@ -64,7 +69,7 @@ class Rule:
             return False
         if self.events and event_name is not None and not any(_named(event_name, e) for e in self.events):
             return False
-        return not self.regex or key_pattern(self.regex).matches(key)
+        return not self.regex or _pattern(self.regex).fullmatch(key) is not None
 
     @classmethod
     def loads(cls, text: str) -> "Rule":
@@ -90,7 +95,7 @@ class Rule:
         if self == Rule():
             raise UsageError(f"give one or more of {', '.join(field.name for field in fields(Rule))}")
         if self.regex:
-            key_pattern(self.regex)
+            _pattern(self.regex)
         for event in self.events:
             if not _EVENT.fullmatch(event):
                 raise UsageError(
@@ -182,6 +187,16 @@ class TopicSettings:
     ] = ()
     endpoint: str = ""
     """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
+
+
+@lru_cache(maxsize=4 * RULES_MAX)
+def _pattern(text: str) -> Any:
+    try:
+        return re2.compile(text, _OPTIONS)
+    except re2.error as error:
+        why = error.args[0] if error.args else error
+        why = why.decode("utf-8", "replace") if isinstance(why, bytes) else why
+        raise UsageError(f"regular expression {text[:200]!r}: {why}; write it as RE2 does") from None
 
 
 def takes(settings: TopicSettings, bucket: str, key: str, event_name: str | None = None) -> bool:
