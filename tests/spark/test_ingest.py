@@ -117,8 +117,9 @@ ODD_KEYS = (
 )
 
 
-def test_odd_keys(lake: Lake) -> None:
+def test_odd_keys(lake_of: Callable[..., Lake]) -> None:
     """Every key that S3 can hold: written, read, overwritten and withdrawn under exactly its own name."""
+    lake = lake_of(hidden_files="read")
     for number, key in enumerate(ODD_KEYS):
         lake.put(key, [{"id": number}])
     lake.ingest()
