@@ -29,8 +29,6 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"prefix": "_s3notify/orders/table/"}, "platform's own objects"),
         ({"modified_after": "yesterday"}, "give a time like 2026-01-31T12:00:00Z"),
         ({"modified_after": "2026-01-31T12:00:00"}, "say of which zone it is, like 2026-01-31T12:00:00Z"),
-        ({"hidden_files": "maybe"}, "'skip' or 'read'"),
-        ({"on_delete": "ignore"}, "'withdraw' or 'keep'"),
         ({"transform": "no.such.module"}, "cannot import 'no.such.module'"),
         ({"transform": "json.no_such_function"}, "cannot import 'json.no_such_function'"),
         ({"transform": "nodots"}, "cannot import 'nodots'"),
@@ -58,6 +56,8 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
     [
         ({"interval_seconds": 0}, "interval_seconds"),
         ({"mismatches": "drop"}, "'quarantine' or 'rescue'"),
+        ({"hidden_files": "maybe"}, "'skip' or 'read'"),
+        ({"on_delete": "ignore"}, "'withdraw' or 'keep'"),
         ({"bukcet": "b"}, "Extra inputs are not permitted"),
         ({"s3": {"aws_secret_access_key": "by value"}}, "Extra inputs are not permitted"),
     ],
