@@ -58,10 +58,13 @@ class Orc(Format):
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`. Reads the file's tail."""
         try:
-            _, reader = _open(source)
+            file, reader = _open(source)
+            with reading(file):
+                schema = reader.schema
+                _ = schema.names  # a damaged one may be no text
         except UnreadableError:
             return
-        yield reader.schema
+        yield schema
 
 
 def _open(source: ObjectBytes) -> tuple[ArrowFile, pa_orc.ORCFile]:
@@ -80,7 +83,9 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
         return 0
     try:
         file, reader = _open(source)
-        names = wanted_columns(reader.schema.names, target)
+        with reading(file):
+            present = reader.schema.names
+        names = wanted_columns(present, target)
         stripes = _stripes(file, reader, size)
     except UnreadableError as error:
         if start == 0:

@@ -66,7 +66,12 @@ one = pytest.mark.parametrize(
 """Of the bodies, but where all is run."""
 
 
-@pytest.fixture(params=BODIES)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.thorough) if name.endswith(("avro", "orc")) else name
+        for name in BODIES
+    ]
+)
 def big(request: pytest.FixtureRequest, lake_of: Callable[..., Lake]) -> tuple[Lake, str, bytes]:
     """A lake whose objects are big from 1500 bytes on, and a big object in it."""
     lake = lake_of(slots=1, format="auto", schema="n bigint, text string", split_bytes=PART)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.orc as pa_orc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import SplitEnd
@@ -119,10 +119,12 @@ def test_other_columns() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
+@example(changes=[(193, 128)])
 def test_whatever_is_damaged(codec: str, changes: list[tuple[int, int]]) -> None:
     """It ends; and what is neither a row nor in a reject is not lost in silence."""
     body = bytearray(striped(codec))
     for place, octet in changes:
         body[-(place % min(len(body), 5000)) - 1] = octet
+    infer([("orc", bytes(body))])
     found, rejects = take([bytes(body)], AB, "orc")
     assert rejects or len(found) == COUNT
