@@ -187,8 +187,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         put = Put(key=change.key, body=b"", precondition=change.precondition, metadata=change.metadata)
         work = self._work(put, unique_name(self._clock))
         mark = None if change.at_once else Upload()
-        name = "ObjectCreated:Copy" if change.at_once else "ObjectCreated:CompleteMultipartUpload"
-        work.event = replace(work.event, size=change.size, upload=mark, name=name)
+        work.event = replace(work.event, size=change.size, upload=mark, name=change.event_name)
         self._reserve([[work]])
         if work.outcome is None:
             try:
@@ -215,7 +214,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
         topics = self._queue.see_topics()
         for event in events:
-            for taker in self._queue.takers(topics, self._bucket, event):
+            for taker in self._queue.takers(topics, self._bucket, event, by_name=False):
                 by_topic[taker.name].append(event)
         for topic, wanted_there in by_topic.items():
             try:

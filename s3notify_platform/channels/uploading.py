@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from s3notify_platform.channels.pending_change import PendingChange, Refused
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
@@ -33,8 +34,11 @@ def upload(publisher: Publisher, queue: NotificationQueue, work: PendingChange, 
             yield part
 
     named = replace(change, parts=counted(), writer=work.event.writer)
+    fresh = partial(queue.fresh_since, work.began)
     try:
-        work.outcome = publisher.upload(named, Renewal(queue, work))
+        if work.held and change.at_once and not fresh():
+            raise LapsedError(f"the reservation of {change.key!r} is too old to begin a copy")
+        work.outcome = publisher.upload(named, Renewal(queue, work), fresh if work.held else lambda: True)
     except LapsedError:
         work.outcome = Refused(retry_after_seconds=0.0)
     if not isinstance(work.outcome, Unknown):

@@ -8,7 +8,7 @@ file's beginning. `_offset` is the byte at which the record's block begins, plus
 Differs from the specification: a union of several types, beside null, is read if these are numbers. A type that
 contains itself, and arrays whose items take no bytes, are refused.
 
-Memory: one block, decompressed, of at most `BLOCK_BYTES`, and `ROWS` records as Python's values.
+Memory: blocks of `BLOCK_BYTES` or `ROWS` together, decompressed, and one more; their records as Python's values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -18,9 +18,8 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import islice
 from typing import Any, Final
 
 import cramjam
@@ -49,6 +48,9 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 BLOCK_BYTES: Final = 16 << 20
 """Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
+
+BLOCK_ROWS: Final = 1_000_000
+"""Of a block: each becomes a value of Python."""
 
 ROWS: Final = 8192
 """Records that become a table together."""
@@ -111,13 +113,13 @@ class Avro(Format):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What the beginning of a file says. `read`: the schema that values are read with, `columns` what they become.
+    """What the beginning of a file says. `each`: the schema of a record as it is read, `all` that of an array of them.
 
-    `plain`: a header of the same for blocks that are not compressed.
+    `columns`: what they become.
     """
 
-    plain: bytes
-    read: Any
+    each: Any
+    all: Any
     columns: pa.Schema
     decompress: Callable[[bytes], bytes]
     sync: bytes
@@ -146,17 +148,15 @@ def _header(source: ObjectBytes) -> _Header:
         schema = json.loads(found["meta"]["avro.schema"])
         columns = ArrowTypes().columns(schema)
         schema = without_times(schema)
-        read = fastavro.parse_schema(schema)
+        each = fastavro.parse_schema(schema)
+        every = fastavro.parse_schema({"type": "array", "items": schema})
     except UnreadableError:
         raise
     except Exception as error:
         raise UnreadableError(f"schema: {reason_of(error)}") from error
-    plain = BytesIO()
-    metadata = {"avro.schema": json.dumps(schema).encode()}
-    fastavro.schemaless_writer(plain, _HEADER, {**found, "meta": metadata})
     return _Header(
-        plain=plain.getvalue(),
-        read=read,
+        each=each,
+        all=every,
         columns=columns,
         decompress=_CODECS[codec],
         sync=found["sync"],
@@ -186,14 +186,15 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
         try:
             stored_at, after, count = _block_at(body, place, header.sync)
             records = header.decompress(body.read(stored_at, after - _SYNC))
-            batch.add(_Block(place=place, records=records, count=count))
+            rejected = batch.add(_Block(place=place, records=records, count=count))
         except UnreadableError as error:
             after = body.behind(header.sync, place)
             raw = body.read(place, min(after, place + MAX_RAW_BYTES))
+            rejected = Reject(index=0, offset=place, reason=f"Avro: {error}", raw=raw)
+        if rejected or batch.full:
             yield from batch.take()
-            yield no_rows(target, [Reject(index=0, offset=place, reason=f"Avro: {error}", raw=raw)])
-        if batch.full:
-            yield from batch.take()
+        if rejected:
+            yield no_rows(target, [rejected])
         place = after
     yield from batch.take()
     return place
@@ -247,83 +248,92 @@ def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
     return begin, begin + size + _SYNC, count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Block:
     """Records of a block that begins at `place`, decompressed."""
 
     place: int
     records: bytes
     count: int
+    ends: list[int] = field(default_factory=list)
+    """Where each record ends, once that has been looked for."""
 
-    def each(self, schema: Any) -> Iterator[tuple[Any, int]]:
-        """The records, each with where it ends. Raises what fastavro does."""
+    def together(self, schema: Any) -> list[Any]:
+        """All records. Raises what fastavro does, or `EOFError` if there are more bytes than records."""
+        body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # an array of them
+        found: Any = fastavro.schemaless_reader(body, schema, None, handle_unicode_errors=_ERRORS)
+        if body.read(1):
+            raise EOFError
+        return list(found)
+
+    def one_by_one(self, schema: Any) -> tuple[list[Any], str]:
+        """The records up to the first that cannot be read, and why that cannot."""
+        values, ends = [], []
         stream = BytesIO(self.records)
-        for _ in range(self.count):
-            value = fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors=_ERRORS)
-            yield value, stream.tell()
+        error = ""
+        try:
+            for _ in range(self.count):
+                values.append(fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors=_ERRORS))
+                ends.append(stream.tell())
+        except Exception as found:  # noqa: BLE001 - a damaged file can raise anything
+            error = reason_of(found) or type(found).__name__
+        self.ends = ends
+        if not error and self.end < len(self.records):
+            error = f"{len(self.records) - self.end} bytes behind its records"
+        return values, error
+
+    @property
+    def end(self) -> int:
+        """Where the last record ends that could be read."""
+        return self.ends[-1] if self.ends else 0
 
     def raw(self, number: int, schema: Any) -> bytes:
         """The bytes of a record."""
-        *before, end = (end for _, end in islice(self.each(schema), number + 1))
-        begin = before[-1] if before else 0
-        return self.records[begin : min(end, begin + MAX_RAW_BYTES)]
+        if not self.ends:
+            self.one_by_one(schema)
+        begin = self.ends[number - 1] if number else 0
+        return self.records[begin : min(self.ends[number], begin + MAX_RAW_BYTES)]
 
 
 class _Batch:
-    """Blocks whose records become a table together."""
+    """Records of some blocks, to become a table together."""
 
     def __init__(self, header: _Header, target: Target) -> None:
         self._header, self._target = header, target
-        self._blocks: list[_Block] = []
+        self._values: list[Any] = []
+        self._places: list[tuple[_Block, int]] = []
+        self._bytes = 0
         self._rows = max(1, min(ROWS, MAX_CELLS // max(1, count_fields(target.output))))
 
     @property
     def full(self) -> bool:
         """Whether it is time to take it."""
-        return sum(block.count for block in self._blocks) >= self._rows
+        return len(self._values) >= self._rows or self._bytes >= BLOCK_BYTES
 
-    def add(self, block: _Block) -> None:
-        """Add a block. `UnreadableError` for one that cannot be."""
-        if block.count > len(block.records):
-            raise UnreadableError(f"a block of {block.count} records in {len(block.records)} bytes")
-        self._blocks.append(block)
+    def add(self, block: _Block) -> Reject | None:
+        """Read a block; a reject for the rest of it from the first record on that cannot be read."""
+        if block.count > min(len(block.records), BLOCK_ROWS):
+            raise UnreadableError(
+                f"a block of {block.count} records in {len(block.records)} bytes, and {BLOCK_ROWS} are allowed"
+            )
+        error = ""
+        try:
+            values = block.together(self._header.all) if block.records else []
+        except Exception:  # noqa: BLE001 - a damaged file can raise anything
+            values, error = block.one_by_one(self._header.each)
+        self._values += values
+        self._places += [(block, number) for number in range(len(values))]
+        self._bytes += len(block.records)
+        if not error:
+            return None
+        reason = f"Avro: record {len(values)} of {block.count} in its block: {error}"
+        raw = block.records[block.end : block.end + MAX_RAW_BYTES]
+        return Reject(index=0, offset=block.place + len(values), reason=reason, raw=raw)
 
     def take(self) -> Iterator[Parsed]:
-        """Its rows, a reject for each record with a value that does not fit, and for what cannot be read."""
-        blocks, self._blocks = self._blocks, []
-        sync = self._header.sync
-        file = b"".join(
-            _bytes_of(each.count) + _bytes_of(len(each.records)) + each.records + sync for each in blocks
-        )
-        try:
-            read = fastavro.reader(BytesIO(self._header.plain + file), handle_unicode_errors=_ERRORS)
-            values = [*read] if blocks else []
-        except Exception:  # noqa: BLE001 - a damaged file can raise anything
-            for block in blocks:
-                yield from self._one_by_one(block)
-            return
-        places = [(block, number) for block in blocks for number in range(block.count)]
-        yield from self._tables(values, places)
-
-    def _one_by_one(self, block: _Block) -> Iterator[Parsed]:
-        """The records of a block up to the first that cannot be read, and a reject for the rest."""
-        values: list[Any] = []
-        error, at = "", 0
-        try:
-            for value, at in block.each(self._header.read):  # noqa: B007 - where the last one ended
-                values.append(value)
-        except Exception as found:  # noqa: BLE001 - a damaged file can raise anything
-            error = reason_of(found)
-        yield from self._tables(values, [(block, number) for number in range(len(values))])
-        if error:
-            number = len(values)
-            reason = f"Avro: record {number} of {block.count} in its block: {error}"
-            raw = block.records[at : at + MAX_RAW_BYTES]
-            yield no_rows(
-                self._target, [Reject(index=0, offset=block.place + number, reason=reason, raw=raw)]
-            )
-
-    def _tables(self, values: list[Any], places: list[tuple[_Block, int]]) -> Iterator[Parsed]:
+        """Its rows, and a reject for each record with a value that does not fit."""
+        values, places = self._values, self._places
+        self._values, self._places, self._bytes = [], [], 0
         for low in range(0, len(values), self._rows):
             yield from self._fitted(values[low : low + self._rows], places[low : low + self._rows])
 
@@ -347,7 +357,7 @@ class _Batch:
 
     def _reject(self, at: tuple[_Block, int], reason: str) -> Reject:
         block, number = at
-        raw = block.raw(number, self._header.read)
+        raw = block.raw(number, self._header.each)
         return Reject(index=0, offset=block.place + number, reason=f"Avro: {reason}", raw=raw)
 
 

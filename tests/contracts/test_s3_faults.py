@@ -58,6 +58,17 @@ def test_unclear_answers_are_unknown(store, proxy, fault):
     assert store.get("b") is None
 
 
+def test_a_lost_answer_of_a_copy_of_one_version_is_unknown(store, proxy):
+    """It was applied, and is sent once: meanwhile its source may be another, which says nothing of the first try."""
+    store.put("a", b"1")
+    source = store.source("", "a")
+    proxy.requests.clear()
+    proxy.faults.append("lose_response")
+    assert isinstance(store.copy(source, "b"), Unknown)
+    assert proxy.requests == ["PUT"]
+    assert store.get("b").body == b"1"
+
+
 def test_the_steps_of_an_upload(store, proxy):
     """A part is sent again; begin and end are sent once, since a second one would be another upload, or find none."""
     proxy.faults.append("lose_response")

@@ -1,6 +1,6 @@
 """Publisher: writes objects, and moves the signals of their slots."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -153,10 +153,17 @@ class Publisher(LargeObjects[WriteOutcome]):
         results = self._write(tuple(changes))
         return tuple(result if isinstance(result, UsageError) else _as_unknown(result) for result in results)
 
-    def upload(self, change: LargePut, keep: Keep = lambda _: None) -> WriteOutcome:
+    def upload(
+        self,
+        change: LargePut,
+        keep: Keep = lambda _: None,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> WriteOutcome:
         """The same for a large object: see `uploads.written`, also for its errors."""
         at_once = min(PARTS_AT_ONCE, self._parallelism)
-        return written(self._objects, change, keep=keep, clock=self._clock, at_once=at_once)
+        return written(
+            self._objects, change, keep=keep, may_send=may_send, clock=self._clock, at_once=at_once
+        )
 
     def source(self, bucket: str, key: str) -> CopySource | None:
         """What is to be copied, or None. 1 request."""

@@ -11,6 +11,7 @@ needs the `size`. A stream that hangs is waited for.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -104,6 +105,11 @@ class LargePut:
         whole = self.source is not None and self.source.meta.size <= COPIED_AT_ONCE_BYTES
         return whole and self.precondition is None
 
+    @property
+    def event_name(self) -> str:
+        """What S3 calls such a change."""
+        return "ObjectCreated:Copy" if self.at_once else "ObjectCreated:CompleteMultipartUpload"
+
 
 class LargeObjects(Generic[O_co]):
     """The methods of a publisher that write objects which need not fit into memory.
@@ -128,7 +134,8 @@ class LargeObjects(Generic[O_co]):
         """
         try:
             with Path(path).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+                found = os.fstat(file.fileno())
+                size = found.st_size if stat.S_ISREG(found.st_mode) else None
                 return self.put_stream(key, file, size=size, precondition=precondition, metadata=metadata)
         except OSError as error:
             raise UsageError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
@@ -218,13 +225,15 @@ def written(
     change: LargePut,
     *,
     keep: Keep = lambda _: None,
+    may_send: Callable[[], bool] = lambda: True,
     clock: Clock,
     at_once: int = PARTS_AT_ONCE,
 ) -> WriteOutcome:
     """The outcome of an upload or copy. An error that it raises certainly left no object, except in one case:
 
     `UnknownOutcomeError` of `Uploads.begin_upload`: there is no object, but perhaps an upload without parts. With
-    `at_once` = 1 all is done in this thread, and `keep` not called while a part is being sent.
+    `at_once` = 1 all is done in this thread, and `keep` not called while a part is being sent. `may_send`: whether a
+    copy by one request may be sent again.
     """
     writer = change.writer or unique_name(clock)
     change = replace(change, writer=writer, metadata={**(change.metadata or {}), WRITER: writer})
@@ -238,7 +247,7 @@ def written(
             ) as error:  # without a condition, that does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
-        return _resolved(objects, change, copy, clock)
+        return _resolved(objects, change, copy, clock, may_send=may_send)
     upload = objects.begin_upload(
         change.key, precondition=change.precondition, metadata=change.metadata, source=source
     )
@@ -282,7 +291,9 @@ def _resolved(
     change: LargePut,
     send: Callable[[], WriteOutcome],
     clock: Clock,
+    *,
     give_up: Callable[[], None] = lambda: None,
+    may_send: Callable[[], bool] = lambda: True,
 ) -> WriteOutcome:
     def look() -> Written | None:
         found = objects.head(change.key)
@@ -293,7 +304,14 @@ def _resolved(
         return None
 
     try:
-        return resolve(send, look, clock=clock, subject=f"upload of {change.key!r}", retry_unavailable=True)
+        return resolve(
+            send,
+            look,
+            clock=clock,
+            subject=f"upload of {change.key!r}",
+            may_resend=may_send,
+            retry_unavailable=True,
+        )
     except UnknownOutcomeError as error:
         give_up()
         with suppress(S3NotifyError):
@@ -382,7 +400,8 @@ def _stream_parts(key: str, stream: Readable, size: int | None) -> Iterator[byte
         total += len(part)
         if total > (MAX_PUBLISHED_BYTES if size is None else size):
             raise UsageError(
-                f"{key!r}: the stream has more than {size or MAX_PUBLISHED_BYTES} bytes; not written"
+                f"{key!r}: the stream has more than {MAX_PUBLISHED_BYTES if size is None else size} bytes; "
+                "not written"
             )
         if part:
             yield part

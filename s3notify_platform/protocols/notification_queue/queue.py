@@ -93,9 +93,12 @@ class NotificationQueue:
     # Which topics there are.
 
     @staticmethod
-    def takers(topics: Iterable[Topic], bucket: str, event: Event) -> tuple[Topic, ...]:
-        """Those that take this change in a bucket. Pure."""
-        return tuple(topic for topic in topics if takes(topic.settings, bucket, event.key, event.event_name))
+    def takers(
+        topics: Iterable[Topic], bucket: str, event: Event, *, by_name: bool = True
+    ) -> tuple[Topic, ...]:
+        """Those that take this change in a bucket; or, not `by_name`, a change of its key by whatever event. Pure."""
+        name = event.event_name if by_name else None
+        return tuple(topic for topic in topics if takes(topic.settings, bucket, event.key, name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The topics that take this change, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.

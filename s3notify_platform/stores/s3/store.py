@@ -176,7 +176,8 @@ class S3ObjectStore(S3Uploads):
             lambda: self.client.copy_object(
                 Bucket=self.config.bucket, Key=target, CopySource=place, **arguments
             ),
-            conditional=precondition is not None,
+            # A copy of one version is sent once: after an answer that was lost, its source may have changed.
+            conditional=precondition is not None or isinstance(source, CopySource),
         )
         if not isinstance(copied, Fault):
             return Written(etag=etag_of(copied["CopyObjectResult"]))

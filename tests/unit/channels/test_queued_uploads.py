@@ -10,7 +10,14 @@ from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, Unknown, Written
 from s3notify_platform.protocols.keyspace import Publisher, uploads
-from s3notify_platform.protocols.notification_queue import Event, Expired, Reconciler, Upload
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    Expired,
+    Reconciler,
+    Rule,
+    TopicSettings,
+    Upload,
+)
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from tests.support.faults import CrashedError, Fault, at, never
 from tests.support.queued_publisher import KS, World
@@ -319,6 +326,36 @@ def test_a_copy_in_doubt_is_looked_up(world, fault):
     outcome = world.publisher(at("copy", fault)).copy("k", "", "source")
     assert isinstance(outcome, Written)
     assert world.announced() == [("put", "k", outcome.etag)]
+
+
+def test_announce_reaches_those_who_want_uploads(world):
+    """By what an object was made nobody knows any more."""
+    rule = Rule(events=("ObjectCreated:CompleteMultipartUpload",))
+    world.queue.topics.create("uploads", TopicSettings(capacity=100, shards=1, rules=(rule,)))
+    etag = world.objects.put("k", BODY).etag
+    world.publisher().announce(["k"])
+    assert world.announced("uploads") == [("put", "k", etag)]
+
+
+def test_a_copy_is_not_begun_late(world):
+    """Its writer slept after it had reserved: a reconciler may have found nothing."""
+    world.objects.put("source", BODY)
+
+    def sleeps(call):
+        if call.method == "copy":
+            raise AssertionError("it is sent")
+        return Fault.NONE
+
+    publisher = world.publisher(sleeps)
+    reserve = publisher._reserve
+
+    def late(calls):
+        reserve(calls)
+        world.clock.now += STALE_SECONDS
+
+    publisher._reserve = late
+    assert isinstance(publisher.copy("k", "", "source"), Refused)
+    assert world.objects.get("k") is None
 
 
 def test_renewed_while_it_is_being_resolved(world):

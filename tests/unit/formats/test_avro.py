@@ -123,6 +123,36 @@ def test_a_value_that_does_not_fit_takes_its_record_only() -> None:
     assert one.raw == b"\x02\xff"
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_block_with_another_number_of_records_loses_none(count: int) -> None:
+    """What is there beyond them, or is not there, is a reject with all bytes that are left."""
+    row = b"\x02\x02\x02\x02x"
+    body = (
+        header({"type": "record", "name": "r", "fields": AB_RECORD}) + block(row * 2, count) + block(row, 1)
+    )
+    rows, (one,) = take([body], AB, "avro")
+    assert len(rows) == min(count, 2) + 1
+    assert one.raw == row * (2 - min(count, 2))
+
+
+def test_many_that_do_not_fit() -> None:
+    """In one block, each with its bytes; in no more time than it takes."""
+    schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]})
+    rows, rejects = take([schema + block(b"\x04no" * 5000, 5000)], AB, "avro")
+    assert not rows
+    assert {one.raw for one in rejects} == {b"\x04no"}
+    assert len({one.offset for one in rejects}) == 5000
+
+
+def test_memory_of_large_records() -> None:
+    """They are a table long before there are as many as of small ones."""
+    body = file_of(
+        [{"b": "x" * (4 << 20)} for _ in range(12)], [{"name": "b", "type": "string"}], codec="deflate"
+    )
+    found = [*FORMATS["avro"].parse([("k", body)], Target(schema=AB))]
+    assert [parsed.table.num_rows for parsed in found] == [4, 4, 4]
+
+
 def test_rescue() -> None:
     body = file_of([{"a": "1"}, {"a": "no"}], [{"name": "a", "type": "string"}])
     rows, rejects = take([body], AB, "avro", mismatches="rescue")
