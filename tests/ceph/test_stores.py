@@ -25,7 +25,13 @@ WRITERS = 16
 
 class TestObjects(ObjectStoreSuite):
     # It ignores conditions on COPY and DELETE, and says so by no word.
-    traits = Traits(copy_conditions=False, delete_conditions=False)
+    traits = Traits(
+        copy_conditions=False,
+        delete_conditions=False,
+        upload_refusals=False,
+        upload_conditions=frozenset(),
+        source_pinned=False,
+    )
 
     @pytest.fixture
     def store(self, rgw):

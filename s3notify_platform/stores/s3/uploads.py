@@ -14,6 +14,7 @@ from s3notify_platform.ports import (
     Metadata,
     ObjectMeta,
     Precondition,
+    Unknown,
     UploadId,
     WriteOutcome,
     Written,
@@ -120,7 +121,10 @@ class S3Uploads(S3Requests):
             conditional=True,
         )
         if not isinstance(completed, Fault):
-            return Written(etag=etag_of(completed))
+            if completed.get("ETag"):
+                return Written(etag=etag_of(completed))
+            found = self.source("", key)  # Ceph says none
+            return Written(etag=found.meta.etag) if found else Unknown(cause="completed, and not there")
         # If-Match on an object that is gone is a 404, too.
         gone = "NoSuchUpload" in completed.cause or not isinstance(precondition, IfMatch)
         if completed.verdict is Verdict.MISSING and gone:
