@@ -50,7 +50,7 @@ def topics() -> None:
       --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}' --rule '{"regex": "logs/[0-9]{4}/.*"}'
 
     Metadata and tags are no filter: an inlet does not have them, and an entry is made before its object. Events are
-    passed on with the name, version id and configuration id that the inlet was told, and the topic's --opaque-data.
+    passed on with the name, version id and configuration id that the inlet got, and the topic's --opaque-data.
 
     A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
     letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds

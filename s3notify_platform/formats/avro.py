@@ -17,7 +17,7 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Final
@@ -30,10 +30,10 @@ import pyarrow as pa
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.arrow_file import UnreadableError, wanted_columns
 from s3notify_platform.formats.avro_types import ArrowTypes, stored, without_times
-from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.block_format import BlockFormat
 from s3notify_platform.formats.codecs import new_zstd, snappy_length
 from s3notify_platform.formats.columns import count_fields
-from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
 from s3notify_platform.formats.parquet_values import fit_by_halves
 from s3notify_platform.formats.records import (
     Parsed,
@@ -44,7 +44,6 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
-from s3notify_platform.protocols.source_enumerator import Split
 
 BLOCK_BYTES: Final = 16 << 20
 """Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
@@ -78,30 +77,15 @@ _HEADER: Final = fastavro.parse_schema(
 )
 
 
-class Avro(Format):
+class Avro(BlockFormat):
     """See the module."""
 
     name = "avro"
     suffixes = frozenset({"avro"})
 
-    def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`."""
-        return True
-
-    def parse(
-        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
-    ) -> Iterator[Parsed]:
-        """See `Format`. An empty file has no rows."""
-        for number, (_, body) in enumerate(objects):
-            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
-                yield parsed.of(number)
-
-    def records(
-        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
-    ) -> SplitRecords:
-        """See `Format`. One GET for the header, then one for each `CHUNK_BYTES`."""
-        offset = yield from _rows(source, split.start, split.end, target)
-        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+    def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+        """See `BlockFormat`. One GET for the header, then one for each `CHUNK_BYTES`."""
+        return _rows(source, start, end, target)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`. Reads the header."""
@@ -259,10 +243,10 @@ class _Block:
     """Where each record ends, once that has been looked for."""
 
     def together(self, schema: Any) -> list[Any]:
-        """All records. Raises what fastavro does, or `EOFError` if there are more bytes than records."""
+        """All records. Raises what fastavro does, or `EOFError` for more bytes than these records have."""
         body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # an array of them
         found: Any = fastavro.schemaless_reader(body, schema, None, handle_unicode_errors=_ERRORS)
-        if body.read(1):
+        if len(found) != self.count or body.read(1):
             raise EOFError
         return list(found)
 

@@ -62,7 +62,8 @@ SplitRecords = Generator[Parsed, None, SplitEnd]
 class Format(ABC):
     """One format. A new one is a subclass in a file of its own, and one entry in `registry.FORMATS`.
 
-    Formats of text derive from `text_format.TextFormat`, which needs a parser of records only.
+    Formats of text derive from `text_format.TextFormat`, which needs a parser of records only; those whose files have
+    blocks from `block_format.BlockFormat`.
     """
 
     name: ClassVar[str]

@@ -8,7 +8,7 @@ row in it.
 Memory: one stripe, decoded: what it takes is known only afterwards. The file's rows are checked before.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -17,43 +17,27 @@ import pyarrow as pa
 import pyarrow.orc as pa_orc
 
 from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.block_format import BlockFormat
 from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.parquet import BATCH_ROWS
 from s3notify_platform.formats.parquet_values import fit_by_halves
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
 from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
-from s3notify_platform.protocols.source_enumerator import Split
 
 _MILLION: Final = 1_000_000
 ROW_BITS: Final = 32
 
 
-class Orc(Format):
+class Orc(BlockFormat):
     """See the module."""
 
     name = "orc"
     suffixes = frozenset({"orc"})
 
-    def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`."""
-        return True
-
-    def parse(
-        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
-    ) -> Iterator[Parsed]:
-        """See `Format`. An empty file has no rows."""
-        for number, (_, body) in enumerate(objects):
-            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
-                yield parsed.of(number)
-
-    def records(
-        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
-    ) -> SplitRecords:
-        """See `Format`. Some GETs for the file's tail, then one for each column of a stripe, or for neighbours."""
-        offset = yield from _rows(source, split.start, split.end, target)
-        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+    def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+        """See `BlockFormat`. Some GETs for the file's tail, then one for each column of a stripe, or for neighbours."""
+        return _rows(source, start, end, target)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`. Reads the file's tail."""

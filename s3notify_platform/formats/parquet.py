@@ -9,7 +9,7 @@ Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. S
 anything is decoded, and once more as it is.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Final
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.block_format import BlockFormat
 from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.parquet_values import fit_rows
@@ -38,7 +38,6 @@ from s3notify_platform.limits import (
     MAX_ROW_GROUP_CELLS,
     MAX_ROWS_PER_BYTE,
 )
-from s3notify_platform.protocols.source_enumerator import Split
 
 FOOTER_BYTES: Final = 64 << 10
 MAX_FOOTER_BYTES: Final = 32 << 20
@@ -74,33 +73,18 @@ class RowGroup:
         return (self.begin + self.end) // 2
 
 
-class Parquet(Format):
+class Parquet(BlockFormat):
     """See the module."""
 
     name = "parquet"
     suffixes = frozenset({"parquet"})
 
-    def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`."""
-        return True
-
-    def parse(
-        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
-    ) -> Iterator[Parsed]:
-        """See `Format`. An empty file has no rows."""
-        for number, (_, body) in enumerate(objects):
-            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
-                yield parsed.of(number)
-
-    def records(
-        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
-    ) -> SplitRecords:
-        """See `Format`.
+    def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+        """See `BlockFormat`.
 
         One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
         """
-        offset = yield from _rows(source, split.start, split.end, target)
-        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+        return _rows(source, start, end, target)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`. Reads the footer."""

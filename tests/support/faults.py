@@ -143,8 +143,8 @@ class FaultyStore:
         self, method: str, apply: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         key = "/".join(str(arg) for arg in args[: 2 if method in CONDITIONAL | {"read"} else 1])
-        told = method != "begin_upload" and kwargs.get("precondition") is not None
-        conditional = method in CONDITIONAL or told
+        conditioned = method != "begin_upload" and kwargs.get("precondition") is not None
+        conditional = method in CONDITIONAL or conditioned
         call = Call(number=len(self.calls), method=method, key=key, conditional=conditional)
         while self._late and self._late[0][0] <= call.number:
             self._late.popleft()[1]()

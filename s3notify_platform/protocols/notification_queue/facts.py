@@ -1,4 +1,4 @@
-"""What people are told of a topic. Pure."""
+"""What `stats` and `show` say of a topic. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -135,6 +135,14 @@ def test_a_block_with_another_number_of_records_loses_none(count: int) -> None:
     assert one.raw == row * (2 - min(count, 2))
 
 
+def test_bytes_behind_the_records_are_no_records() -> None:
+    """Though they may look like more of them, as an array has them."""
+    schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
+    rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")
+    assert [row["a"] for _, _, row in rows] == [1]
+    assert one.raw == b"\x02\x02"
+
+
 def test_many_that_do_not_fit() -> None:
     """In one block, each with its bytes; in no more time than it takes."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]})
