@@ -255,7 +255,7 @@ class SlotTable:
         self.layout = layout
         self.max_run_seconds = max_run_seconds
         self._commits = commits
-        self._clock = clock
+        self.clock = clock
 
     def head(self, slot: Slot, newest: Generation | None = None) -> SlotCommit | None:
         """The newest commit of a slot, or None.
@@ -271,7 +271,7 @@ class SlotTable:
             except CorruptError:
                 pass  # Vacuum removed it, because a newer one exists; if none does, the LIST shows that.
         for _ in range(3):
-            at = self._clock.monotonic()
+            at = self.clock.monotonic()
             page = self.store.list(self.layout.commits(slot), limit=1)
             listed = generation_of(page.objects[0].key) if page.objects else Generation(0)
             self.memory.note({slot: listed}, at)
@@ -304,10 +304,10 @@ class SlotTable:
 
     def stands(self, slot: Slot, generation: Generation, *, seen_at: float) -> bool:
         """Whether this is the head still, which at the monotonic time `seen_at`, or after it, was. 1 HEAD."""
-        at = self._clock.monotonic()
+        at = self.clock.monotonic()
         newer = self.store.head(self.layout.commit(slot, generation + 1))
         # What was committed since then is certainly there only for as long as a run may take.
-        if newer is not None or self._clock.monotonic() - seen_at > self.max_run_seconds:
+        if newer is not None or self.clock.monotonic() - seen_at > self.max_run_seconds:
             self.memory.drop(slot)
             return False
         self.memory.note({slot: generation}, at)
@@ -322,7 +322,7 @@ class SlotTable:
         prefix = self.layout.all_commits
         # Keys are listed in text order: "1/" comes before "10/" and "2/".
         waiting = sorted(f"{slot}/" for slot in set(slots))
-        at = self._clock.monotonic()
+        at = self.clock.monotonic()
         found: dict[str, Generation] = {}
         newest: dict[str, Generation] = {}
         after: str | None = None
@@ -403,7 +403,7 @@ class SlotTable:
         def kept(page: StatePage | States) -> StatePage:
             if isinstance(page, StatePage):
                 return page
-            name = unique_name(self._clock)
+            name = unique_name(self.clock)
             # Unconditional and under a fresh name: safe to write again.
             outcome = self.store.put(self.layout.state(slot, name), encode_states(page))
             if not isinstance(outcome, Written):
@@ -423,12 +423,12 @@ class SlotTable:
         if self._commits is None:
             raise UsageError(f"{self.layout.prefix}: opened without `commits`, so it can only be read")
         self.memory.drop(commit.slot)
-        if (at := self._clock.monotonic()) - planned_at > self.max_run_seconds:
+        if (at := self.clock.monotonic()) - planned_at > self.max_run_seconds:
             raise FencedError(
                 f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"
             )
         outcome = self._commits.put_if_absent(self.layout.commit(commit.slot, commit.generation), commit.body)
-        if isinstance(outcome, Written) and self._clock.monotonic() - planned_at > self.max_run_seconds:
+        if isinstance(outcome, Written) and self.clock.monotonic() - planned_at > self.max_run_seconds:
             self._check_descent(commit)
         if isinstance(outcome, Written):
             self.memory.note({commit.slot: commit.generation}, at)

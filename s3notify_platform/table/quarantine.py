@@ -19,7 +19,6 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
@@ -203,7 +202,6 @@ def retry(
     choice: Choice,
     *,
     dry_run: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Retried:
     """Have the `choice` of `slots` read again by the next batch of the source. `signals`: of its keyspace.
 
@@ -234,9 +232,9 @@ def retry(
         )
         if not taken:
             return asked, None
-        return asked, SlotCommit.after(head, slot, batch=RETRY, clock=clock, read_again=taken)
+        return asked, SlotCommit.after(head, slot, batch=RETRY, clock=table.clock, read_again=taken)
 
-    done = ask_again(table, slots, signals, decide, dry_run=dry_run, clock=clock)
+    done = ask_again(table, slots, signals, decide, dry_run=dry_run)
     return Retried(
         slots=tuple(slot for one in done for slot in one.slots),
         failing=sum(one.failing for one in done),

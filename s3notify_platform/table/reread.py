@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.clock import backoff_seconds
 from s3notify_platform.errors import ConflictError, S3NotifyError
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import Written
@@ -58,7 +58,6 @@ def backfill(
     signals: Publisher,
     *,
     dry_run: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Backfilled:
     """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
 
@@ -75,9 +74,11 @@ def backfill(
         found = Backfilled(slots=(slot,), objects=head.objects - len(head.failing), rows=head.rows)
         if head.backfill == head.generation:
             return found, None  # it was requested just now
-        return found, SlotCommit.after(head, slot, batch=BACKFILL, clock=clock, backfill=head.generation + 1)
+        return found, SlotCommit.after(
+            head, slot, batch=BACKFILL, clock=table.clock, backfill=head.generation + 1
+        )
 
-    done = ask_again(table, slots, signals, decide, dry_run=dry_run, clock=clock)
+    done = ask_again(table, slots, signals, decide, dry_run=dry_run)
     return Backfilled(
         slots=tuple(slot for one in done for slot in one.slots),
         objects=sum(one.objects for one in done),
@@ -99,13 +100,13 @@ def ask_again(
     decide: Callable[[Slot], tuple[A, SlotCommit | None]],
     *,
     dry_run: bool,
-    clock: Clock,
 ) -> list[A]:
     """Commit the request that `decide` returns for each slot, and signal the slots. Returns the requests, by slot.
 
     `decide` reads the slot's head; its commit, if any, follows that head. It is called again if another commit was
     first. An error of one slot is raised after all other slots are done.
     """
+    clock = table.clock
 
     def ask(slot: Slot) -> A | S3NotifyError:
         try:

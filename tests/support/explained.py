@@ -108,7 +108,7 @@ class Place:
             **fields,
         )
         assert isinstance(
-            self.table.commit(commit.staged(), planned_at=self.table._clock.monotonic()), Written
+            self.table.commit(commit.staged(), planned_at=self.table.clock.monotonic()), Written
         )
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))

@@ -11,11 +11,13 @@ import pyarrow as pa
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.slot_writer import SlotStage, StageContext
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, Reject, StagedSlot
 from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written, list_all
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
 from s3notify_platform.slots import Slot
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of
 from s3notify_platform.table.reader import read_slots
@@ -23,6 +25,10 @@ from s3notify_platform.table.reread import backfilled_keys
 
 SLOT = Slot(7)
 LAYOUT = TableLayout(prefix="t/table/")
+SOURCE = Source.of(
+    name="t", prefix="", bucket=S3Config(bucket="b"), platform=S3Config(bucket="p"), format="jsonl"
+)
+"""Whose settings count; no request goes to its buckets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +121,7 @@ class SlotWriter:
         at once.
         """
         context = StageContext(
-            source=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
+            source=SOURCE,
             heads={SLOT: planned.head.generation if planned.head else Generation(0)},
             gone={SLOT: planned.changes.gone},
             signals={},
@@ -125,7 +131,7 @@ class SlotWriter:
             last_attempt=frozenset({SLOT} if last_attempt else ()),
             complete=frozenset({SLOT} if planned.changes.complete else ()),
             evolving=False,
-            chain=None,  # type: ignore[arg-type] - as the source
+            chain=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
         )
         stage = SlotStage(slot=SLOT, context=context, table=self.table, clock=self.clock)
         for first in range(0, max(1, len(planned.changes.read)), window):

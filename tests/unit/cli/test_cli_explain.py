@@ -62,7 +62,7 @@ def commit(source, state):
         deltas=(state,),
     )
     table = source.table()
-    table.commit(made.staged(), planned_at=table._clock.monotonic())
+    table.commit(made.staged(), planned_at=table.clock.monotonic())
 
 
 @pytest.mark.server

@@ -18,4 +18,4 @@ def commit_of(generation: int, slot: Slot = SLOT, **fields: Any) -> SlotCommit:
 
 def write(table: SlotTable, *commits: SlotCommit) -> None:
     for commit in commits:
-        assert isinstance(table.commit(commit.staged(), planned_at=table._clock.monotonic()), Written)
+        assert isinstance(table.commit(commit.staged(), planned_at=table.clock.monotonic()), Written)

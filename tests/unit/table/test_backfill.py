@@ -164,7 +164,7 @@ def test_overtaken():
             place.writer.run(place.bucket)
 
     clock = HandClock()
-    place.backfill(slot_table(place.store, clock, commits=Overtaken(place.store, other)), clock=clock)
+    place.backfill(slot_table(place.store, clock, commits=Overtaken(place.store, other)))
     assert (place.head.generation, place.head.backfill) == (3, 3)
     assert place.planned() == ["0", "1", "z"]
 
@@ -174,4 +174,4 @@ def test_overtaken():
 
     always()
     with pytest.raises(ConflictError, match="try again"):
-        place.backfill(slot_table(place.store, clock, commits=Overtaken(place.store, always)), clock=clock)
+        place.backfill(slot_table(place.store, clock, commits=Overtaken(place.store, always)))

@@ -182,7 +182,7 @@ class TestAfter:
         commit = commit_of(1, files=(TableFile(name="f", rows=2, bytes=9),), failing=("c",))
         staged = commit.staged()
         assert (staged.rows, staged.files, staged.rejects, staged.failing) == (2, 1, 0, 1)
-        table.commit(staged, planned_at=table._clock.monotonic())
+        table.commit(staged, planned_at=table.clock.monotonic())
         stored = table.store.get(LAYOUT.commit(SLOT, 1))
         assert isinstance(stored, StoredObject)
         assert stored.body == staged.body == commit.dumps()
@@ -303,7 +303,7 @@ class TestCommitting:
         table = slot_table(MemoryObjectStore())
         write(table, commit_of(1))
         assert (
-            table.commit(commit_of(1, commit_id="late").staged(), planned_at=table._clock.monotonic())
+            table.commit(commit_of(1, commit_id="late").staged(), planned_at=table.clock.monotonic())
             == Conflict()
         )
 

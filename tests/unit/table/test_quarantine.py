@@ -301,7 +301,7 @@ def test_overtaken_by_a_run():
     clock = HandClock()
     table = slot_table(place.store, clock, commits=Overtaken(place.store, other))
     signals = Publisher(place.store, prefix="signals/", queued=True)
-    done = retry(table, [SLOT], signals, EVERYTHING, clock=clock)
+    done = retry(table, [SLOT], signals, EVERYTHING)
     assert (done.keys, place.head.generation, place.head.pending) == ({"b"}, 3, ("b",))
 
 
@@ -317,7 +317,7 @@ def test_overtaken_for_ever():
     clock = HandClock()
     table = slot_table(place.store, clock, commits=Overtaken(place.store, other))
     with pytest.raises(ConflictError, match="try again"):
-        retry(table, [SLOT], Publisher(place.store, prefix="s/"), EVERYTHING, clock=clock)
+        retry(table, [SLOT], Publisher(place.store, prefix="s/"), EVERYTHING)
 
 
 def test_what_waits_is_bounded(monkeypatch):
