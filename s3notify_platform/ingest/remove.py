@@ -95,9 +95,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     if known is not None and known.identity is not None:
         own = (location.platform_prefix, location.keyspace_prefix)
         source = known.identity
-        if source.bucket == location.platform.bucket and any(
-            prefix.startswith(source.prefix) or source.prefix.startswith(prefix) for prefix in own
-        ):
+        if source.bucket == location.platform.bucket and source.prefix.startswith(own):
             raise UsageError(
                 f"source {location.name!r} reads {source.prefix!r}, where the platform's own are"
             )

@@ -139,3 +139,13 @@ def test_objects_of_the_source_are_never_removed(ministack: S3Server) -> None:
     with pytest.raises(UsageError, match="where the platform's own are"):
         remove(place.source.location)
     assert place.snapshot() == before
+
+
+def test_of_a_whole_bucket(ministack: S3Server) -> None:
+    """The platform's own objects in it are told apart, and removed."""
+    place = Place(ministack, prefix="")
+    place.put("a", 1)
+    before = place.snapshot()
+    place.run("1")
+    assert remove(place.source.location) > 0
+    assert place.snapshot() == before
