@@ -1,8 +1,8 @@
 """The ways of changes into the notification queue, and out of it.
 
-`QueuedPublisher` writes objects and announces them; `inlets` take in changes that other systems report; `delivery`
-pushes topics to their endpoints; the reconciler finishes the work of killed writers. Inlets and outlets are services,
-registered in `registry`.
+`QueuedPublisher` (see `open_publisher`) writes objects and announces them; `inlets` take in changes that other systems
+report; `delivery` pushes topics to their endpoints; the reconciler finishes the work of killed writers. Inlets and
+outlets are services, registered in `registry`.
 
 Threat model. What arrives is hostile. Whoever holds a role's keys is trusted with that role alone; `s3notify init
 --print iam` prints the least policy of each.
@@ -32,7 +32,8 @@ report that never came is found by the sweep. Writers are not protected from eac
 may overwrite what is there, fill the queue up to its capacity, and move signals.
 """
 
+from s3notify_platform.channels.opening import open_publisher
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
 
-__all__ = ["Keyspace", "QueuedPublisher", "Refused"]
+__all__ = ["Keyspace", "QueuedPublisher", "Refused", "open_publisher"]

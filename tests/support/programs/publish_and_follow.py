@@ -3,22 +3,19 @@
 import json
 import sys
 
-from s3notify_platform.channels import QueuedPublisher
-from s3notify_platform.protocols.keyspace import Publisher, Put, Watcher
+from s3notify_platform.channels import open_publisher
+from s3notify_platform.protocols.keyspace import Put, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 
-KEYSPACE = "_s3notify/orders/keyspace/"
-
 if __name__ == "__main__":
     bucket = S3Config(bucket=sys.argv[1], endpoint_url=sys.argv[2])
-    store = S3ObjectStore(bucket)
     queue = NotificationQueue(queue_records(bucket))
     queue.topics.create("orders", TopicSettings(bucket=bucket.bucket, prefix="raw/"))
-    publisher = QueuedPublisher(Publisher(store, prefix=KEYSPACE), queue, bucket=bucket.bucket)
-    watcher = Watcher(store, prefix=KEYSPACE)
+    publisher = open_publisher("orders", bucket=bucket.bucket, endpoint_url=bucket.endpoint_url)
+    watcher = Watcher(S3ObjectStore(bucket), prefix="_s3notify/orders/keyspace/")
     watcher.poll()
     publisher.put("raw/1.jsonl", b"{}\n")
     publisher.publish([Put(key=f"raw/{n}.jsonl", body=b"{}\n") for n in range(2, 5)])
