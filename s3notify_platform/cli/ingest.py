@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from s3notify_platform.cli.common import options, region_option, setting_option
+from s3notify_platform.cli.common import metrics_option, options, region_option, setting_option
 from s3notify_platform.cli.configured import access, command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
@@ -36,6 +36,7 @@ _LOOK_SECONDS = 1
 )
 @click.option("--checkpoint", help="Folder or URL of Spark's checkpoint; default .s3notify/NAME-checkpoint.")
 @click.option("--once", is_flag=True, help="Ingest what is signalled now, then end.")
+@metrics_option
 @click.option(
     "--every", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between polls."
 )
@@ -48,6 +49,7 @@ def ingest(
     checkpoint: str | None,
     once: bool,
     every: float,
+    metrics: str | None,
     **settings: str | None,
 ) -> None:
     """Ingest changes of the source NAME until SIGINT or SIGTERM.
@@ -62,8 +64,9 @@ def ingest(
 
     from pyspark.sql import SparkSession
 
+    from s3notify_platform.channels.metrics import Metrics, served
     from s3notify_platform.local.java import java_environment
-    from s3notify_platform.spark.continuous import ingest_stream
+    from s3notify_platform.spark.continuous import ContinuousIngest, ingest_stream
     from s3notify_platform.spark.datasource.options import reading_of
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
@@ -74,11 +77,17 @@ def ingest(
     function = imported(transform) if transform else None
     os.environ.update(java_environment())
     prepare_environment()
-    reading_of(given).source.open_table(create=False)  # refused before Spark starts
+    source = reading_of(given).source
+    source.open_table(create=False)  # refused before Spark starts
+    running: list[ContinuousIngest] = []
+    shown = Metrics(
+        "ingest", lambda: {} if not running else running[0].counts(), queue=source.location.queue()
+    )
     builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
-    for name, value in session_conf(master=master, extra=_pairs(confs)).items():
+    bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+    for name, value in session_conf(master=master, extra=bar | _pairs(confs)).items():
         builder = builder.config(name, value)
-    with stop_on_signals("ingest") as stop:
+    with served(metrics, shown), stop_on_signals("ingest") as stop:
         spark = builder.getOrCreate()
         signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has set its own
         spark.sparkContext.setLogLevel("ERROR")
@@ -91,6 +100,7 @@ def ingest(
                 transform=function,
                 progress=lambda text: say(text, err=True),
             )
+            running.append(continuous)
             while not query.awaitTermination(_LOOK_SECONDS):
                 if stop.is_set() and not query.status["isTriggerActive"]:
                     query.stop()

@@ -5,10 +5,15 @@ that it would interpret.
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+T = TypeVar("T")
 
 
 def shown(text: object) -> str:
@@ -43,6 +48,33 @@ def say_as_received(body: bytes) -> None:
 def say_traceback(error: BaseException) -> None:
     """Print an error that nobody expected, as Python does."""
     say("".join(traceback.format_exception(error)), err=True)
+
+
+def track(items: Iterable[T], total: int, what: str) -> Iterable[T]:
+    """A bar with an estimate while the items are taken; nothing where stderr is no terminal (`parallel.Track`)."""
+    if not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return _tracked(
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ),
+        items,
+        total,
+        what,
+    )
+
+
+def _tracked(bar: "Progress", items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    with bar:
+        yield from bar.track(items, total=total, description=what)
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:

@@ -1,6 +1,6 @@
 """`s3notify reconcile`: finish the work that killed writers left incomplete."""
 
-from s3notify_platform.cli.common import QueuePlace, keyspace_options, queue_options
+from s3notify_platform.cli.common import QueuePlace, keyspace_options, metrics_option, queue_options
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.cli.printing import say
@@ -9,11 +9,13 @@ from s3notify_platform.cli.printing import say
 @command(short_help="Finish the work of killed writers.")
 @queue_options
 @keyspace_options
+@metrics_option
 def reconcile(
     *,
     place: QueuePlace,
     keyspaces: tuple[tuple[str, str], ...],
     slots: int,
+    metrics: str | None,
 ) -> None:
     """Finish the work that killed writers of a bucket left incomplete, until SIGINT or SIGTERM.
 
@@ -25,6 +27,6 @@ def reconcile(
 
     if not keyspaces:
         say("no --keyspace: changes are resolved in the topics, and no source is signalled", err=True)
-    run_in_foreground(
-        reconciler_over(place.queue(), place.s3(), place.platform(), keyspaces=keyspaces, slots=slots)
-    )
+    queue = place.queue()
+    reconciler = reconciler_over(queue, place.s3(), place.platform(), keyspaces=keyspaces, slots=slots)
+    run_in_foreground(reconciler, queue=queue, metrics=metrics)

@@ -11,6 +11,7 @@ from s3notify_platform.cli.common import (
     Option,
     QueuePlace,
     keyspace_options,
+    metrics_option,
     queue_options,
 )
 from s3notify_platform.cli.configured import ConfiguredGroup
@@ -66,6 +67,7 @@ def _command(kind: ServiceKind) -> click.Command:
         keyspaces: tuple[tuple[str, str], ...] = (),
         exclude: tuple[str, ...] = (),
         slots: int = 1,
+        metrics: str | None,
         **given: Any,
     ) -> None:
         if kind.direction == "inlet" and not keyspaces:
@@ -82,9 +84,9 @@ def _command(kind: ServiceKind) -> click.Command:
             slots=slots,
         )
         chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})
-        run_in_foreground(chosen.build(context))
+        run_in_foreground(chosen.build(context), queue=context.queue, metrics=metrics)
 
-    command: Command = run
+    command: Command = metrics_option(run)
     for name, field in reversed(settings.model_fields.items()):
         command = _option(name, field)(command)
     if kind.direction == "inlet":

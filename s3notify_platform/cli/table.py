@@ -14,7 +14,7 @@ from s3notify_platform.cli.common import (
     source_options,
 )
 from s3notify_platform.cli.configured import command, group
-from s3notify_platform.cli.printing import print_found, say
+from s3notify_platform.cli.printing import print_found, say, track
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -150,7 +150,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
 
     opened = open_table(place.existing(asset).sides(), None, create=False)
     known = opened.heads if opened.id and not asset else None
-    report = run_vacuum(place.table(asset), retention_seconds=days * 86_400, known=known)
+    report = run_vacuum(place.table(asset), retention_seconds=days * 86_400, known=known, track=track)
     if report.slots_skipped:
         skipped = ",".join(map(str, report.slots_skipped))
         say(f"left as they are, since commits of them are missing: slots {skipped}", err=True)
@@ -234,7 +234,7 @@ def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None)
 
     if new_prefix is None and to_slots is None:
         raise click.UsageError("give --prefix, --to-slots, or both")
-    done = run_migrate(place.existing(), prefix=new_prefix, slots=to_slots)
+    done = run_migrate(place.existing(), prefix=new_prefix, slots=to_slots, track=track)
     if not (changes := done.before.differences(done.after)) and not done.removed:
         say("the table is like that already")
         return

@@ -219,6 +219,7 @@ class _Round:
         result.unqueued |= found.unqueued
         unannounced = sum(map(len, found.unannounced.values()))
         result.unannounced += unannounced
+        wanted = self._reading()
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         staged: list[StagedSlot | FailedSlot] = [
@@ -226,10 +227,7 @@ class _Round:
             for slot, error in found.errors.items()
         ]
         if busy:
-            ingest.progress(
-                f"reading {sum(len(p.changes.read) for p in busy)} objects of {len(busy)} slots, "
-                f"{sum(len(p.changes.gone) for p in busy)} gone"
-            )
+            self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
             staged += self._stage(busy)
         table = StagedTable(
             name=ingest.source.name,
@@ -265,6 +263,25 @@ class _Round:
         }
         table.memory.note(read, started)
         return min(started, recalled.seen_at), self._plan
+
+    def _reading(self) -> int:
+        return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
+
+    def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
+        """Report what is read now, of the `wanted` objects, and how long all of them may take, at the pace so far."""
+        ingest, reading = self.ingest, self._reading()
+        done = sum(each.objects for each in ingest.state.result.slots.values())
+        size = sum(split.version.size for p in busy for split in p.changes.read)
+        text = (
+            f"reading {reading} objects of {len(busy)} slots, {size / 1e6:.1f} MB, "
+            f"{sum(len(p.changes.gone) for p in busy)} gone"
+        )
+        if wanted > reading:
+            text = f"{text}; {wanted - reading} objects wait for the next rounds"
+            if done:
+                seconds = (ingest.clock.monotonic() - self.started) / done * wanted
+                text = f"{text}, about {seconds / 60:.1f} minutes to go"
+        ingest.progress(text)
 
     def _cut(self) -> None:
         """Leave what is beyond `max_bytes` for the next round."""

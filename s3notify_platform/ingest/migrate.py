@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ingest.location import Location
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.parallel import Track, in_parallel, untracked
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -41,7 +41,9 @@ class Migrated:
     removed: int = 0
 
 
-def migrate(location: Location, *, prefix: str | None = None, slots: int | None = None) -> Migrated:
+def migrate(
+    location: Location, *, prefix: str | None = None, slots: int | None = None, track: Track = untracked
+) -> Migrated:
     """Make the source's table one of this prefix and these slots; None: as it is. Set the source's settings to match.
 
     `NotFoundError` without a table. `UsageError` for a prefix that is neither within nor around the table's.
@@ -73,7 +75,7 @@ def migrate(location: Location, *, prefix: str | None = None, slots: int | None 
     removed = 0
     if known.rewriting or was.slots != now.slots:
         _begin_another(sides, now)
-        removed = _remove_former(other, sides)
+        removed = _remove_former(other, sides, track)
     backlog = RescanBacklog(location.records(store))
     backlog.settle(backlog.read().slots)
     backlog.add(other.all_slots())
@@ -100,14 +102,17 @@ def _begin_another(sides: TableSides, identity: Identity) -> None:
     sides.change(other)
 
 
-def _remove_former(location: Location, sides: TableSides) -> int:
+def _remove_former(location: Location, sides: TableSides, track: Track) -> int:
     """Remove tables, and signals beyond the slots. Commits first: a reader finds a slot whole, or not at all."""
     own, store = location.platform_prefix, sides.store
     every = [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
     every.sort(key=lambda key: "/commits/" not in key)
     signals = [signal_key(location.keyspace_prefix, Slot(slot)) for slot in range(location.slots, SLOT_COUNT)]
     listed = {meta.key for meta in list_all(store, location.keyspace_prefix)}
-    in_parallel(store.delete, [*every, *(key for key in signals if key in listed)], REQUESTS_IN_FLIGHT)
+    leaving = [*every, *(key for key in signals if key in listed)]
+    in_parallel(
+        store.delete, leaving, REQUESTS_IN_FLIGHT, track=track, what="removing the former table's objects"
+    )
     return len(every)
 
 

@@ -87,6 +87,19 @@ class BatchResult:
         """Add to the seconds of a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
+    def counts(self) -> Counter[str]:
+        """What was done, by name, for metrics: slots by status, objects, rows, …, requests, and each phase's `_ms`."""
+        found = Counter({"batches": 1, "tasks": self.tasks, "unannounced": self.unannounced})
+        for each in self.slots.values():
+            found[f"slots_{each.status}"] += 1
+            for name in ("objects", "rows", "rejects", "gone", "superseded", "bytes"):
+                found[name] += getattr(each, name)
+            found["objects_failed"] += len(each.unread)
+            found["objects_quarantined"] += len(each.quarantined)
+        found.update({f"requests_{kind.lower()}": number for kind, number in self.requests.items()})
+        found.update({f"{phase}_ms": round(1000 * seconds) for phase, seconds in self.seconds.items()})
+        return found
+
     def add(self, other: "BatchResult") -> None:
         """Count in what became of other slots of the batch."""
         self.slots |= other.slots

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import dagster as dg
 
+from s3notify_platform.channels.queue_facts import queue_facts
 from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
@@ -33,9 +34,6 @@ TOPICS_MAX = 20
 
 EVALUATE_SECONDS = 3600
 """The check of freshness is reported at least so often; at once if it passes no more, or again."""
-
-SCANNED_MAX = 500
-"""A topic with more entries is not scanned."""
 
 
 def service_fields() -> dict[str, Any]:
@@ -172,31 +170,16 @@ class _Observed:
 
 
 def _facts(io: SlotIOManager) -> dict[str, int | float]:
-    """Statistics of the topics that take keys of this source. A few requests for each shard; if the queue is on a
-    bucket, also 1 GET for each segment.
-
-    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts, and its
-    age that of its first segments.
-    """
-    queue = io.clients.queue
-    facts: dict[str, int | float] = {}
-    prefix = io.source.input.prefix
+    """Facts of the topics that take keys of this source. Requests as `queue_facts` for each."""
+    queue, prefix = io.clients.queue, io.source.input.prefix
     taking = (
         topic
         for topic in queue.topics.all()
         if topic.settings.bucket == io.bucket
         and (topic.settings.prefix.startswith(prefix) or prefix.startswith(topic.settings.prefix))
     )
-    for topic in islice(taking, TOPICS_MAX):
-        shards = range(topic.settings.shards)
-        counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)
-        facts[f"{topic.name}/capacity"] = topic.settings.capacity
-        if counted > SCANNED_MAX:
-            facts[f"{topic.name}/depth"] = counted
-            facts[f"{topic.name}/oldest_age_seconds"] = round(queue.oldest_age_seconds(topic.name) or 0.0, 1)
-            continue
-        stats = queue.stats(topic.name)
-        facts[f"{topic.name}/oldest_age_seconds"] = round(stats.oldest_age_seconds or 0.0, 1)
-        for name in ("depth", "in_flight", "delivered", "failed", "dead"):
-            facts[f"{topic.name}/{name}"] = getattr(stats, name)
-    return facts
+    return {
+        f"{topic.name}/{fact}": value
+        for topic in islice(taking, TOPICS_MAX)
+        for fact, value in queue_facts(queue, topic).items()
+    }

@@ -13,6 +13,7 @@ fails as a whole, it is tried again in halves, until the slot at fault fails alo
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +65,11 @@ class ContinuousIngest:
     """Calls a function after so many seconds."""
     failing: dict[Slot, Failing] = field(default_factory=dict)
     """Slots whose last batch did not commit all of them."""
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def counts(self) -> Mapping[str, int]:
+        """What was done since this began, as `BatchResult.counts`; and how many slots fail now."""
+        return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
@@ -98,6 +104,7 @@ class ContinuousIngest:
             backlog.settle(rescans.slots)  # but for those that were just added again
         if decision.everything:
             backlog.enumerated(topic)
+        self._counts = self._counts + result.counts()
         self._retry_failed(result)
         self._ask_again((result.slots.keys() - done - self.failing.keys()) | result.unqueued)
         if topic and topic_epoch(queue, location.name) != topic:

@@ -1,5 +1,6 @@
 """Clients of AWS's SDK, created in one way for every service, and what all their errors have in common."""
 
+from collections import Counter
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,6 +32,11 @@ NEVER_SENT: Final = (EndpointConnectionError, ConnectTimeoutError, ProxyConnecti
 LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
 """The request may have been applied."""
 
+SENT: Final[Counter[tuple[str, str]]] = Counter()
+"""How many requests this process sent, retries too, by service and operation: ("s3", "PutObject")."""
+
+_COUNTING = Lock()
+
 C = TypeVar("C")
 
 
@@ -58,6 +64,7 @@ class SdkUser(Generic[C]):
         with self._client_lock:
             if self._client is None:
                 session, client = _new_client(self._service, self._access, **self._settings)
+                client.meta.events.register(f"before-send.{self._service}", _count_request)
                 self._prepare(client)
                 self._signed = SignedHttp(session, client, self._auth)
                 self._client = client
@@ -81,6 +88,12 @@ class SdkUser(Generic[C]):
             client.close()
         if signed is not None:
             signed.close()
+
+
+def _count_request(*, event_name: str, **_request: object) -> None:
+    _, service, operation = event_name.split(".")
+    with _COUNTING:
+        SENT[service, operation] += 1
 
 
 def _new_client(

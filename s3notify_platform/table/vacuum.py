@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import UsageError
+from s3notify_platform.parallel import Track, untracked
 from s3notify_platform.ports import ObjectMeta, list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
@@ -48,6 +49,7 @@ def vacuum(
     retention_seconds: float,
     known: Mapping[Slot, Generation] | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    track: Track = untracked,
 ) -> VacuumReport:
     """One pass over the whole table; safe beside running batches and beside another vacuum.
 
@@ -78,7 +80,7 @@ def vacuum(
     doomed: list[ObjectMeta] = []
     named: set[str] = set()
     kept = 0
-    for slot, metas in histories.items():
+    for slot, metas in track(histories.items(), len(histories), "reading commits of slots"):
         metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
         expired = len(metas) if misses_commits(slot) else _first_expired(metas, oldest_ms, shown.get(slot))
         # Oldest first, so that an interrupted pass leaves a history without gaps.
@@ -102,7 +104,7 @@ def vacuum(
                 doomed.append(meta)
             else:
                 files_kept += 1
-    for meta in doomed:
+    for meta in track(doomed, len(doomed), "removing objects"):
         table.store.delete(meta.key)
     return VacuumReport(
         commits_removed=commits_removed,

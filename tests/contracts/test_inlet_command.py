@@ -7,13 +7,16 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from dataclasses import replace
 
 import pytest
 
 from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.deploy import Places, Tables, policy
+from s3notify_platform.local.process import free_ports
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
@@ -97,9 +100,10 @@ def test_sqs_from_the_command_line(ministack):
 def test_http_from_the_command_line(ministack):
     """The secret comes from the environment, and is in no line of the log."""
     world = World(ministack)
+    (shown,) = free_ports(1, SYSTEM_CLOCK)
     command = Command(
         world, "http", *place(world), "--port", "0", "--secret-env", "MY_SECRET",
-        "--keyspace", SIGNALS, "raw/", MY_SECRET=SECRET,
+        "--keyspace", SIGNALS, "raw/", "--metrics", f"127.0.0.1:{shown}", MY_SECRET=SECRET,
     )  # fmt: skip
     try:
         port = int(command.printed(r"listening on 127\.0\.0\.1:(\d+)").group(1))
@@ -113,6 +117,8 @@ def test_http_from_the_command_line(ministack):
         assert connection.getresponse().status == 200
         connection.close()
         assert world.entries().keys() == {("put", "raw/a")}
+        with urllib.request.urlopen(f"http://127.0.0.1:{shown}/metrics") as answer:
+            assert b"s3notify_http_posts_ok_total 1.0" in answer.read()
         _, err = command.stop()
     finally:
         command.process.kill()

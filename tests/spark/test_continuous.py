@@ -48,7 +48,8 @@ def once(lake: Lake, checkpoint: Path, **arguments: Any) -> ContinuousIngest:
 def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
     """All of it at first, then only slots that changed, and nothing twice where the checkpoint was lost."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
-    once(lake, tmp_path / "one")
+    counts = once(lake, tmp_path / "one").counts()
+    assert (counts["objects"], counts["rows"], counts["failing_slots"]) == (12, 12, 0)
     lake.check()
     before = generations(lake)
     publisher(lake).publish([Put(key="raw/1.jsonl", body=b'{"id": 100}\n'), Delete(key="raw/2.jsonl")])

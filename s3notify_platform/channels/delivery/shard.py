@@ -189,7 +189,10 @@ class ShardDelivery:
         return split
 
     def _settle(self, known: "_Known") -> None:
+        now_ms = self._clock.wall_ms()
+        waited = sum(max(0, now_ms - entry.event.time_ms) for entry in known.delivered if entry.event.time_ms)
         self._count("delivered", len(known.delivered))
+        self._count("waited_ms", waited)
         self._count("failed", sum(len(failure.entries) for failure in known.failures))
         outcomes = self.consumer.settle(known.delivered, known.failures)
         self._count("dead", sum(isinstance(outcome, DeadLettered) for outcome in outcomes))

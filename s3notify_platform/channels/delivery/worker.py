@@ -90,7 +90,7 @@ class Delivery:
         self._progress: Progress = lambda _: None
         self._lock = Lock()
         self._targets: dict[str, TopicEndpoint] = {}
-        self._counts: Counter[str] = Counter(delivered=0, failed=0, dead=0, requests=0)
+        self._counts: Counter[str] = Counter(delivered=0, failed=0, dead=0, requests=0, waited_ms=0)
         self._threads: dict[ShardDelivery, Thread] = {}
         self._unreadable: dict[tuple[str, int], str] = {}
 
@@ -112,7 +112,10 @@ class Delivery:
                 helper.join(STOP_SECONDS)
 
     def counts(self) -> Mapping[str, int]:
-        """Entries delivered, failed and dead; requests sent; shards owned; and the counts of the services alongside."""
+        """Entries delivered, failed and dead; requests sent; shards owned; and the counts of the services alongside.
+
+        `waited_ms`: of all delivered entries together, from their events' time, by the clocks of writer and worker.
+        """
         with self._lock:
             found = dict(self._counts)
         found["shards"] = len(self.shards)

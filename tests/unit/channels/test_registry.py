@@ -70,7 +70,9 @@ def test_it_has_a_command(toy, monkeypatch):
     assert "--visibility-seconds" in shown
     assert "--keyspace" in shown
     ran = []
-    monkeypatch.setattr("s3notify_platform.cli.services.run_in_foreground", ran.append)
+    monkeypatch.setattr(
+        "s3notify_platform.cli.services.run_in_foreground", lambda service, **_: ran.append(service)
+    )
     options = ["inlet", "toy", "--bucket", "b", "--region", "r", "--queue-name", "changes"]
     result = CliRunner().invoke(main, options)
     assert result.exit_code == 0, result.output

@@ -67,3 +67,13 @@ def test_what_nobody_expected(capsys):
     """A traceback."""
     printing.say_traceback(ValueError(HOSTILE))
     assert f"ValueError: {SHOWN}" in capsys.readouterr().err
+
+
+def test_long_work(capsys, monkeypatch):
+    """A bar on a terminal, which is gone when the work is done; nothing elsewhere. The items are the same."""
+    assert list(printing.track(iter("abc"), 3, "removing")) == ["a", "b", "c"]
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert list(printing.track(iter("abc"), 3, "removing")) == ["a", "b", "c"]
+    assert "removing" in capsys.readouterr().err

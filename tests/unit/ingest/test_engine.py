@@ -42,6 +42,23 @@ def test_created_overwritten_deleted(ministack: S3Server) -> None:
     assert place.known().keys() == {slot_of(f"raw/{k}", 4) for k in "abc"}
 
 
+def test_how_far_a_run_is(ministack: S3Server) -> None:
+    """Each round says what is left, and from the second on for how long; the last one neither."""
+    place = Place(ministack, max_objects=1, slots=1)
+    for number in range(3):
+        place.put(f"{number}", number)
+    said: list[str] = []
+    ingest = place.ingest()
+    ingest.progress = said.append
+    ingest.run(place.source.location.all_slots(), batch="1")
+    first, second, third = (text for text in said if text.startswith("reading 1 objects of 1 slots"))
+    assert first.endswith("; 2 objects wait for the next rounds")
+    assert "; 1 objects wait for the next rounds, about 0.0 minutes to go" in second
+    assert "wait" not in third
+    counts = ingest.result().counts()
+    assert (counts["objects"], counts["rows"], counts["slots_committed"], counts["batches"]) == (3, 3, 1, 1)
+
+
 def test_a_round_reports_what_the_run_is_done_with(ministack: S3Server) -> None:
     """One object a slot and round: each slot is in the results of one round, its last, with all that the run did."""
     place = Place(ministack, max_objects=4)

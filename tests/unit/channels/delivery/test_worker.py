@@ -40,7 +40,7 @@ def test_batches(queue):
     assert set(hook.delivered.values()) == {1}
     assert queue.stats("t").depth == 0
     assert delivery.counts() == {
-        "delivered": 20, "failed": 0, "dead": 0, "requests": 3, "shards": 1,
+        "delivered": 20, "failed": 0, "dead": 0, "requests": 3, "shards": 1, "waited_ms": 0,
     }  # fmt: skip
 
 

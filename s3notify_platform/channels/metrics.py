@@ -1,0 +1,126 @@
+"""`/metrics` of a process that runs for long, for Prometheus.
+
+    s3notify_{service}_{count}_total        what `Service.counts` says: received, queued, delivered, failed, …
+    s3notify_{service}_{count}_seconds_total    the same of counts in milliseconds, like `waited_ms` of deliveries
+    s3notify_requests_total                 requests to S3, DynamoDB and SQS, retries too, by service and operation;
+                                            not those of Spark's tasks, which `s3notify ingest` counts
+    s3notify_queue_depth, _capacity, _oldest_age_seconds, _dead     by topic
+
+Needs the extra `metrics` (prometheus-client).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from s3notify_platform.channels.queue_facts import queue_facts
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.sdk import SENT
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+LOOK_SECONDS: Final = 60.0
+"""Between two looks at the queue, however often the page is read."""
+
+TOPICS_MAX: Final = 100
+
+GAUGES: Final = frozenset({"shards", "failing_slots"})
+"""Counts that go down too."""
+
+
+class Metrics:
+    """A collector for one service. Reading it costs no request but one look at the queue in `LOOK_SECONDS`."""
+
+    def __init__(
+        self,
+        service: str,
+        counts: Callable[[], Mapping[str, int]],
+        queue: NotificationQueue | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._service = service
+        self._counts = counts
+        self._queue = queue
+        self._clock = clock
+        self._looking = Lock()
+        self._looked_at: float | None = None
+        self._topics: dict[str, Mapping[str, float]] = {}
+
+    def collect(self) -> Iterator["Metric"]:
+        """See `prometheus_client.registry.Collector`."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, number in self._counts().items():
+            place, about = f"s3notify_{self._service}_{name}", f"{name} of {self._service}, see its help"
+            if name in GAUGES:
+                yield GaugeMetricFamily(place, about, value=number)
+            elif name.endswith("_ms"):
+                yield CounterMetricFamily(f"{place.removesuffix('_ms')}_seconds", about, value=number / 1000)
+            else:
+                yield CounterMetricFamily(place, about, value=number)
+        requests = CounterMetricFamily(
+            "s3notify_requests", "Requests that were sent", labels=("service", "operation")
+        )
+        for (service, operation), number in dict(SENT).items():
+            requests.add_metric((service, operation), number)
+        yield requests
+        for fact, about in _QUEUE_FACTS.items():
+            gauge = GaugeMetricFamily(f"s3notify_queue_{fact}", about, labels=("topic",))
+            for topic, facts in self._queue_facts().items():
+                gauge.add_metric((topic,), facts[fact])
+            yield gauge
+
+    def _queue_facts(self) -> Mapping[str, Mapping[str, float]]:
+        """Of each topic; while the queue cannot be reached, of none."""
+        with self._looking:
+            now = self._clock.monotonic()
+            if self._queue is None or (self._looked_at and now - self._looked_at < LOOK_SECONDS):
+                return self._topics
+            self._looked_at, self._topics = now, {}
+            try:
+                for topic in islice(self._queue.topics.all(), TOPICS_MAX):
+                    self._topics[topic.name] = queue_facts(self._queue, topic)
+            except S3NotifyError:
+                self._topics = {}
+            return self._topics
+
+
+_QUEUE_FACTS: Final = {
+    "depth": "Entries in the queue",
+    "capacity": "Entries that fit",
+    "oldest_age_seconds": "How long the oldest entry waits",
+    "dead": "Dead letters",
+}
+
+
+@contextmanager
+def served(address: str | None, metrics: Metrics) -> Iterator[None]:
+    """Serve these at `http://ADDRESS/metrics` meanwhile; None: nothing is served.
+
+    `address`: `HOST:PORT`. `UsageError` if it is taken, or is none.
+    """
+    if address is None:
+        yield
+        return
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise UsageError(f"--metrics {address!r}: give HOST:PORT, like 127.0.0.1:9464")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+    except OSError as error:
+        raise UsageError(f"--metrics {address}: {error.strerror or error}; choose another port") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

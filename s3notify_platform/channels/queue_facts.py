@@ -1,0 +1,32 @@
+"""How full a topic is, at a cost that does not grow with it, for metrics and Dagster's plots."""
+
+from typing import Final
+
+from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
+
+SCANNED_MAX: Final = 500
+"""A topic with more entries is not scanned."""
+
+
+def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float]:
+    """Facts of a topic by name: `depth`, `capacity`, `oldest_age_seconds`, `dead`; `in_flight`, `delivered`, `failed`.
+
+    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is what its quota counts, its age that of its
+    first segments, and the last three are not known. A few requests for each shard; if the queue is on a bucket, also
+    1 GET for each segment that is read, and for each dead letter.
+    """
+    shards = range(topic.settings.shards)
+    counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)
+    if counted > SCANNED_MAX:
+        return {
+            "capacity": topic.settings.capacity,
+            "depth": counted,
+            "oldest_age_seconds": round(queue.oldest_age_seconds(topic.name) or 0.0, 1),
+            "dead": len(queue.dead(topic.name)),
+        }
+    stats = queue.stats(topic.name)
+    return {
+        "capacity": stats.capacity,
+        "oldest_age_seconds": round(stats.oldest_age_seconds or 0.0, 1),
+        **{name: getattr(stats, name) for name in ("depth", "in_flight", "delivered", "failed", "dead")},
+    }
