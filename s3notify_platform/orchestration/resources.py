@@ -22,6 +22,7 @@ from s3notify_platform.orchestration.session_places import SESSIONS_MAX, take_pl
 from s3notify_platform.orchestration.setting_fields import settings_fields
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
+from s3notify_platform.spark.warm import is_replaced
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.stores.credentials import session_of
 
@@ -52,7 +53,8 @@ class SlotSpark(PySparkResource):
 
     def started(self, *, resident: bool = False) -> SparkSession:
         """See `spark_session`. `resident`: it waits for no other process; their number is limited elsewhere."""
-        if self._spark_session is None:
+        # In a warm worker this object serves one run after another, each with a session of its own.
+        if self._spark_session is None or is_replaced(self._spark_session):
             master = None if self.remote else self.master or "local[*]"
             extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
             conf = session_conf(master=master, remote=self.remote, extra=extra)

@@ -19,6 +19,11 @@ def fresh_session(spark: SparkSession) -> SparkSession:
     return spark.newSession()
 
 
+def is_replaced(spark: SparkSession) -> bool:
+    """Whether a fresh session is found in its place."""
+    return not is_remote(spark) and SparkSession._instantiatedSession is not spark  # noqa: SLF001 - as above
+
+
 def interrupt_jobs(spark: SparkSession) -> None:
     """Cancel what runs in this session's Spark."""
     if is_remote(spark):

@@ -1,0 +1,33 @@
+"""Sessions of a Java process that is kept."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.orchestration.resources import SlotSpark
+from s3notify_platform.spark.warm import fresh_session
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """After the test the other tests have theirs again."""
+    yield spark
+    fresh_session(spark)
+    SparkSession._instantiatedSession = spark
+    spark._jvm.SparkSession.setDefaultSession(spark._jsparkSession)
+
+
+def test_a_resource_that_serves_several_runs(own_session: SparkSession) -> None:
+    """It gives each the session that was made for it, in which nothing of the others' is left."""
+    resource = SlotSpark()
+    first = resource.started(resident=True)
+    assert resource.spark_session is first
+    first.range(1).createOrReplaceTempView("left_behind")
+    fresh_session(first)
+    second = resource.started(resident=True)
+    assert second is not first
+    assert resource.spark_session is second
+    assert not second.catalog.tableExists("left_behind")
