@@ -20,6 +20,7 @@ from s3notify_platform.cli import (
     status,
     table,
     topics,
+    units,
     warm,
 )
 from s3notify_platform.cli.common import (
@@ -398,5 +399,6 @@ for _command in (
     remove.remove,
     schema.schema,
     warm.warm,
+    units.units,
 ):
     main.add_command(_command)

@@ -1,0 +1,139 @@
+"""The units of `s3notify units`, as systemd starts them: what they name runs, together, on PostgreSQL."""
+
+import configparser
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.project import DEMO_FOLDER
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.local.units import Machine
+from s3notify_platform.orchestration.warm.handover import Home
+from s3notify_platform.protocols.keyspace import Put
+from s3notify_platform.slots import slot_of
+from tests.contracts.fault_proxy import FaultProxy
+from tests.e2e.test_main_job import lines, order, rows_of
+from tests.support.platform import BUCKET, Platform
+from tests.support.postgres import running_postgres
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e]
+
+
+def service(unit: Path) -> Mapping[str, str]:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(unit)
+    return dict(parser["Service"])
+
+
+class Started:
+    """What `Platform` asks of Dagster, started by units."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.url = f"http://127.0.0.1:{machine.port}"
+        self.home = machine.home
+        self.log = machine.home / "log"
+
+
+@contextmanager
+def started(machine: Machine, more: Mapping[str, str]) -> Iterator[Started]:
+    """All services of the units in `machine.into`, with `more` in place of the file of credentials."""
+    with ExitStack() as stack:
+        dagster = Started(machine)
+        for unit in sorted(machine.into.glob("*.service")):
+            said = service(unit)
+            given = dict(each.split("=", 1) for each in shlex.split(said["Environment"]))
+            log = stack.enter_context(dagster.log.open("ab"))
+            process = subprocess.Popen(
+                shlex.split(said["ExecStart"]),
+                cwd=said["WorkingDirectory"],
+                env={**os.environ, **given, **more},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+        yield dagster
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_what_they_start(tmp_path: Path) -> None:
+    """A change becomes rows, in a warm worker, and Dagster's state is in PostgreSQL."""
+    with (
+        running_postgres(tmp_path / "postgres") as url,
+        LocalS3Server(tmp_path / "s3") as server,
+        FaultProxy(server.endpoint_url) as proxy,
+    ):
+        server.create_bucket(BUCKET)
+        port, code_port = free_ports(2, SYSTEM_CLOCK)
+        machine = Machine(
+            python=Path(sys.executable),
+            into=tmp_path / "units",
+            home=tmp_path / "home",
+            defs=DEMO_FOLDER,
+            user="s3notify",
+            port=port,
+            code_port=code_port,
+            postgres=True,
+        )
+        for path, text in machine.files().items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        more = {**server.environment(), "S3NOTIFY_DEMO_BUCKET": BUCKET, "DAGSTER_POSTGRES_URL": url}
+        with started(machine, more) as dagster:
+            platform = Platform(server, dagster, proxy)  # type: ignore[arg-type]
+            for name in ("first", "second"):
+                keys = [f"raw/orders/{n} {name}.jsonl" for n in range(4)]
+                touched = {str(slot_of(key)) for key in keys}
+                platform.publisher.publish([Put(key=key, body=lines(order(n))) for n, key in enumerate(keys)])
+
+                def shown(touched: set[str] = touched) -> bool:
+                    try:
+                        return platform.grid("paid_orders")["materializedPartitions"] >= touched
+                    except (OSError, KeyError):  # it has only begun to start
+                        return False
+
+                platform.until("shown", shown)
+                assert rows_of(platform, keys) == {key: [n] for n, key in enumerate(keys)}
+            until(lambda: "4 slots committed" in Home(dagster.home).log.read_text(), why=platform.tail)
+        assert not list(dagster.home.rglob("*.db"))
+
+
+def test_they_are_written_once(tmp_path: Path) -> None:
+    """And not over what a person has changed; systemd takes them as they are."""
+    into, home = tmp_path / "units", tmp_path / "home"
+    given = ["units", "--into", str(into), "--home", str(home), "--defs", str(DEMO_FOLDER), "--user", "root"]
+    first = CliRunner().invoke(main, given)
+    assert first.exit_code == 0, first.output
+    names = {"code.service", "web.service", "daemon.service", "warm.service"}
+    assert {unit.name for unit in into.iterdir()} == {f"s3notify-{name}" for name in names} | {
+        "s3notify.target"
+    }
+    assert {file.name for file in home.iterdir()} == {"dagster.yaml", "workspace.yaml"}
+    for unit in into.glob("*.service"):
+        assert Path(shlex.split(service(unit)["ExecStart"])[0]).exists()
+    (home / "dagster.yaml").write_text("changed")
+    again = CliRunner().invoke(main, given).output
+    assert again.count(": the same") == 6
+    assert f"{home / 'dagster.yaml'}: exists, left as it is" in again
+    assert (home / "dagster.yaml").read_text() == "changed"
+    if shutil.which("systemd-analyze"):
+        ran = subprocess.run(
+            ["systemd-analyze", "verify", *into.iterdir()], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
