@@ -1,0 +1,84 @@
+"""The crate vnotify, as crates.io has it, and ours on one keyspace: each as writer, each as reader."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.protocols.keyspace import CausalCache, Delete, Publisher, Put, Watcher
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+from tests.support.vnotify_crate import build_peer, running_peer
+from tests.support.waiting import until
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.thorough,
+    pytest.mark.registry,
+    pytest.mark.timeout(1800),  # it is compiled
+]
+
+KEYS = ["a", "path/to/object", "日本語/ключ/🙂", " leading space", "a//b", "a+b%20c", "x" * 1000]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_peer(tmp_path_factory.mktemp("vnotify"))
+
+
+@pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7), ("deep/er/", 1)])
+def test_what_the_crate_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
+    """Is seen by our watcher, in the slots that we think, and by our cache."""
+    config = ministack.config(ministack.make_bucket())
+    store = S3ObjectStore(config)
+    watcher = Watcher(store, prefix=prefix, slots=slots)
+    cache = CausalCache(store, Watcher(store, prefix=prefix, slots=slots), staleness_seconds=0)
+    watcher.poll()
+    with running_peer(program, config, prefix=prefix, slots=slots) as peer:
+        for key in KEYS:
+            assert cache.get(key) is None
+            peer.put(key, f"1 of {key}")
+            assert watcher.poll().changed.keys() == {slot_of(key, slots)}
+            assert (found := cache.get(key)) is not None
+            assert found.body.decode() == f"1 of {key}"
+        assert not watcher.poll().changed
+
+
+@pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
+def test_what_the_crate_reads(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
+    """It has cached all of it, and sees what our publisher writes over it, and deletes.
+
+    Its cache counts its entries some seconds late, and misses changes until then: they are made until it sees them.
+    """
+    config = ministack.config(ministack.make_bucket())
+    publisher = Publisher(S3ObjectStore(config), prefix=prefix, slots=slots)
+
+    def sees(change: Put | Delete, body: str | None) -> bool:
+        publisher.publish([change])
+        return peer.get(change.key) == body
+
+    with running_peer(program, config, prefix=prefix, slots=slots) as peer:
+        publisher.publish([Put(key=key, body=b"1") for key in KEYS])
+        assert [peer.get(key) for key in KEYS] == ["1"] * len(KEYS)
+        for key in KEYS:
+            until(partial(sees, Put(key=key, body=b"2"), "2"))
+            until(partial(sees, Delete(key=key), None))
+
+
+def test_a_whole_bucket_of_the_crates_becomes_a_table(ministack: S3Server, program: Path) -> None:
+    """Its objects lie anywhere in the bucket, its keyspace beside them, and the platform's own there too."""
+    place = Place(ministack, prefix="", keyspace_prefix="keyspace/")
+    watcher = Watcher(place.store, prefix="keyspace/", slots=4)
+    with running_peer(program, place.store.config, prefix="keyspace/", slots=4) as peer:
+        for number in range(12):
+            peer.put(f"{number % 3}/{number}.jsonl", f'{{"a": {number}}}\n')
+        for batch in range(3):
+            slots = sorted(watcher.poll().changed)
+            result = place.ingest().run(slots, batch=f"{batch}")
+            assert all(each.ok for each in result.slots.values())
+            assert sum(place.values().values()) == 12
+            peer.put("0/0.jsonl", f'{{"a": {100 + batch}}}\n')
+        place.run("last")
+    assert place.values() == dict.fromkeys([*range(1, 12), 102], 1)
