@@ -29,6 +29,7 @@ from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_known
 from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -214,6 +215,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         context.instance.add_run_tags(
             context.run.run_id, {SECONDS_TAG: json.dumps(took), SOURCE_TAG: self.name}
         )
+        batch, bad = acknowledgement.batch.batch or context.run.run_id, sum(map(len, failed.values()))
+        trace_batch(self.name, batch, took, {"run": context.run.run_id, "slots_failed": bad})
         if any(failed.values()):
             self._fail(context, failed)
 

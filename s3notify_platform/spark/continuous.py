@@ -27,6 +27,7 @@ from s3notify_platform.ingest.batches import BatchSettings, Failing
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, SlotResult
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
@@ -104,7 +105,9 @@ class ContinuousIngest:
             backlog.settle(rescans.slots)  # but for those that were just added again
         if decision.everything:
             backlog.enumerated(topic)
-        self._counts = self._counts + result.counts()
+        counts = result.counts()
+        self._counts = self._counts + counts
+        trace_batch(self.source.name, batch, result.seconds, counts)
         self._retry_failed(result)
         self._ask_again((result.slots.keys() - done - self.failing.keys()) | result.unqueued)
         if topic and topic_epoch(queue, location.name) != topic:

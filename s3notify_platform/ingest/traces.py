@@ -1,0 +1,63 @@
+"""OpenTelemetry traces: a span for each batch, with one for each of its phases, which follow each other.
+
+They are sent by OTLP over HTTP if the extra `traces` is installed and OTEL_EXPORTER_OTLP_ENDPOINT (or
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set; OpenTelemetry's other variables hold too. A collector that cannot be reached
+delays no batch: its spans are dropped, and a process that ends waits for `TIMEOUT_SECONDS` at most.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+TIMEOUT_SECONDS: Final = 5.0
+"""Of one request to the collector, if OTEL_EXPORTER_OTLP_TIMEOUT does not say otherwise."""
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def trace_batch(
+    source: str, batch: str, phases: Mapping[str, float], attributes: Mapping[str, str | int | float]
+) -> None:
+    """Record a batch that has just ended, with the seconds of its phases in order."""
+    if (tracer := _tracer()) is None:
+        return
+    ended_ns = SYSTEM_CLOCK.wall_ms() * 1_000_000
+    at = began_ns = ended_ns - int(sum(phases.values()) * 1e9)
+    about = {f"s3notify.{name}": value for name, value in attributes.items()}
+    whole = tracer.start_span(
+        f"batch of {source}",
+        start_time=began_ns,
+        attributes={"s3notify.source": source, "s3notify.batch": batch, **about},
+    )
+    from opentelemetry.trace import set_span_in_context
+
+    inside = set_span_in_context(whole)
+    for phase, seconds in phases.items():
+        span = tracer.start_span(phase, context=inside, start_time=at)
+        at += int(seconds * 1e9)
+        span.end(at)
+    whole.end(ended_ns)
+
+
+@cache
+def _tracer() -> "Tracer | None":
+    if not any(map(os.environ.get, _ENDPOINTS)) or find_spec("opentelemetry") is None:
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    named = os.environ.get("OTEL_SERVICE_NAME", "s3notify")
+    given = "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: named}))
+    exporter = OTLPSpanExporter(timeout=None if given else TIMEOUT_SECONDS)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider.get_tracer("s3notify_platform")
