@@ -184,8 +184,8 @@ class Answer:
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """Why the source does not read the object (`Choice`); "" if it does."""
-    keeps: bool
-    """Whether rows of a deleted object stay."""
+    stays: bool
+    """Whether its rows stay, if the object has left."""
     refused: str
     """Why runs refuse the slot, whatever changes: a loss, or other settings than the table's (`table.known`)."""
     signal_taken: bool | None
@@ -204,8 +204,8 @@ class Answer:
         if held is not None and self.is_current(held):
             return _taken_in(self, held)
         entries = [notice for notice in self.notices if notice.state != "dead"]
-        if now is None and held is not None and held.rows and self.keeps and not entries:
-            text = f"the object is deleted, and its {held.rows} rows stay, since on_delete is keep"
+        if now is None and held is not None and self.stays and not entries:
+            text = f"the object has left, and its {held.rows} rows stay, as on_delete says"
             return Verdict("kept", text)
         if now is None and held is None and not entries:
             if self.left:

@@ -164,7 +164,7 @@ def _round(
         head_signal=head.signal if head is not None else None,
         rejections=_rejections(table, *held) if held else (),
         not_chosen=source.choice.why_not(key, now.modified_ms if now else None),
-        keeps=source.input.keeps,
+        stays=state is not None and source.input.stays(state),
         refused=refused,
         signal_taken=digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None,
         sensor=sensor,

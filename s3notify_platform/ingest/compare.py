@@ -77,6 +77,8 @@ class _Found:
     listed: list[pa.RecordBatch] = field(default_factory=list)
     entries: list[QueuedEntry] = field(default_factory=list)
     touched: frozenset[str] | None = None
+    expired: frozenset[str] = frozenset()
+    """Those of which the newest entry says that they left by the bucket's lifecycle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,13 @@ def _followed(
                 versions=[version for version in named.values() if version is not None],
                 entries=[*map(QueuedEntry.of, entries)],
                 touched=frozenset(named),
+                expired=_expired(entries) if source.input.on_delete == "keep_expired" else frozenset(),
             )
+
+
+def _expired(entries: Iterable["Entry"]) -> frozenset[str]:
+    newest = {entry.event.key: entry.event for entry in sorted(entries, key=lambda e: e.event.time_ms)}
+    return frozenset(key for key, event in newest.items() if event.is_expiry)
 
 
 class _Comparison:
@@ -200,14 +208,18 @@ class _Comparison:
             return [UnqueuedSlot(slot=found.slot)]
         head = self._table.head(found.slot, found.newest)
         pending = frozenset(head.pending if head else ())
-        version, keep = self._source.input.code_version, self._source.input.keeps
+        version = self._source.input.code_version
         # All rows of the slot have to be made again, or some that an earlier batch could not.
         other = version is not None and head is not None and head.code_version != version
         whole = other or (head is not None and head.backfill > 0)
         listed = None
         if found.touched is None:
             listed = compared(
-                found.listed, self._table.state_columns(head), pending | self._skip, whole=whole, keep=keep
+                found.listed,
+                self._table.state_columns(head),
+                pending | self._skip,
+                whole=whole,
+                on_delete=self._source.input.on_delete,
             )
             found.versions, states = listed.versions(found.slot), states_of(listed.states)
         else:
@@ -230,7 +242,8 @@ class _Comparison:
             touched=touched,
             pending=pending,
             stale=stale,
-            keep=keep,
+            expired=found.expired,
+            stays=self._source.input.stays,
         )
         generation = head.generation if head else Generation(0)
         # A commit would meet what came after it. Without one, or where a person would be alarmed, that is asked for.
@@ -243,7 +256,10 @@ class _Comparison:
         rows: list[Planned] = [
             ToRead(split=split, announced=split.version.key in announced) for split in changes.read
         ]
-        rows += [Gone(slot=found.slot, key=key, announced=key in announced) for key in changes.gone]
+        rows += [
+            Gone(slot=found.slot, key=key, announced=key in announced, expired=key in changes.expired)
+            for key in changes.gone
+        ]
         if unqueued:
             rows.append(UnqueuedSlot(slot=found.slot))
         odd = listed.unaddressable if listed else [v.key for v in versions if unaddressable(v.key)]

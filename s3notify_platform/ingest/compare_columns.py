@@ -49,11 +49,12 @@ def compared(
     also: Collection[str],
     *,
     whole: bool = False,
-    keep: bool = False,
+    on_delete: str = "withdraw",
 ) -> Listed:
     """Compare by key and ETag. Pure.
 
-    `also`: keys that count as changed in any case; `whole`: all of them do. `keep`: what has rows was not withdrawn.
+    `also`: keys that count as changed in any case; `whole`: all of them do. `on_delete`: as of the source; what
+    stays was not withdrawn.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces])
@@ -65,8 +66,10 @@ def compared(
     differs = np.ones(states.num_rows, np.bool_)
     differs[place.filter(same).to_numpy()] = False
     left = ~pc.is_in(known, keys).to_numpy()
-    if keep:
+    if on_delete != "withdraw":
         kept = left & pc.greater(states["rows"], 0).to_numpy()
+        if on_delete == "keep_expired":
+            kept &= states["expired"].to_numpy()
         differs, left = differs & ~kept, left & ~kept
     suspect = pc.or_(
         pc.match_substring_regex(keys, _SUSPECT), pc.greater(pc.binary_length(keys), MAX_KEY_BYTES)

@@ -159,6 +159,7 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
                     slot=slot,
                     read=tuple(each.split for each in read),
                     gone=tuple(each.key for each in gone),
+                    expired=frozenset(each.key for each in gone if each.expired),
                     complete=row.complete,
                     beyond=row.beyond,
                 )

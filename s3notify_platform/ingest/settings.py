@@ -116,8 +116,11 @@ class InputSettings(FormatSettings):
         ),
     ] = ""
     on_delete: Annotated[
-        Literal["withdraw", "keep"],
-        About("Of an object that was deleted or has expired: withdraw its rows from the table, or keep them"),
+        Literal["withdraw", "keep", "keep_expired"],
+        About(
+            "Of an object that has left: withdraw its rows from the table, or keep them; or keep those of objects that "
+            "expired by the bucket's lifecycle, if an inlet hears of it before a listing finds out"
+        ),
     ] = "withdraw"
     format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
     schema: Annotated[

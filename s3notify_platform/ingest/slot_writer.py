@@ -69,6 +69,7 @@ class StageContext:
     source: Source
     heads: Mapping[Slot, Generation]
     gone: Mapping[Slot, tuple[str, ...]]
+    """Keys of objects that have left."""
     signals: Mapping[Slot, str]
     batch: str
     schema_generation: int
@@ -76,6 +77,8 @@ class StageContext:
     chain: TaskChain
     """Where a task says that it has staged its slots."""
     code_version: str = ""
+    expired: frozenset[str] = frozenset()
+    """Of the keys in `gone`, those whose rows stay."""
     complete: frozenset[Slot] = frozenset()
     """Slots for which everything that has changed is read, or has left."""
     last_attempt: frozenset[Slot] = frozenset()
@@ -296,9 +299,10 @@ class SlotStage:
         left = self.context.gone.get(self.slot, ())
         known = self.table.states(head, {*self.outcomes, *left})
         read = {key: o for key, o in self.outcomes.items() if o.status == "ok"}
-        gone = {key for key in left if key in known}
+        expired = {key for key in self.context.expired.intersection(left) if key in known and known[key].rows}
+        gone = {key for key in left if key in known} - expired
         deleted = {key for key, o in self.outcomes.items() if o.status == "deleted" and key in known}
-        gone |= {key for key in deleted if not (self.context.source.input.keeps and known[key].rows)}
+        gone |= {key for key in deleted if not self.context.source.input.stays(known[key])}
         unknown = sorted({fields for outcome in read.values() for fields in outcome.new_fields})
         if self.context.evolving and unknown:
             return WiderSlot(slot=self.slot, new_fields=tuple(unknown[:UNKNOWN_SCHEMAS]))
@@ -308,7 +312,7 @@ class SlotStage:
         unavailable = {key: reason for key, reason in failed.items() if self.outcomes[key].outage}
         failed = {key: reason for key, reason in failed.items() if key not in unavailable}
         quarantined = self._quarantined(failed, set(head.failing if head else ()) - read.keys() - gone)
-        moved = read or gone or quarantined
+        moved = read or gone or quarantined or expired
         result = SlotResult(
             slot=self.slot,
             status="committed",
@@ -325,7 +329,11 @@ class SlotStage:
             unnamed=added(o.unnamed for o in read.values()),
             mismatches=added(o.mismatches for o in read.values()),
         )
-        commit = self._commit(head, known, read, gone, quarantined).staged() if moved else None
+        commit = (
+            self._commit(head, known, read, gone, quarantined=quarantined, expired=expired).staged()
+            if moved
+            else None
+        )
         return StagedSlot(commit=commit, result=result)
 
     def _quarantined(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
@@ -349,7 +357,9 @@ class SlotStage:
         known: Mapping[str, ObjectState],
         read: Mapping[str, Outcome],
         gone: set[str],
+        *,
         quarantined: Mapping[str, str],
+        expired: set[str],
     ) -> SlotCommit:
         leaving = {key for key, outcome in read.items() if outcome.start == 0} | gone
         unread = {key: self.outcomes[key].etag for key in quarantined if key not in read}
@@ -363,6 +373,7 @@ class SlotStage:
         replaced |= self.rejects.replace(head.rejects if head else (), left, leaving)
         changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
+        changed += [replace(known[key], expired=True) for key in expired]
         changed += [self._unread(key, known.get(key)) for key in unread]
         changed = [
             replace(state, reason=quarantined[state.key]) if state.key in quarantined else state

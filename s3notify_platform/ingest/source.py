@@ -14,7 +14,7 @@ from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.origin import Origin
 from s3notify_platform.ingest.settings import LEASE_TIMES, InputSettings, lease_settings
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
+from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, ObjectState, time_of
 from s3notify_platform.setting import check_settings
 from s3notify_platform.stores.config import OWN, DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
@@ -59,10 +59,10 @@ class Input(InputSettings):
         """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
         return self.origin.reason(key) if self.mismatches == "quarantine" else ""
 
-    @property
-    def keeps(self) -> bool:
-        """Whether rows of an object that left stay."""
-        return self.on_delete == "keep"
+    def stays(self, state: ObjectState) -> bool:
+        """Whether the rows stay of an object that has left."""
+        kept = self.on_delete == "keep" or (self.on_delete == "keep_expired" and state.expired)
+        return kept and state.rows > 0
 
     def _data_columns(self) -> list[str]:
         """The names of the data's columns, as far as they are known before it is read."""

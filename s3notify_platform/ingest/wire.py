@@ -102,11 +102,12 @@ class ToRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """The key of an object that has left. `announced`: an entry names it."""
+    """The key of an object that has left. `announced`: an entry names it. `expired`: its rows stay."""
 
     slot: Slot
     key: str
     announced: bool
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

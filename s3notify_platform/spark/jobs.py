@@ -287,6 +287,7 @@ class SparkJobs:
             source=self._source,
             heads={p.slot: p.generation for p in part},
             gone={p.slot: p.changes.gone for p in part if p.changes.gone},
+            expired=frozenset[str]().union(*(p.changes.expired for p in part)),
             signals={p.slot: run.signals[p.slot] for p in part if p.slot in run.signals},
             batch=run.batch,
             schema_generation=schema.generation,

@@ -57,7 +57,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
         ({"interval_seconds": 0}, "interval_seconds"),
         ({"mismatches": "drop"}, "'quarantine' or 'rescue'"),
         ({"hidden_files": "maybe"}, "'skip' or 'read'"),
-        ({"on_delete": "ignore"}, "'withdraw' or 'keep'"),
+        ({"on_delete": "ignore"}, "'withdraw', 'keep' or 'keep_expired'"),
         ({"bukcet": "b"}, "Extra inputs are not permitted"),
         ({"s3": {"aws_secret_access_key": "by value"}}, "Extra inputs are not permitted"),
     ],

@@ -66,6 +66,7 @@ class LocalJobs:
             source=self.source,
             heads={p.slot: p.generation for p in busy},
             gone={p.slot: p.changes.gone for p in busy},
+            expired=frozenset[str]().union(*(p.changes.expired for p in busy)),
             signals=run.signals,
             batch=run.batch,
             schema_generation=schema.generation,

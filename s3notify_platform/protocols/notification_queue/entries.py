@@ -87,6 +87,11 @@ class Event:
         """Its S3 event name, like ObjectCreated:Put."""
         return self.name or PLAIN_NAMES[self.op]
 
+    @property
+    def is_expiry(self) -> bool:
+        """Whether a rule of the bucket's lifecycle has removed the object, as AWS and Ceph name that."""
+        return self.name.startswith(("LifecycleExpiration:", "ObjectLifecycle:Expiration"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:

@@ -49,8 +49,8 @@ class ObjectState:
     Reading continues at `offset`, in bytes, or in records if the object is read `by_record` (see `Split`). It is done
     if `reach_end`. Its rows and rejects are in files of the generations `since` to `until`. `code_version` is that of
     the transform that made the rows, if it has one. `reason`: why it is in quarantine as a whole, with all that was
-    read of this version; it is not read further until it changes or is retried. `gone` marks a key whose object has
-    left.
+    read of this version; it is not read further until it changes or is retried. `expired`: the object has left by the
+    bucket's lifecycle, and its rows stay. `gone` marks a key whose object has left.
     """
 
     key: str
@@ -65,6 +65,7 @@ class ObjectState:
     until: int = 0
     code_version: str = ""
     reason: str = ""
+    expired: bool = False
     gone: bool = False
 
 
@@ -72,7 +73,8 @@ class ObjectState:
 class SlotChanges:
     """What one slot needs: each object to read, from where, and the keys that have left.
 
-    `complete` is False if a limit cut it short; `beyond` is the number of changes that are then left out.
+    Of those, `expired` ones leave their rows. `complete` is False if a limit cut it short; `beyond` is the number of
+    changes that are then left out.
     """
 
     slot: Slot
@@ -80,6 +82,7 @@ class SlotChanges:
     gone: tuple[str, ...]
     complete: bool
     beyond: int = 0
+    expired: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.read or self.gone)
@@ -94,18 +97,20 @@ def changes_of_slot(
     touched: Collection[str] | None = None,
     pending: Collection[str] = (),
     stale: Collection[str] = (),
-    keep: bool = False,
+    expired: Collection[str] = (),
+    stays: Callable[[ObjectState], bool] = lambda _: False,
 ) -> SlotChanges:
     """Compare one slot's enumerated versions with its committed states by key. Pure.
 
     `touched`: the keys that were looked up; None: all of the slot, so that a key which was not found has left.
     `pending` keys continue where reading ended, or are read again if it was done, although their ETag is the same;
-    `stale` ones are read again. `keep`: a key with rows has not left, whatever was found.
+    `stale` ones are read again. `expired` keys left by the bucket's lifecycle. `stays`: whether a key
+    counts as there, although nothing was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
     gone = sorted(
-        key for key in looked_at if key in states and key not in versions and not (keep and states[key].rows)
+        key for key in looked_at if key in states and key not in versions and not stays(states[key])
     )
     read: list[Split] = []
     for key in sorted(versions):
@@ -118,7 +123,14 @@ def changes_of_slot(
     room = max(0, max_objects - len(gone))
     taken, left = tuple(read[:room]), tuple(gone[:max_objects])
     beyond = len(read) + len(gone) - len(taken) - len(left)
-    return SlotChanges(slot=slot, read=taken, gone=left, complete=not beyond, beyond=beyond)
+    return SlotChanges(
+        slot=slot,
+        read=taken,
+        gone=left,
+        complete=not beyond,
+        beyond=beyond,
+        expired=frozenset(left).intersection(expired),
+    )
 
 
 def cut_to_bytes(

@@ -1,0 +1,105 @@
+"""What becomes of the rows of objects that leave: withdrawn, kept, or kept if they expired, where events say so."""
+
+from collections import Counter
+
+import pytest
+
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+AWS = "LifecycleExpiration:Delete"
+
+
+class Landing(Place):
+    """A place whose changes are in its source's topic, as an inlet puts them there."""
+
+    def __init__(self, server: S3Server, **settings: str) -> None:
+        super().__init__(server, **settings)
+        self.queue = self.source.location.queue()
+        self.queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
+        self._ticks = 0
+
+    def write(self, key: str, *values: int) -> None:
+        self.put(key, *values)
+        self.announce(key, "put", "")
+
+    def leave(self, key: str, name: str) -> None:
+        self.store.delete(f"raw/{key}")
+        self.announce(key, "delete", name)
+
+    def announce(self, key: str, op: str, name: str) -> None:
+        self._ticks += 1
+        self.queue.push("orders", Event(op=op, key=f"raw/{key}", name=name, time_ms=self._ticks))  # type: ignore[arg-type]
+
+    def follow(self, *, listing: bool = False) -> Counter[int]:
+        """The values after a run that follows the entries, or lists."""
+        self._ticks += 1
+        # Since their last signal is of a queueing writer, nothing has to be listed for the slots.
+        self.source.location.signals().signal_slots(self.source.location.all_slots())
+        slots = self.source.location.all_slots()
+        result = self.ingest().run(slots, batch=f"b{self._ticks}", listing=listing)
+        assert all(each.ok for each in result.slots.values())
+        done = [entry for of_slot in result.entries.values() for entry in of_slot]
+        self.queue.remove(done)
+        return self.values()
+
+
+@pytest.mark.parametrize(
+    "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
+)
+def test_expired_objects_leave_their_rows(ministack: S3Server, name: str) -> None:
+    """Also when a listing misses them later; until there is another object, and that is deleted."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1, 2)
+    place.write("b", 3)
+    place.write("c", 4)
+    assert place.follow() == Counter([1, 2, 3, 4])
+    place.leave("a", name)
+    place.leave("b", "ObjectRemoved:Delete")
+    assert place.follow() == Counter([1, 2, 4])
+    assert place.follow(listing=True) == Counter([1, 2, 4])
+    before = place.heads()
+    assert place.follow(listing=True) == Counter([1, 2, 4])
+    assert place.heads() == before
+    place.write("a", 5)
+    assert place.follow() == Counter([4, 5])
+    place.leave("a", "ObjectRemoved:Delete")
+    assert place.follow() == Counter([4])
+
+
+def test_the_newest_event_counts(ministack: S3Server) -> None:
+    """An object that expired, came again and was deleted has been deleted; one that came again is read."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1)
+    place.write("b", 2)
+    place.follow()
+    for key in "ab":
+        place.leave(key, AWS)
+        place.write(key, 3)
+    place.leave("a", "ObjectRemoved:Delete")
+    assert place.follow() == Counter([3])
+
+
+def test_what_no_event_tells_is_withdrawn(ministack: S3Server) -> None:
+    """A listing cannot know why an object is not there."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1)
+    place.write("b", 2)
+    place.follow()
+    place.store.delete("raw/a")
+    assert place.follow(listing=True) == Counter([2])
+
+
+@pytest.mark.parametrize(("on_delete", "left"), [("withdraw", [2]), ("keep", [1, 2])])
+def test_the_other_settings_know_no_difference(ministack: S3Server, on_delete: str, left: list[int]) -> None:
+    """By entries, and by a listing."""
+    place = Landing(ministack, on_delete=on_delete)
+    place.write("a", 1)
+    place.write("b", 2)
+    place.follow()
+    place.leave("a", AWS)
+    assert place.follow() == Counter(left)
+    assert place.follow(listing=True) == Counter(left)
