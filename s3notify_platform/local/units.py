@@ -21,7 +21,7 @@ CODE_PORT: Final = 4266
 _SERVICE: Final = """\
 [Unit]
 Description=s3notify: {what}
-PartOf=s3notify.target
+PartOf=s3notify.target{part_of}
 After=network-online.target{after}
 Wants=network-online.target
 
@@ -89,6 +89,8 @@ class Machine:
             self.into / f"s3notify-{name}.service": _SERVICE.format(
                 what=what,
                 after="" if name == "code" else " s3notify-code.service",
+                # Its workers have its environment, and load the same YAML: it starts again with the code server.
+                part_of=" s3notify-code.service" if name == "warm" else "",
                 user=self.user,
                 folder=self.defs.parent,
                 environment=" ".join(f'"{key}={value}"' for key, value in self.environment().items()),

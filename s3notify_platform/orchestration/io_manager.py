@@ -95,7 +95,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     @property
     def source(self) -> Source:
         """The source as a value, with the credentials that the resources name, if they name any."""
-        return self._settled or Source.of(
+        return self._settled or self._declared
+
+    @property
+    def _declared(self) -> Source:
+        return Source.of(
             **values_of(self, *SOURCE)
             | values_of(self.dynamodb, LeaseTimeSettings)
             | {
@@ -121,7 +125,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
         Requests as `Location.settle_commit_mode` has: 1 GET, the first time about 50.
         """
-        self._settled = self.source.settle_commit_mode(self.clients.store)
+        # Not of what an earlier run of this process has settled: in the meantime the store may be another.
+        self._settled = self._declared.settle_commit_mode(self.clients.store)
         return self._settled
 
     # Loading

@@ -71,7 +71,7 @@ class SourceAssets:
         return f"{self.name}_slots"
 
     def io_of(self, context: Any) -> SlotIOManager:
-        """The IO manager in a step or a tick, with what its environment variables hold."""
+        """The IO manager in a step or a tick."""
         io: SlotIOManager = getattr(context.resources, self.io_key)
         return io
 

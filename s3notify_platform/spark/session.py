@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -84,14 +84,15 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the workers, once a session. In local mode they run this Python, if none is set.
+    """Send this package to the workers, once for all sessions. In local mode they run this Python, if none is set.
 
     Else they take the PATH's `python3`, which is another one if this is of a virtual environment that is not activated.
     """
     if not is_remote(spark) and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
         return
-    if getattr(spark, "_s3notify_shipped", False):
+    shipped_by: Any = spark if is_remote(spark) else spark.sparkContext
+    if getattr(shipped_by, "_s3notify_shipped", False):
         return
     root = Path(__file__).resolve().parents[1]
     target = Path(tempfile.mkdtemp(prefix="s3notify-")) / f"{root.name}.zip"
@@ -102,4 +103,4 @@ def ship_package(spark: SparkSession) -> None:
         spark.addArtifacts(str(target), pyfile=True)
     else:
         spark.sparkContext.addPyFile(str(target))
-    spark._s3notify_shipped = True  # type: ignore[attr-defined]  # noqa: SLF001 - our mark on it
+    shipped_by._s3notify_shipped = True  # noqa: SLF001 - our mark on it

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.spark.session import is_remote, parallelism
+from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 
 def fresh_session(spark: SparkSession) -> SparkSession:
@@ -15,6 +15,7 @@ def fresh_session(spark: SparkSession) -> SparkSession:
     """
     if is_remote(spark):
         return spark  # a client's session is its own
+    spark.catalog.clearCache()  # which sessions share: what a run has cached may be of older files
     SparkSession._instantiatedSession = None  # noqa: SLF001 - else the new one is not made the one that is found
     return spark.newSession()
 
@@ -37,6 +38,7 @@ def warm_up(spark: SparkSession) -> None:
 
     Spark ends Python workers that had nothing to do for a minute.
     """
+    ship_package(spark)
     width = 1 if is_remote(spark) else parallelism(spark)
     rows = pa.table({"task": pa.array(range(width), pa.int32())})
     frame = spark.createDataFrame(rows).repartitionById(width, "task")

@@ -2,10 +2,11 @@
 
 So no secret travels, and keys that were changed in a profile's file reach clients, Spark's Python workers and daemons
 within `CREDENTIALS_SECONDS`. Those of a role renew themselves. Variables are those that a process was started with:
-what they hold is only changed by starting Spark, or Dagster's code location, again.
+what they hold is only changed by starting Spark, Dagster's code location and `s3notify warm` again.
 """
 
 import os
+from dataclasses import replace
 from functools import cache, partial
 from threading import Lock
 from typing import Any
@@ -54,7 +55,7 @@ class _Named(CredentialProvider):
         self._clock = clock
 
     def load(self) -> Credentials | None:
-        found = _found(self._access)
+        found = _found(self._access, self._clock)
         if found is None or isinstance(found, RefreshableCredentials):
             return found
         return _LookedUpAgain(self._access, self._clock, found)
@@ -72,7 +73,7 @@ class _LookedUpAgain(Credentials):
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         if self._clock.monotonic() >= self._until and self._looking.acquire(blocking=False):
             try:
-                self._latest = _found(self._access) or self._latest
+                self._latest = _found(self._access, self._clock) or self._latest
             except (BotoCoreError, UsageError):
                 pass  # a file that is being written; the service refuses keys that are no longer valid
             finally:
@@ -81,10 +82,13 @@ class _LookedUpAgain(Credentials):
         return self._latest.get_frozen_credentials()
 
 
-def _found(access: Access) -> Any:
+def _found(access: Access, clock: Clock) -> Any:
     own = _own(access)
     if access.role_arn is None or own is None:
         return own
+    if not isinstance(own, RefreshableCredentials):
+        # Whoever renews the role's needs the keys as they are then.
+        own = _LookedUpAgain(replace(access, role_arn=None, external_id=None), clock, own)
     create = partial(botocore.session.get_session().create_client, region_name=access.region)
     about = {"RoleSessionName": "s3notify"} | (
         {"ExternalId": access.external_id} if access.external_id else {}

@@ -64,6 +64,8 @@ class SdkUser(Generic[C]):
         with self._client_lock:
             if self._client is None:
                 session, client = _new_client(self._service, self._access, **self._settings)
+                if session.get_credentials() is None:
+                    raise NoCredentialsError  # and keep no client: there may be some later
                 client.meta.events.register(f"before-send.{self._service}", _count_request)
                 self._prepare(client)
                 self._signed = SignedHttp(session, client, self._auth)

@@ -165,8 +165,12 @@ def _definition_of(pointer: CodePointer) -> RepositoryDefinition:
 def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) -> SparkSession:
     """The session of the sources with this configuration, ready for a run."""
     job = repository.get_definition().get_job(start["job"])
-    names = {name: resource for name, resource in job.resource_defs.items() if name.endswith("_slots")}
-    with dg.build_resources(names, instance=instance) as resources:
+    names = [name for name in job.resource_defs if name.endswith("_slots")]
+    needed = set(names)  # and what their resources take, of the user's own
+    while more := {key for name in needed for key in job.resource_defs[name].required_resource_keys} - needed:
+        needed |= more
+    wanted = {name: job.resource_defs[name] for name in needed}
+    with dg.build_resources(wanted, instance=instance) as resources:
         found = (getattr(resources, name) for name in names)
         spark = next(
             io.spark.started(resident=True)

@@ -87,7 +87,11 @@ class NotificationQueue:
         self.shards = Shards(records, clock, parallelism=parallelism)
         self._known = KnownTopics(self.topics, clock)
         self._reservations = Reservations(
-            records, clock, shards=self.shards, topics=self._known, stale_seconds=self.stale_seconds
+            records,
+            clock,
+            shards=self.shards,
+            topics=self._known,
+            stale_seconds=stale_seconds,
         )
 
     # Which topics there are.

@@ -1,7 +1,7 @@
 """How space is counted and granted: the writers' side of the queue, up to a durable reservation."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -96,7 +96,7 @@ class Reservations:
         *,
         shards: Shards,
         topics: KnownTopics,
-        stale_seconds: Callable[[Topic], float],
+        stale_seconds: float | None,
     ) -> None:
         self._records = records
         self._clock = clock
@@ -152,7 +152,8 @@ class Reservations:
 
     def fresh_seconds(self) -> float:
         """See `NotificationQueue.fresh_seconds`."""
-        shortest = min(map(self._stale_seconds, self._topics.met()), default=STALE_SECONDS)
+        topics = (topic.settings.stale_seconds for topic in self._topics.met())
+        shortest = self._stale_seconds or min(topics, default=STALE_SECONDS)
         return shortest / CLOCK_SKEW
 
     def _draft(self, topic: Topic, number: int, event: Event) -> _Draft:

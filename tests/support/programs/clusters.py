@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from s3notify_platform.errors import UsageError
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.session import is_remote, parallelism
+from s3notify_platform.spark.warm import fresh_session
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import Lake, start_spark
 from tests.support.spark_options import options_of
@@ -40,6 +41,8 @@ def main() -> None:
     lake.delete("1.jsonl")
     lake.put("2.jsonl", [{"id": 2, "note": "a new field"}])
     lake.put("3.jsonl", b"broken\n")
+    if not is_remote(spark):  # as the next run of a warm worker
+        lake.spark = fresh_session(spark)
     result = lake.ingest()
     lake.check()
     assert all(r.ok for r in result.slots.values())

@@ -57,6 +57,18 @@ def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
     assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
 
 
+def test_each_run_of_a_process_settles_by_what_the_source_says(monkeypatch):
+    """Not by what an earlier one came to: with `auto`, another store may be found at its place."""
+    io = manager(monkeypatch, MemoryObjectStore())
+    assert io.settle_commit_mode().commit.choice == "native"
+    ignoring = IgnoringStore(MemoryObjectStore(), ["create"])
+    monkeypatch.setattr(SourceClients, "store", property(lambda _: ignoring))
+    with pytest.raises(
+        UsageError, match="name a DynamoDB lease_table"
+    ):  # as natively it would not be asked for
+        io.settle_commit_mode()
+
+
 @pytest.mark.parametrize("ignored", ["create", "match"])
 def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
     """Nothing is left behind, and the next run asks again."""

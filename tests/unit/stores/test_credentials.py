@@ -1,6 +1,10 @@
 """Credentials: looked up where they are used and again while a process lives, in one way, and never pickled."""
 
 import pickle
+import re
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 from botocore.exceptions import ProfileNotFound
@@ -135,3 +139,64 @@ def test_both_clients_sign_with_what_is_named(seaweed, monkeypatch):
     with pytest.raises(UsageError, match="refused access"):
         S3ObjectStore(config).get("k")
     store.close()
+
+
+class Sts(BaseHTTPRequestHandler):
+    """Gives keys of a role, which have to be renewed at once; notes whose request it was."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.users.append(re.search("Credential=([^/]+)/", self.headers["authorization"])[1])
+        ends = datetime.now(UTC) + timedelta(seconds=30)
+        body = (
+            "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>of-role</AccessKeyId>"
+            "<SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>"
+            f"<Expiration>{ends:%Y-%m-%dT%H:%M:%SZ}</Expiration>"
+            "</Credentials></AssumeRoleResult></AssumeRoleResponse>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_role_is_renewed_by_the_keys_of_that_time(profile, monkeypatch):
+    """A profile's keys that were changed meanwhile serve for that too."""
+    clock = HandClock()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sts) as server:
+        server.users = []
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
+        role = S3Config(bucket="b", profile="mine", role_arn="arn:aws:iam::123456789012:role/r")
+        session = session_of(role, clock)
+        assert keys_of(session)[0] == "of-role"
+        profile("second", SECRET)
+        clock.sleep(CREDENTIALS_SECONDS)
+        assert keys_of(session)[0] == "of-role"
+        server.shutdown()
+        serving.join()
+    assert (server.users[0], server.users[-1]) == ("first", "second")
+
+
+@pytest.mark.server
+def test_keys_that_come_later_are_found(ministack, tmp_path, monkeypatch):
+    """Whoever has asked without any is no different."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    bucket = ministack.make_bucket()
+    store = S3ObjectStore(S3Config(bucket=bucket, endpoint_url=ministack.endpoint_url, region="us-east-1"))
+    for ask in (lambda: store.head("a"), lambda: store.list("")):
+        with pytest.raises(UsageError, match="no credentials"):
+            ask()
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = test\naws_secret_access_key = test\n"
+    )
+    assert store.head("a") is None
+    assert store.list("").objects == ()
