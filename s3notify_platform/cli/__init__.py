@@ -78,9 +78,9 @@ def main() -> None:
       s3notify status               where do the sources stand?
       s3notify explain KEY          what happened to an object?
 
-    Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS); options go before it. Without
-    YAML, name the source and give its --bucket. Credentials are those that the YAML names, else come from the
-    environment, a profile or an instance role.
+    Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS), and need no other option that
+    is called required; options on the command line override it. Without YAML, name the source and give its --bucket.
+    Credentials are those that the YAML names, else come from the environment, a profile or an instance role.
 
     Exit code 0: done. 1: an error, whose message says what to do, or the answer is no. 2: the command line is wrong.
     """  # noqa: D301 - click's own mark
@@ -128,8 +128,9 @@ def doctor(
 ) -> None:
     """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
 
-    With NAME, the objects that it writes are below the source's prefix; they are deleted again. Named tables are
-    checked too. About 50 requests. Exit code 0 if the platform can run like this, 1 if not, with the reason.
+    What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
+    Named tables are checked too. About 50 requests. Exit code 0 if the platform can run like this, 1 if not, with the
+    reason.
     """
     from contextlib import closing
 
@@ -185,7 +186,7 @@ def doctor(
     "--print",
     "template",
     type=click.Choice(["cloudformation", "terraform", "iam"]),
-    help="Create nothing; print a template of the tables, or the least policy of each role.",
+    help="Create nothing; print a template of the tables, or the least-privilege policy of each role.",
 )
 @click.option(
     "--role",
@@ -219,7 +220,7 @@ def init(
     table unless the bucket's store lacks conditional writes, or request rates are high: see `s3notify doctor`.
 
     \b
-    The least policy for what `s3notify dev` runs:
+    The least-privilege policy for what `s3notify dev` runs; with inlets or outlets in the YAML, it needs theirs too:
       s3notify init NAME --print iam --role run
 
     Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer (of
@@ -339,11 +340,11 @@ def dev(defs: Path, home: Path, port: int) -> None:
 
 
 @main.command(short_help="Signal objects that others wrote.")
-@click.argument("keys", nargs=-1, required=True)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @key_options
 @setting_option("prefix")
 def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
-    """Signal objects KEYS, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
+    """Signal objects KEY…, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
 
     Before that, 2 GETs and a HEAD: keys outside of the source's prefix are refused, and so is a source that has
     neither a table nor signals, unless it is in the YAML.

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from s3notify_platform.cli.common import metrics_option, options, region_option, setting_option
+from s3notify_platform.cli.common import (
+    dynamodb_endpoint_option,
+    metrics_option,
+    options,
+    region_option,
+    setting_option,
+)
 from s3notify_platform.cli.configured import access, command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
@@ -19,9 +25,13 @@ _LOOK_SECONDS = 1
 # The data source has the defaults of settings that are not given.
 @click.argument("name")
 @options(*(setting_option(name, type=str, default=None) for name in SETTINGS if name != "name"))
-@click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
+@click.option(
+    "--transform", help="Import path of a (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset."
+)
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@region_option("Region of the bucket")
+@region_option("Region of buckets and tables")
+@dynamodb_endpoint_option
+@click.option("--list-seconds", help="Seconds between two listings of the bucket, at least; default: 10.")
 @click.option(
     "-o",
     "--option",
@@ -35,7 +45,10 @@ _LOOK_SECONDS = 1
     "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A further Spark property. Repeatable."
 )
 @click.option("--checkpoint", help="Folder or URL of Spark's checkpoint; default .s3notify/NAME-checkpoint.")
-@click.option("--once", is_flag=True, help="Ingest what is signalled now, then end.")
+@click.option("--remote", hidden=True)
+@click.option(
+    "--once", is_flag=True, help="Ingest what is signalled now, the first time everything; then end."
+)
 @metrics_option
 @click.option(
     "--every", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between polls."
@@ -47,6 +60,7 @@ def ingest(
     master: str,
     confs: tuple[str, ...],
     checkpoint: str | None,
+    remote: str | None,
     once: bool,
     every: float,
     metrics: str | None,
@@ -57,8 +71,9 @@ def ingest(
     Each slot in one commit, exactly once, even if processes are killed.
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
-    Settings other than the table's (bucket, prefix, slots), and a table of which a part is missing, are refused: see
-    `s3notify table`.
+    A bucket, prefix or number of slots that is not the table's, and a table of which a part is missing, are refused:
+    see `s3notify table`. With a topic of the source's name (`s3notify topics create NAME`) it follows the queue, else
+    it lists. Slot assets and the Delta view are Dagster's; `s3notify delta` brings the latter up to date.
     """
     import os
 
@@ -72,6 +87,14 @@ def ingest(
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
     given = {name: value for name, value in settings.items() if value} | _pairs(more)
+    if remote:
+        raise click.UsageError(
+            "it runs on Spark's driver: in place of Spark Connect, start it there, with a --master"
+        )
+    if (tables := access("dynamodb")) and (given.keys() & {"records_table", "lease_table"}):
+        tables.pop("region", None)
+        if tables != {name: access("s3").get(name) for name in tables}:
+            raise click.UsageError("the tables have credentials of their own: give dynamodb those of s3 here")
     given = {name: str(value) for name, value in access("s3").items()} | given
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
     function = imported(transform) if transform else None

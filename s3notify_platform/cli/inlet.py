@@ -13,8 +13,9 @@ from s3notify_platform.cli.services import ServiceGroup
 def inlet() -> None:
     """Take in changes that other systems report: each goes to every topic that takes its key, and is signalled.
 
-    --bucket is the platform's: it holds queue and signals. An inlet may be killed at any time, and any number of them
-    may run at once: what is not yet durable is reported again, and duplicates are harmless.
+    --bucket is the bucket whose changes are reported; queue and signals are in --platform-bucket, by default the same.
+    An inlet may be killed at any time, and any number of them may run at once: what is not yet durable is reported
+    again, and duplicates are harmless.
     """
 
 

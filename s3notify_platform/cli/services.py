@@ -65,7 +65,7 @@ def _command(kind: ServiceKind) -> click.Command:
         *,
         place: QueuePlace,
         keyspaces: tuple[tuple[str, str], ...] = (),
-        exclude: tuple[str, ...] = (),
+        own_prefixes: tuple[str, ...] = (),
         slots: int = 1,
         metrics: str | None,
         **given: Any,
@@ -80,7 +80,7 @@ def _command(kind: ServiceKind) -> click.Command:
             platform=place.platform(),
             bucket=place.bucket,
             keyspaces=keyspaces,
-            excluded=(*exclude, place.queue_prefix, f"{KNOWN}/"),
+            excluded=(*own_prefixes, place.queue_prefix, f"{KNOWN}/"),
             slots=slots,
         )
         chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})
@@ -96,11 +96,12 @@ def _command(kind: ServiceKind) -> click.Command:
 
 
 _excluded = click.option(
-    "--exclude",
+    "--own-prefix",
+    "own_prefixes",
     multiple=True,
     default=("_s3notify/",),
     show_default=True,
-    help="Prefix of the platform's own objects, whose changes are ignored.",
+    help="Prefix of the platform's own objects, whose changes are ignored. Repeatable.",
 )
 
 

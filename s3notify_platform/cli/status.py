@@ -37,7 +37,11 @@ REASONS_SHOWN = 5
 )
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
-    "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds, with --watch."
+    "--every",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks, with --watch.",
 )
 @json_option
 def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, **place: Any) -> None:

@@ -64,7 +64,9 @@ def history(*, place: SourcePlace, asset: str | None, slot: int, limit: int, as_
 @click.option("--generation", type=click.IntRange(1), help="Read this generation; default: the newest.")
 @click.option("--at", type=MOMENT, help="Read as of this time, in UTC, like 2026-01-31T12:00:00.")
 @limit_option(None, "Rows at most; default: all.")
-@click.option("--json", is_flag=True, expose_value=False, help="One JSON object a line, as without it.")
+@click.option(
+    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
+)
 def rows(
     *,
     place: SourcePlace,
@@ -161,9 +163,12 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
     )
 
 
-@group()
+@group(short_help="Resolve what runs refuse: a loss, other settings.")
 def table() -> None:
-    """What to do about a table that runs refuse: a loss, other settings, or most objects gone at once."""
+    """What to do about a table that runs refuse: a loss, other settings, or most objects gone at once.
+
+    A table has two parts: its own objects, and what is known of it elsewhere, by which a loss is noticed.
+    """
 
 
 @table.command(short_help="Accept that commits of slots are missing.")
@@ -182,7 +187,7 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
     history, its quarantine, and rows of deleted objects are gone. Restore the table's objects if you can. If not, this
     lets the given slots go on from what is left of them; slots that have their commits are not changed.
 
-    With --slots all also a missing side of the table is made again from what is left. If there is no commit at all,
+    With --slots all also a missing part of the table is made again from what is left. If there is no commit at all,
     both sides are removed, and another table begins.
     """
     from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -192,9 +197,7 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
     done = forget_slots(
         location.sides(), location.table(), RescanBacklog(location.records()), chosen, every=location.slots
     )
-    again = (
-        "The next batch that lists takes their objects in again; a backfill of these partitions does it now."
-    )
+    again = "The next batch that lists takes their objects in again; a backfill of these slots does it now."
     if done.table:
         say(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")
     elif done.slots:
@@ -221,7 +224,7 @@ def confirm(*, place: SourcePlace) -> None:
 
 @table.command(short_help="Rewrite a table for another prefix or other slots.")
 @source_options
-@click.option("--prefix", "new_prefix", help="The source's new prefix, within or around the old one.")
+@click.option("--to-prefix", "new_prefix", help="The source's new prefix, within or around the old one.")
 @click.option("--to-slots", type=click.IntRange(1, SLOT_COUNT), help="The new number of slots.")
 def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None) -> None:
     """Make the table of a source one of another prefix, or of other slots. Safe to repeat.
@@ -233,7 +236,7 @@ def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None)
     from s3notify_platform.ingest.migrate import migrate as run_migrate
 
     if new_prefix is None and to_slots is None:
-        raise click.UsageError("give --prefix, --to-slots, or both")
+        raise click.UsageError("give --to-prefix, --to-slots, or both")
     done = run_migrate(place.existing(), prefix=new_prefix, slots=to_slots, track=track)
     if not (changes := done.before.differences(done.after)) and not done.removed:
         say("the table is like that already")

@@ -25,6 +25,7 @@ from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSet
 from s3notify_platform.setting import Setting, settings_of
 
 _ENDPOINT = settings_of(Endpoint)
+_OF_ENDPOINT = "push_"
 _TOPIC = {setting.name: setting for setting in settings_of(TopicSettings)}
 _OWN = ("bucket", "prefix", "rules", "shards", "ttl_seconds")
 """Settings whose options are not called or given as they are."""
@@ -58,15 +59,14 @@ def topics() -> None:
     """  # noqa: D301 - click's own mark
 
 
-def _option(setting: Setting) -> Option:
-    """An option that leaves the setting as it is if it is not given."""
+def _option(setting: Setting, *, prefix: str = "") -> Option:
+    """An option that leaves the setting as it is if it is not given. `prefix`: of its parameter's name."""
+    name = f"{prefix}{setting.name}"
     flag = f"--{setting.name.replace('_', '-')}"
     kind = setting.number or (click.Choice(setting.choices) if setting.choices else str)
     if setting.kind is bool:
-        return click.option(
-            f"{flag}/--no-{setting.name}", setting.name, default=None, help=f"{setting.help}."
-        )
-    return click.option(flag, setting.name, type=kind, default=None, help=f"{setting.help}.")
+        return click.option(f"{flag}/--no-{setting.name}", name, default=None, help=f"{setting.help}.")
+    return click.option(flag, name, type=kind, default=None, help=f"{setting.help}.")
 
 
 _settings_options = options(
@@ -82,9 +82,10 @@ _settings_options = options(
     click.option(
         "--ttl-hours",
         type=click.FloatRange(min=0),
-        help=f"{_TOPIC['ttl_seconds'].about.description} (hours); 0: for ever; default: 96.",
+        help=f"{_TOPIC['ttl_seconds'].about.description} (hours); 0: forever; default: 96.",
     ),
-    *map(_option, _ENDPOINT),
+    # Prefixed, since a source's YAML has a `format` too.
+    *(_option(setting, prefix=_OF_ENDPOINT) for setting in _ENDPOINT),
 )
 
 
@@ -107,7 +108,7 @@ def create(topic: str, *, place: QueuePlace, shards: int | None, **settings: Any
 @queue_options
 @_settings_options
 def update(topic: str, *, place: QueuePlace, **settings: Any) -> None:
-    """Change the given settings of TOPIC. `--url ""` makes it a topic that is pulled."""
+    """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more."""
     queue = place.queue()
     changed = _changed(queue.topics.get(topic).settings, settings)
     queue.topics.update(topic, changed)
@@ -161,8 +162,8 @@ def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
 def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     """Show TOPIC: its settings, whether it is paused, and of each shard who delivers it since when, depth and age.
 
-    One scan of its entries and dead letters, and 3 requests a shard and more. `beat_seconds`: since the last heartbeat
-    of the owner; a worker that is silent for long is replaced, if another one runs.
+    One scan of its entries and dead letters, and at least 3 requests for each shard. `beat_seconds`: since the last
+    heartbeat of the owner; a worker that is silent for long is replaced, if another one runs.
     """
     queue = place.queue()
     found, facts = queue.topics.get(topic), queue.stats(topic)
@@ -198,7 +199,9 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 @click.argument("topic")
 @queue_options
 @limit_option(None, "Entries at most; default: all.")
-@click.option("--json", is_flag=True, expose_value=False, help="One JSON object a line, as without it.")
+@click.option(
+    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
+)
 def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
     """Print the entries of TOPIC that are not dead, one JSON object a line, as they are read.
 
@@ -297,7 +300,8 @@ def delete(topic: str, *, place: QueuePlace, yes: bool) -> None:
 def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:
     """The settings, changed by the options that were given."""
     given = {name: value for name, value in options.items() if value is not None}
-    endpoint = {name: given.pop(name) for name in [setting.name for setting in _ENDPOINT] if name in given}
+    names = {f"{_OF_ENDPOINT}{setting.name}": setting.name for setting in _ENDPOINT}
+    endpoint = {name: given.pop(option) for option, name in names.items() if option in given}
     renamed = {"source_bucket": "bucket", "key_prefix": "prefix"}
     given = {renamed.get(name, name): value for name, value in given.items()}
     if rules := given.pop("rules", ()):

@@ -22,9 +22,11 @@ _folder = click.Path(path_type=Path, file_okay=False, resolve_path=True)
     show_default=True,
     help="Folder with FOLDER/SOURCE/defs.yaml for each source.",
 )
-@click.option("--user", default="s3notify", show_default=True, help="Who they run as.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the UI listens.")
-@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="Its port.")
+@click.option("--user", default="s3notify", show_default=True, help="User that the services run as.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that the UI listens on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="Port of the UI."
+)
 @click.option(
     "--postgres",
     is_flag=True,
@@ -37,8 +39,10 @@ def units(*, into: Path, home: Path, defs: Path, user: str, host: str, port: int
     On PostgreSQL, pip install dagster-postgres, and begin the URL with postgresql+psycopg2://.
 
     \b
+    useradd --system s3notify
     s3notify units --into /etc/s3notify --home /var/lib/s3notify --postgres
-    editor /etc/s3notify/environment        # lines NAME=VALUE: credentials, AWS_REGION, DAGSTER_POSTGRES_URL
+    chown -R s3notify: /var/lib/s3notify    # it must also be able to read the YAML and the Python environment
+    editor /etc/s3notify/environment        # lines NAME=VALUE: credentials, AWS_REGION, DAGSTER_POSTGRES_URL; chmod 600
     systemctl link /etc/s3notify/*.service && systemctl enable --now /etc/s3notify/s3notify.target
 
     After a change of the YAML, reload the code location in the UI. On Kubernetes and ECS, use Dagster's own charts and

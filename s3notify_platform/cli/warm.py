@@ -20,11 +20,22 @@ from s3notify_platform.cli.printing import say
     help="Dagster's home.",
 )
 @click.option(
-    "--workers", default=4, show_default=True, help="Workers at most, each with a Spark of its own."
+    "--workers",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Workers at most, each with a Spark of its own.",
 )
-@click.option("--runs", default=200, show_default=True, help="Runs after which a worker is replaced.")
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Runs after which a worker is replaced.",
+)
 @click.option(
     "--megabytes",
+    type=click.IntRange(1),
     default=2048,
     show_default=True,
     help="Memory beyond which a worker is replaced, without Java's.",
@@ -33,7 +44,8 @@ from s3notify_platform.cli.printing import say
 def warm(home: Path, *, workers: int, runs: int, megabytes: int, until_input_ends: bool) -> None:
     """Keep workers ready for the runs of slot assets, so that none waits for Python and Spark to start.
 
-    Start it where the code server runs, with the same environment. In dagster.yaml, as `s3notify dev` writes it:
+    Start it where the code server runs, with the same environment, and again when that changes. For runs, set
+    DAGSTER_EVENT_BATCH_SIZE=1000. In dagster.yaml (`s3notify dev` and `s3notify units` write more, see theirs):
 
     \b
     run_launcher: {module: s3notify_platform.orchestration.warm, class: WarmRunLauncher}

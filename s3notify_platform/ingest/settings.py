@@ -102,12 +102,16 @@ class InputSettings(FormatSettings):
     prefix: Annotated[str, About("Only keys that begin with it; empty: the whole bucket")] = ""
     include: Annotated[
         str,
-        About("Only keys that match one of these, separated by |, below the prefix, like *.jsonl|2026/*.csv"),
+        About(
+            "Only keys that match one of these patterns, separated by |, below the prefix, like *.jsonl|2026/*.csv"
+        ),
     ] = ""
-    exclude: Annotated[str, About("No keys that match one of these, like */tmp/*; * stands also for /")] = ""
+    exclude: Annotated[
+        str, About("No keys that match one of these patterns, like */tmp/*; * stands also for /")
+    ] = ""
     hidden_files: Annotated[
         Literal["skip", "read"],
-        About("Keys with a part like _SUCCESS, .name or _temporary/, and those that end with /"),
+        About("Skip or read keys that have a part like _SUCCESS, .name or _temporary/, or end with /"),
     ] = "skip"
     modified_after: Annotated[
         str,
@@ -186,9 +190,9 @@ class InputSettings(FormatSettings):
 class BucketSettings:
     """The buckets of a source, and how its tables are committed to."""
 
-    bucket: Annotated[str, About("Bucket to watch")]
+    bucket: Annotated[str, About("Bucket of the objects")]
     platform_bucket: Annotated[
-        str | None, About("Bucket of the platform's own objects; default: the same")
+        str | None, About("Bucket of the platform's own objects; default: the bucket of the objects")
     ] = None
     commit: Annotated[
         Literal["auto", "native", "dynamodb"],

@@ -8,7 +8,6 @@ delays no batch: its spans are dropped, and a process that ends waits for `TIMEO
 import os
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK
@@ -48,13 +47,15 @@ def trace_batch(
 
 @cache
 def _tracer() -> "Tracer | None":
-    if not any(map(os.environ.get, _ENDPOINTS)) or find_spec("opentelemetry") is None:
+    if not any(map(os.environ.get, _ENDPOINTS)):
         return None
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError:
+        return None
     named = os.environ.get("OTEL_SERVICE_NAME", "s3notify")
     given = "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: named}))

@@ -41,7 +41,7 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
       prefix: raw/orders/
 
 Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
-_MORE: Final = ("transform",)
+_MORE: Final = ("transform", "list_seconds")
 """Attributes besides the settings that a command takes."""
 
 
@@ -85,6 +85,7 @@ class ConfiguredSource:
             **{one.name: dynamodb.get(one.name) for one in settings_of(TableSettings, LeaseTimeSettings)},
             "dynamodb_endpoint_url": dynamodb.get("endpoint_url"),
             "master": self._part("spark").get("master"),
+            "remote": self._part("spark").get("remote"),
             "confs": [f"{name}={value}" for name, value in _flat(conf or {})],
         }
         return {key: value for key, value in (found | renamed).items() if value is not None}

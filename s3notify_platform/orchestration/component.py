@@ -41,8 +41,8 @@ class SparkSettings(dg.Model, dg.Resolvable):
         int,
         Field(ge=1),
         described(
-            "Spark sessions of its own that a machine has at once, whatever the number of sources; further runs wait. "
-            "Without effect for remote. Default: 4"
+            "Spark sessions that runs of a machine have at once, besides those of warm workers, whatever the number of "
+            "sources; further runs wait. Without effect for remote. Default: 4"
         ),
     ] = SESSIONS_MAX
     config: Annotated[dict[str, Any], described("Further Spark properties")] = Field(default={})
@@ -118,7 +118,8 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
     model_config = ConfigDict(populate_by_name=True, extra="forbid", coerce_numbers_to_str=True)
 
     transform: Annotated[
-        str | None, described("Import path of a (DataFrame) -> DataFrame that keeps lineage")
+        str | None,
+        described("Import path of a (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset"),
     ] = None
     slot_assets: Annotated[list[str], described("Import paths of s3_slot_asset functions of this source")] = (
         Field(default=[])

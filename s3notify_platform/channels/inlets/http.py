@@ -109,12 +109,8 @@ class HttpInletSettings(ServiceSettings):
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8086, ge=0, le=65_535, description="Port to listen on; 0: a free one.")
-    cert_file: str | None = Field(
-        default=None, description="TLS certificate, PEM.", json_schema_extra={"option": "--cert"}
-    )
-    key_file: str | None = Field(
-        default=None, description="Its private key, PEM.", json_schema_extra={"option": "--key"}
-    )
+    cert_file: str | None = Field(default=None, description="File of the TLS certificate, PEM.")
+    key_file: str | None = Field(default=None, description="File of its private key, PEM.")
     plain_http: bool = Field(
         default=False, description="Accept plain HTTP on any address, since a proxy in front does TLS."
     )

@@ -94,10 +94,10 @@ def test_migrate_and_confirm(place) -> None:
     assert "confirmed for 5 slots" in run("confirm", "orders").output
     assert source.open_table().known.confirmed == source.open_table().heads
     assert run("migrate", "orders").exit_code == 2
-    assert "like that already" in run("migrate", "orders", "--prefix", "raw/").output
-    elsewhere = run("migrate", "orders", "--prefix", "other/")
+    assert "like that already" in run("migrate", "orders", "--to-prefix", "raw/").output
+    elsewhere = run("migrate", "orders", "--to-prefix", "other/")
     assert (elsewhere.exit_code, "neither within nor around" in elsewhere.output) == (1, True)
-    answer = run("migrate", "orders", "--prefix", "raw/a/", "--to-slots", "8")
+    answer = run("migrate", "orders", "--to-prefix", "raw/a/", "--to-slots", "8")
     assert answer.exit_code == 0, answer.output
     assert "prefix is 'raw/a/' and was 'raw/'; slots is 8 and was 1000" in answer.output
     other = with_settings(source, prefix="raw/a/", slots=8)

@@ -1,20 +1,24 @@
 """Commands find a source in the project's YAML, and need nothing but its name; flags go before it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
+from s3notify_platform.orchestration.io_manager import SOURCE
+from s3notify_platform.setting import settings_of
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
+from tests.unit.ingest.test_settings import OTHERS
 
 Run = Callable[..., Result]
 
@@ -179,3 +183,54 @@ def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) ->
     assert "defs/orders/defs.yaml" in ran.stderr
     (tmp_path / "defs" / "orders" / "defs.yaml").write_text("just text")
     assert run("history", "orders", "--slot", "1").exit_code == 2
+
+
+GIVEN = {
+    "key": "raw/orders/1", "keys": "raw/orders/1", "topic": "orders", "topics": "orders", "name": "orders",
+    "into": "units", "home": ".", "slot": "1", "chosen": "1", "queue_url": "https://queue", "generation": "1",
+}  # fmt: skip
+"""What commands take beside what YAML has."""
+
+
+def commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        _, command, _ = group.resolve_command(context, [name])
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., None], tmp_path: Path) -> None:
+    """No option has the name of a setting that means something else."""
+    attributes = {
+        setting.name: OTHERS.get(setting.name, setting.default)
+        for setting in settings_of(*SOURCE)
+        if setting.name not in ("name", "bucket", "commit")
+        and OTHERS.get(setting.name, setting.default) is not None
+    }
+    attributes |= {
+        "bucket": "b",
+        "transform": "json.loads",
+        "delta": True,
+        "dynamodb": {"records_table": "t"},
+    }
+    project("orders", "\n".join(f"{name}: {json.dumps(value)}" for name, value in attributes.items()))
+    seen = []
+    for path, command in commands(main):
+        if not any(parameter.name == "bucket" for parameter in command.params):
+            continue
+        arguments = []
+        for parameter in command.params:
+            if parameter.required and parameter.name in GIVEN and parameter.name != "bucket":
+                value = GIVEN[parameter.name]
+                option = isinstance(parameter, click.Option) and parameter.name != "name"
+                arguments += [parameter.opts[0], value] if option else []
+                arguments += [value] if isinstance(parameter, click.Argument) else []
+        command.make_context(" ".join(path), arguments)
+        seen.append(path)
+    assert len(seen) > 20

@@ -35,7 +35,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 
 OTHERS = {
     "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
-    "signal", "vacuum", "warm",
+    "signal", "vacuum", "units", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "table confirm", "table forget",
     "table migrate", "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
     "topics resume", "topics update",
