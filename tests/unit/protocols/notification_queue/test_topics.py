@@ -1,5 +1,8 @@
 """Topics: created, changed, deleted under their writers; and the bytes of entries."""
 
+import gc
+import weakref
+
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
@@ -13,6 +16,8 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import decode_topic
 from s3notify_platform.protocols.notification_queue.segments import encode_letter
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import CrashedError, Fault
 from tests.unit.protocols.notification_queue.helpers import (
     ONE_SHARD,
@@ -181,3 +186,18 @@ def test_foreign_bytes_are_an_error(queue, records):
     records.create("topics", "bad", b"{}")
     with pytest.raises(CorruptError):
         decode_topic(records.read("topics", "bad"))
+
+
+def test_a_queue_that_is_no_longer_used():
+    """It is gone at once, with its threads: a process that lives for days makes many."""
+    gc.collect()
+    gc.disable()
+    try:
+        queue = NotificationQueue(ObjectRecordStore(MemoryObjectStore(), "q/", parallelism=4))
+        queue.topics.create("t", TopicSettings())
+        queue.stats("t")
+        gone = weakref.ref(queue)
+        del queue
+        assert gone() is None
+    finally:
+        gc.enable()
