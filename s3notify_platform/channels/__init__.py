@@ -32,8 +32,9 @@ report that never came is found by the sweep. Writers are not protected from eac
 may overwrite what is there, fill the queue up to its capacity, and move signals.
 """
 
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.opening import open_publisher
 from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
+from s3notify_platform.channels.publisher import QueuedPublisher
 
 __all__ = ["Keyspace", "QueuedPublisher", "Refused", "open_publisher"]

@@ -44,8 +44,9 @@ all topics that it knew were deleted since.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
@@ -87,14 +88,6 @@ from s3notify_platform.protocols.notification_queue import (
     Upload,
 )
 from s3notify_platform.protocols.updates import WRITER, written_by
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keyspace:
-    """The signals of one source of the bucket, for the keys below `prefix`."""
-
-    publisher: Publisher
-    prefix: str = ""
 
 
 class QueuedPublisher(LargeObjects[PublishOutcome]):

@@ -25,7 +25,7 @@ from threading import Event as Flag
 from threading import Lock
 from typing import Final
 
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.service import Progress
 from s3notify_platform.errors import NotFoundError, RefusedError, S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ports import ObjectStore

@@ -1,7 +1,7 @@
 """Services, which run for long: inlets, outlets and the reconciler, as commands or managed by Dagster."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
 
@@ -38,7 +38,8 @@ class ServiceContext:
 
     `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
     one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
-    are prefixes of the platform's own objects.
+    are prefixes of the platform's own objects; `sources` are the names of those that skip hidden files, by the prefix
+    of their signals.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ServiceContext:
     bucket: str
     keyspaces: tuple[tuple[str, str], ...] = ()
     excluded: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     slots: int = SLOT_COUNT
 
 

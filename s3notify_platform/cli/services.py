@@ -14,7 +14,7 @@ from s3notify_platform.cli.common import (
     metrics_option,
     queue_options,
 )
-from s3notify_platform.cli.configured import ConfiguredGroup
+from s3notify_platform.cli.configured import ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.cli.printing import say
@@ -80,6 +80,11 @@ def _command(kind: ServiceKind) -> click.Command:
             platform=place.platform(),
             bucket=place.bucket,
             keyspaces=keyspaces,
+            sources={
+                source.keyspace[0]: source.name
+                for source in configured()
+                if source.values.get("hidden_files", "skip") == "skip"
+            },
             excluded=(*own_prefixes, place.queue_prefix, f"{KNOWN}/"),
             slots=slots,
         )

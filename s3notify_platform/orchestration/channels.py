@@ -75,6 +75,7 @@ def _build_service(
                 bucket=source.input.bucket.bucket,
                 keyspaces=((place.keyspace_prefix, source.input.prefix),),
                 excluded=(place.platform_prefix, place.queue_prefix, f"{KNOWN}/"),
+                sources={place.keyspace_prefix: io.name} if source.input.hidden_files == "skip" else {},
                 slots=place.slots,
             )
         )

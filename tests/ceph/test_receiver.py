@@ -8,7 +8,7 @@ import pytest
 
 from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.queue_records import queue_records

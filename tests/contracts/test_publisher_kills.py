@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import pytest
 
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher

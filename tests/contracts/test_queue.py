@@ -5,8 +5,9 @@ from threading import Lock
 
 import pytest
 
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService, shared_reconciler
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import NotFoundError, QuotaExceededError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all

@@ -1,7 +1,7 @@
 """A queue, a keyspace and an intake in memory, each of which fails on demand."""
 
 from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher, signal_key
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of
@@ -30,8 +30,9 @@ class Site:
                 Keyspace(
                     prefix=keys,
                     publisher=Publisher(self.signals, prefix=prefix, parallelism=1, queued=True),
+                    topic="".join(topic),
                 )
-                for keys, prefix in targets
+                for keys, prefix, *topic in targets
             ],
             bucket="b",
             memory=memory,

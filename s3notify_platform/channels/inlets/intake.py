@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Final, Literal, assert_never
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import unaddressable
@@ -213,7 +213,10 @@ class Intake:
             elif down:
                 report.is_at_least("unavailable")
             else:
+                skipping = {t.topic for t in self._targets if t.topic and t.is_hidden(event.key)}
                 for topic in self._queue.takers(topics, event.bucket, event):
+                    if topic.name in skipping:
+                        continue
                     wanted.setdefault(topic.name, []).append(report)
         return wanted
 
@@ -258,8 +261,7 @@ class Intake:
         lacking = [
             report
             for report in reports
-            if report.event.key.startswith(target.prefix)
-            and report.queued_at > self._memory.when(step, report)
+            if target.takes(report.event.key) and report.queued_at > self._memory.when(step, report)
         ]
         missing: frozenset[str] = frozenset()
         try:
@@ -300,7 +302,11 @@ def intake_of(context: ServiceContext) -> Intake:
     signals = (prefix for prefix, _ in context.keyspaces)
     own = (*context.excluded, *signals) if context.bucket == platform.bucket else ()
     targets = [
-        Keyspace(publisher=Publisher(store, prefix=prefix, slots=context.slots), prefix=keys)
+        Keyspace(
+            publisher=Publisher(store, prefix=prefix, slots=context.slots),
+            prefix=keys,
+            topic=context.sources.get(prefix, ""),
+        )
         for prefix, keys in context.keyspaces
     ]
     return Intake(context.queue, targets, bucket=context.bucket, excluded=own)

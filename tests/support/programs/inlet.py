@@ -15,7 +15,7 @@ from pathlib import Path
 from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.inlets.pull import PullInlet
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config, SqsConfig

@@ -2,8 +2,9 @@
 
 import pytest
 
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, Unknown, Written

@@ -2,7 +2,8 @@
 
 import pytest
 
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
+from s3notify_platform.channels.keyspaces import Keyspace
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings

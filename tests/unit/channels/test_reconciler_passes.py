@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher

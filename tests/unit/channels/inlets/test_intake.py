@@ -4,16 +4,17 @@ import pytest
 
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import Unknown
-from s3notify_platform.protocols.keyspace import QUEUED, Publisher
+from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
+from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault
-from tests.support.intake_site import Site, event
+from tests.support.intake_site import SIGNALS, Site, event
 
 
 def test_what_is_accepted_is_queued_and_then_signalled():
@@ -342,3 +343,23 @@ def test_rules_tell_events_by_their_names():
     (entry,) = site.queue.entries("copies", range(1000))
     assert (entry.event.event_name, entry.event.version_id) == ("ObjectCreated:Copy", "v1")
     assert entry.event.configuration_id == "日本"
+
+
+def test_what_a_source_skips_costs_it_nothing():
+    """What Spark leaves beside its files is neither in the source's topic nor signalled; other topics get it."""
+    site = Site(
+        targets=[("raw/", SIGNALS, "orders"), ("raw/", "_all/")],
+        orders=TopicSettings(bucket="b"),
+        hooks=TopicSettings(bucket="b"),
+    )
+    hidden = ["raw/_temporary/0/part-0", "raw/day=1/_SUCCESS", "raw/.part-0.crc", "raw/day=1/"]
+    shown = ["raw/day=1/part-0", "raw/_day=1/part-0"]
+    accepted = site.intake.accept([event(key, f"{n:02}") for n, key in enumerate([*hidden, *shown])])
+    assert set(accepted.outcomes) == {"queued"}
+    assert sorted(site.keys("orders")) == sorted(shown)
+    assert sorted(site.keys("hooks")) == sorted([*hidden, *shown])
+    slots = {slot_of(key) for key in shown}
+    assert {slot for slot in range(1000) if site.objects.head(signal_key(SIGNALS, slot))} == slots
+    assert all(site.signal(key, "_all/") for key in hidden)
+    alone = Site(targets=[("raw/", SIGNALS, "orders")])
+    assert set(alone.intake.accept([event(key) for key in hidden]).outcomes) == {"ignored"}
