@@ -9,12 +9,13 @@ from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 
 def fresh_session(spark: SparkSession) -> SparkSession:
-    """A session without what others have set, named or registered, over the same Java process.
+    """A session without what others have set, named, cached or registered, over the same Java process; of Spark Connect,
+    the same one.
 
     `SparkSession.builder.getOrCreate()` gives this one from now on.
     """
     if is_remote(spark):
-        return spark  # a client's session is its own
+        return spark  # one for all: clients of PySpark before 4.3 make no other
     spark.catalog.clearCache()  # which sessions share: what a run has cached may be of older files
     SparkSession._instantiatedSession = None  # noqa: SLF001 - else the new one is not made the one that is found
     return spark.newSession()
