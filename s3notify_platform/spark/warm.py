@@ -9,10 +9,9 @@ from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 
 def fresh_session(spark: SparkSession) -> SparkSession:
-    """A session without what others have set, named, cached or registered, over the same Java process; of Spark Connect,
-    the same one.
+    """A session without what others have set, named, cached or registered, over the same Java process.
 
-    `SparkSession.builder.getOrCreate()` gives this one from now on.
+    Of Spark Connect, the same one. `SparkSession.builder.getOrCreate()` gives this one from now on.
     """
     if is_remote(spark):
         return spark  # one for all: clients of PySpark before 4.3 make no other
