@@ -110,6 +110,9 @@ class CommittedVersion:
     generation: int
     exact: bool
     """False: it may have been an older generation, which vacuum has removed."""
+    seen_ms: int
+    """When its batch was opened; 0: not known. As `planned_ms`, by the clocks of sensor and run."""
+    planned_ms: int
     committed_ms: int
     batch: str
     head: int
@@ -339,7 +342,11 @@ def _events(found: Answer) -> Iterator[tuple[int, str]]:
         yield batch.opened_ms, f"batch {batch.id} opened"
     if (held := found.committed) is not None and held.committed_ms:
         version = "" if found.is_current(held) else ", an older version"
-        yield held.committed_ms, f"committed, generation {held.generation}{version}"
+        if held.seen_ms:
+            yield held.seen_ms, f"seen: batch {held.batch} opened"
+        if held.planned_ms:
+            yield held.planned_ms, "planned"
+        yield held.committed_ms, f"read and committed, generation {held.generation}{version}"
     yield found.asked_ms, "now"
 
 

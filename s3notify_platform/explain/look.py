@@ -252,6 +252,8 @@ def _committed(table: SlotTable, head: SlotCommit, state: ObjectState) -> Commit
         files=tuple(table.layout.data(head.slot, file.name) for file in spanning(head.files, [state])),
         generation=first.generation,
         exact=exact,
+        seen_ms=first.seen_ms,
+        planned_ms=first.planned_ms,
         committed_ms=first.created_ms,
         batch=first.batch,
         head=head.generation,

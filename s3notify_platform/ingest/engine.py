@@ -105,6 +105,7 @@ class Ingest:
         listing: bool = True,
         only_found: bool = False,
         last_attempt: Iterable[Slot] = (),
+        seen_ms: int = 0,
     ) -> Iterator[Round]:
         """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
 
@@ -122,7 +123,7 @@ class Ingest:
 
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
-        `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
+        `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
         is of other settings; `CorruptError` if a side of it is missing (`known.open_table`).
         """
@@ -133,6 +134,7 @@ class Ingest:
             listing=listing,
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
+            seen_ms=seen_ms,
             heads=self._opened().heads,
         )
         state = self.state
@@ -208,6 +210,7 @@ class _Round:
         ingest, state = self.ingest, self.ingest.state
         ingest.progress(f"planning {len(slots)} slots")
         planned_at, found = self._planned(slots)
+        state.planned_ms = ingest.clock.wall_ms()
         refuse_missing(found, state.heads, ingest.source)
         confirmed = ingest.table.known.confirmed
         state.confirmed |= {slot for slot, p in found.slots.items() if p.generation <= confirmed.get(slot, 0)}

@@ -123,6 +123,9 @@ class Run:
     listing: bool
     only_found: bool
     last_attempt: frozenset[Slot]
+    seen_ms: int = 0
+    planned_ms: int = 0
+    """When the round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)
     conflicts: Counter[Slot] = field(default_factory=Counter)
     heads: Mapping[Slot, Generation] = field(default_factory=dict)

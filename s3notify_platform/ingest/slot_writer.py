@@ -85,6 +85,9 @@ class StageContext:
     """Slots whose objects go to quarantine if their read fails."""
     unread: tuple[ReadObject, ...] = ()
     """What became of objects that no task is to read."""
+    seen_ms: int = 0
+    planned_ms: int = 0
+    """When the batch was opened, and its plan ready: see `SlotCommit`."""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
@@ -399,6 +402,8 @@ class SlotStage:
             schema=self.context.schema_generation,
             code_version=version if head is None or done else None,
             backfill=0 if done else None,
+            seen_ms=self.context.seen_ms,
+            planned_ms=self.context.planned_ms,
         )
 
     def _state(self, key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:

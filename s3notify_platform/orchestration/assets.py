@@ -175,6 +175,7 @@ class _Step:
             listing=self.opened.listing,
             only_found=self.config.everything,
             last_attempt=map(Slot, self.opened.last_attempt),
+            seen_ms=self.opened.opened_ms,
         ):
             each.tables = chain(each.tables, self._derived_of(each))
             yield each

@@ -128,6 +128,7 @@ class ContinuousIngest:
             signals={slot: etag for slot, etag in signals.items() if etag},
             listing=decision.listing,
             only_found=decision.everything,
+            seen_ms=self.clock.wall_ms(),
             last_attempt=[
                 slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)
             ],

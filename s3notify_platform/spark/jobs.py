@@ -295,6 +295,8 @@ class SparkJobs:
             code_version=self._source.input.code_version or "",
             complete=frozenset(p.slot for p in part if p.changes.complete) - skipped,
             last_attempt=run.last_attempt.intersection(slots),
+            seen_ms=run.seen_ms,
+            planned_ms=run.planned_ms,
             evolving=evolving,
             unread=tuple(unread.values()),
             chain=chain,

@@ -82,10 +82,7 @@ class NextStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCommit:
-    """A staged commit, not visible yet: the bytes to store, and facts about them that need no parsing.
-
-    `rows`, `files`, `rejects` and `failing` are the slot's counts after the commit.
-    """
+    """A staged commit, not visible yet: the bytes to store, and, of the slot after it, counts that need no parsing."""
 
     slot: Slot
     generation: Generation
@@ -104,7 +101,8 @@ class SlotCommit:
     `objects` counts the live ones. `pending` keys are to be read further, or again, although their ETag is the same.
     `failing` keys are in quarantine as a whole, at most `FAILING_MAX`: their states say why.
     `code_version`: of the transform that made all rows, if one did. `backfill`: rows that were ingested before this
-    generation are to be read again (`reread`); 0: none.
+    generation are to be read again (`reread`); 0: none. For people: `seen_ms`, when its batch was opened; `planned_ms`;
+    `created_ms`, when its files were written.
     """
 
     slot: Slot
@@ -113,6 +111,8 @@ class SlotCommit:
     parent_id: str | None
     batch: str
     created_ms: int
+    seen_ms: int = 0
+    planned_ms: int = 0
     signal: str | None = None
     schema: int = 0
     source_generation: int = 0
@@ -149,6 +149,8 @@ class SlotCommit:
         source_generation: Generation | None = None,
         code_version: str | None = None,
         backfill: int | None = None,
+        seen_ms: int = 0,
+        planned_ms: int = 0,
     ) -> "SlotCommit":
         """The commit that follows `head`, under the next generation. No request.
 
@@ -171,6 +173,8 @@ class SlotCommit:
             parent_id=head.commit_id if head else None,
             batch=batch,
             created_ms=clock.wall_ms(),
+            seen_ms=seen_ms,
+            planned_ms=planned_ms,
             signal=signal or before.signal,
             schema=before.schema if schema is None else schema,
             source_generation=before.source_generation if source_generation is None else source_generation,

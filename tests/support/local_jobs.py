@@ -73,6 +73,8 @@ class LocalJobs:
             transformed=False,
             complete=frozenset(p.slot for p in busy if p.changes.complete),
             last_attempt=run.last_attempt,
+            seen_ms=run.seen_ms,
+            planned_ms=run.planned_ms,
             evolving=evolving,
             chain=chain,
         )

@@ -400,14 +400,19 @@ def test_a_table_that_runs_refuse(place):
 def test_time_line(place):
     """In time order, with the seconds between; it fits a terminal of 80 columns."""
     place.put()
-    place.pass_time(3)
-    place.commit(place.state())
+    place.pass_time(1)
+    seen_ms = place.clock.wall_ms()
+    place.pass_time(1)
+    planned_ms = place.clock.wall_ms()
+    place.pass_time(1)
+    place.commit(place.state(), seen_ms=seen_ms, planned_ms=planned_ms)
     place.pass_time(60)
     lines = place.ask().lines
     told = lines[2 : lines.index(f"key: {KEY}")]
-    assert [line[39:].split(",")[0].strip() for line in told][-2:] == ["committed", "now"]
+    said = [line[39:].split(",")[0].strip() for line in told]
+    assert said[-4:] == ["seen: batch orders-e-1 opened", "planned", "read and committed", "now"]
     assert "written" in told[0]
-    assert next(line for line in told if "committed" in line).split()[2:4] == ["+3.0", "s"]
+    assert next(line for line in told if "committed" in line).split()[2:4] == ["+1.0", "s"]
     assert told[-1].split()[2:4] == ["+60.0", "s"]
     times = [line[:25] for line in told]
     assert times == sorted(times)
