@@ -23,4 +23,4 @@ class Keyspace:
 
     def is_hidden(self, key: str) -> bool:
         """Whether the key is one that sources skip by default."""
-        return bool(Choice(prefix=self.prefix, hidden=False).why_not(key))
+        return key.startswith(self.prefix) and bool(Choice(prefix=self.prefix, hidden=False).why_not(key))

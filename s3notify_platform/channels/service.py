@@ -38,8 +38,8 @@ class ServiceContext:
 
     `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
     one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
-    are prefixes of the platform's own objects; `sources` are the names of those that skip hidden files, by the prefix
-    of their signals.
+    are prefixes of the platform's own objects; `sources` are the names of those that skip hidden files, by their
+    `keyspaces`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ServiceContext:
     bucket: str
     keyspaces: tuple[tuple[str, str], ...] = ()
     excluded: tuple[str, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
     slots: int = SLOT_COUNT
 
 

@@ -85,16 +85,17 @@ def ingest(
     from s3notify_platform.spark.datasource.options import reading_of
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
+    from s3notify_platform.stores.config import ACCESS
 
     given = {name: value for name, value in settings.items() if value} | _pairs(more)
     if remote:
         raise click.UsageError(
             "it runs on Spark's driver: in place of Spark Connect, start it there, with a --master"
         )
-    if (tables := access("dynamodb")) and (given.keys() & {"records_table", "lease_table"}):
-        tables.pop("region", None)
-        if tables != {name: access("s3").get(name) for name in tables}:
-            raise click.UsageError("the tables have credentials of their own: give dynamodb those of s3 here")
+    if configured() and given.keys() & {"records_table", "lease_table"}:
+        ours = {name: value for name, value in access("s3").items() if name in ACCESS}
+        if {"region": given["region"], **access("dynamodb")} != {"region": given["region"], **ours}:
+            raise click.UsageError("here, dynamodb has to name the region and credentials that s3 names")
     given = {name: str(value) for name, value in access("s3").items()} | given
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
     function = imported(transform) if transform else None

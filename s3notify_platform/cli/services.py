@@ -1,5 +1,6 @@
 """Commands of the registered services: each runs one in the foreground; the service's settings are its options."""
 
+from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -18,6 +19,7 @@ from s3notify_platform.cli.configured import ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.cli.printing import say
+from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -80,11 +82,7 @@ def _command(kind: ServiceKind) -> click.Command:
             platform=place.platform(),
             bucket=place.bucket,
             keyspaces=keyspaces,
-            sources={
-                source.keyspace[0]: source.name
-                for source in configured()
-                if source.values.get("hidden_files", "skip") == "skip"
-            },
+            sources=_skipping(configured()),
             excluded=(*own_prefixes, place.queue_prefix, f"{KNOWN}/"),
             slots=slots,
         )
@@ -98,6 +96,18 @@ def _command(kind: ServiceKind) -> click.Command:
         command = keyspace_options(_excluded(command))
     made = configured_command(kind.name, short_help=kind.summary, help=settings.__doc__)
     return made(queue_options(command))
+
+
+def _skipping(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
+    """By keyspace, the name of the source that skips hidden files; not if another one with these signals does not."""
+    by_keyspace: dict[tuple[str, str], list[ConfiguredSource]] = {}
+    for source in sources:
+        by_keyspace.setdefault(source.keyspace, []).append(source)
+    return {
+        keyspace: found[0].name
+        for keyspace, found in by_keyspace.items()
+        if len(found) == 1 and found[0].values.get("hidden_files", "skip") == "skip"
+    }
 
 
 _excluded = click.option(

@@ -231,7 +231,8 @@ def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None)
 
     Stop the source's sensor and runs, run this, change the source's settings, and start it again. For another prefix
     the table stays complete, and is compared with the bucket slot by slot. For other slots it is removed, with the slot
-    assets, and the next run takes all objects in again; writers must then signal by the new number of slots.
+    assets, and the next run takes all objects in again, but not those that have left the bucket (on_delete: keep);
+    writers must then signal by the new number of slots.
     """
     from s3notify_platform.ingest.migrate import migrate as run_migrate
 

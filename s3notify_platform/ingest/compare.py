@@ -77,8 +77,6 @@ class _Found:
     listed: list[pa.RecordBatch] = field(default_factory=list)
     entries: list[QueuedEntry] = field(default_factory=list)
     touched: frozenset[str] | None = None
-    expired: frozenset[str] = frozenset()
-    """Those of which the newest entry says that they left by the bucket's lifecycle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +163,13 @@ def _followed(
                 versions=[version for version in named.values() if version is not None],
                 entries=[*map(QueuedEntry.of, entries)],
                 touched=frozenset(named),
-                expired=_expired(entries) if source.input.on_delete == "keep_expired" else frozenset(),
             )
 
 
-def _expired(entries: Iterable["Entry"]) -> frozenset[str]:
-    newest = {entry.event.key: entry.event for entry in sorted(entries, key=lambda e: e.event.time_ms)}
-    return frozenset(key for key, event in newest.items() if event.is_expiry)
+def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
+    """The keys of which the newest entry says that the bucket's lifecycle has removed their objects."""
+    newest = {entry.key: entry for entry in sorted(entries, key=lambda e: e.time_ms)}
+    return frozenset(key for key, entry in newest.items() if entry.expiry)
 
 
 class _Comparison:
@@ -228,10 +226,14 @@ class _Comparison:
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         stale |= backfilled_keys(head, states)
         versions, touched = found.versions, found.touched
+        expired = frozenset[str]()
+        if self._source.input.on_delete == "keep_expired":
+            expired = _expired(found.entries)
         if touched is not None:
             versions = versions + [
                 ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
                 for key in (stale | pending & states.keys()) - touched
+                if not states[key].expired  # nothing is there to be read again
             ]
         changes = changes_of_slot(
             found.slot,
@@ -242,12 +244,15 @@ class _Comparison:
             touched=touched,
             pending=pending,
             stale=stale,
-            expired=found.expired,
+            expired=expired,
             stays=self._source.input.stays,
         )
         generation = head.generation if head else Generation(0)
         # A commit would meet what came after it. Without one, or where a person would be alarmed, that is asked for.
-        unsure = found.recalled and (not changes or (listed is not None and listed.withdrawn > 0))
+        withdrawn = (
+            listed.withdrawn - len(expired & states.keys() - {v.key for v in versions}) if listed else 0
+        )
+        unsure = found.recalled and (not changes or withdrawn > 0)
         if unsure and not self._table.stands(found.slot, generation, seen_at=_AT_ALL):
             return self._planned(replace(found, newest=None, recalled=False))
         announced = {entry.key for entry in found.entries}
@@ -269,7 +274,7 @@ class _Comparison:
                 generation=generation,
                 objects=listed.objects if listed else head.objects if head else 0,
                 held=listed.held if listed else 0,
-                withdrawn=listed.withdrawn if listed else 0,
+                withdrawn=withdrawn,
                 complete=changes.complete,
                 beyond=changes.beyond,
                 unaddressable=len(odd),

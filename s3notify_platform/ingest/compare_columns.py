@@ -61,7 +61,9 @@ def compared(
     keys, known = found["key"], states["key"]
     place = pc.index_in(keys, known)
     counts_as_changed = pc.or_(pc.is_in(keys, pa.array(also, pa.string())), pa.scalar(whole))
-    equal = pc.fill_null(pc.equal(found["etag"], states["etag"].take(place)), fill_value=False)
+    # An object that has come again is read again.
+    held = pc.and_not(pc.equal(found["etag"], states["etag"].take(place)), states["expired"].take(place))
+    equal = pc.fill_null(held, fill_value=False)
     same = pc.and_not(equal, counts_as_changed)
     differs = np.ones(states.num_rows, np.bool_)
     differs[place.filter(same).to_numpy()] = False

@@ -4,7 +4,8 @@ Another prefix: the table stays, and its identity changes. All slots are compare
 that the table is complete all along.
 
 Other slots: another table takes its place, since each row would be of another slot. What the former one and the slot
-assets have made is removed, and the next run takes all objects in again. Until it ends, rows are missing.
+assets have made is removed, and the next run takes all objects in again. Until it ends, rows are missing; those of
+objects that have left the bucket (`on_delete`) are gone for good.
 
 Either way the source's topic begins a new life, in which everything is compared. Stop sensor and runs of the source
 before: a run that was planned for the former settings may still commit.

@@ -120,7 +120,8 @@ def _objects(location: Location, store: ObjectStore) -> Iterator[tuple[str, Obje
     below, other = location.platform_prefix, location.keyspace_prefix
     for prefix in [below] if other.startswith(below) else [below, other]:
         for meta in list_all(store, prefix):
-            yield "signals" if meta.key in signals else _kind(meta.key.removeprefix(below)), meta
+            name = _kind(meta.key.removeprefix(below)) if meta.key.startswith(below) else FOREIGN
+            yield "signals" if meta.key in signals else name, meta
 
 
 def _kind(name: str) -> str:

@@ -305,7 +305,15 @@ class SlotStage:
         expired = {key for key in self.context.expired.intersection(left) if key in known and known[key].rows}
         gone = {key for key in left if key in known} - expired
         deleted = {key for key, o in self.outcomes.items() if o.status == "deleted" and key in known}
-        gone |= {key for key in deleted if not self.context.source.input.stays(known[key])}
+        match self.context.source.input.on_delete:
+            case "keep":  # what cannot be read again is not asked for again
+                again = {key for key in deleted if self.outcomes[key].etag == known[key].etag}
+                expired |= {key for key in again if known[key].rows and not known[key].expired}
+            case "keep_expired":
+                pass  # an entry, or a listing, will say why
+            case _:
+                gone |= deleted
+        gone |= {key for key in deleted if not known[key].rows}
         unknown = sorted({fields for outcome in read.values() for fields in outcome.new_fields})
         if self.context.evolving and unknown:
             return WiderSlot(slot=self.slot, new_fields=tuple(unknown[:UNKNOWN_SCHEMAS]))

@@ -8,6 +8,7 @@ delays no batch: its spans are dropped, and a process that ends waits for `TIMEO
 import os
 from collections.abc import Mapping
 from functools import cache
+from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK
@@ -49,16 +50,20 @@ def trace_batch(
 def _tracer() -> "Tracer | None":
     if not any(map(os.environ.get, _ENDPOINTS)):
         return None
+    given = "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        exporter = OTLPSpanExporter(timeout=None if given else TIMEOUT_SECONDS)
     except ModuleNotFoundError:
         return None
+    except ValueError as error:  # a variable of OpenTelemetry's
+        getLogger(__name__).warning("batches are not traced: %s", error)
+        return None
     named = os.environ.get("OTEL_SERVICE_NAME", "s3notify")
-    given = "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: named}))
-    exporter = OTLPSpanExporter(timeout=None if given else TIMEOUT_SECONDS)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider.get_tracer("s3notify_platform")

@@ -51,6 +51,7 @@ class QueuedEntry:
     quota: int
     n: int
     time_ms: int
+    expiry: bool
 
     @classmethod
     def of(cls, entry: Entry) -> "QueuedEntry":
@@ -64,6 +65,7 @@ class QueuedEntry:
             quota=entry.place.quota,
             n=entry.n,
             time_ms=entry.event.time_ms,
+            expiry=entry.event.is_expiry,
         )
 
     def entry(self, topic: str) -> Entry:

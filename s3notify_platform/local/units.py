@@ -6,10 +6,13 @@ the reconciler are in Dagster already, where the YAML enables them.
 """
 
 import json
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import EVENTS_AT_ONCE, INSTANCE, QUIET, event_log
 from s3notify_platform.local.java import java_environment
@@ -107,6 +110,19 @@ class Machine:
             self.into / "s3notify.target": _TARGET.format(units=" ".join(unit.name for unit in units)),
         }
 
+    def __post_init__(self) -> None:
+        for path in (self.python, self.into, self.home, self.defs):
+            if {*str(path)} & {*' %"\\$'}:
+                raise UsageError(f"{path}: units cannot have paths with spaces, quotes or the signs % and $")
+
+    @staticmethod
+    def _java() -> dict[str, str]:
+        """Where Java is: systemd has none of the variables of whoever writes the units."""
+        if found := java_environment():
+            return found
+        home = os.environ.get("JAVA_HOME") or Path(str(shutil.which("java"))).resolve().parent.parent
+        return {"JAVA_HOME": str(home)}
+
     def environment(self) -> dict[str, str]:
         """That of all units. No secret is in it."""
         return {
@@ -114,5 +130,5 @@ class Machine:
             "DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE),
             "PYTHONWARNINGS": QUIET,
             DEFS_VARIABLE: str(self.defs),
-            **java_environment(),
+            **self._java(),
         }

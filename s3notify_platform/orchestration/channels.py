@@ -67,15 +67,16 @@ def _build_service(
     def service(io: SlotIOManager) -> Service:
         """The service of this source: an inlet signals no other."""
         source, place = io.source, io.source.location
+        keyspace = (place.keyspace_prefix, source.input.prefix)
         return settings.build(
             ServiceContext(
                 name=name,
                 queue=io.clients.queue,
                 platform=place.platform,
                 bucket=source.input.bucket.bucket,
-                keyspaces=((place.keyspace_prefix, source.input.prefix),),
+                keyspaces=(keyspace,),
                 excluded=(place.platform_prefix, place.queue_prefix, f"{KNOWN}/"),
-                sources={place.keyspace_prefix: io.name} if source.input.hidden_files == "skip" else {},
+                sources={keyspace: io.name} if source.input.hidden_files == "skip" else {},
                 slots=place.slots,
             )
         )

@@ -33,7 +33,7 @@ LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserErr
 """The request may have been applied."""
 
 SENT: Final[Counter[tuple[str, str]]] = Counter()
-"""How many requests this process sent, retries too, by service and operation: ("s3", "PutObject")."""
+"""How many requests this process sent, retries by the SDK too, by service and operation: ("s3", "PutObject")."""
 
 _COUNTING = Lock()
 
@@ -94,6 +94,11 @@ class SdkUser(Generic[C]):
 
 def _count_request(*, event_name: str, **_request: object) -> None:
     _, service, operation = event_name.split(".")
+    count_request(service, operation)
+
+
+def count_request(service: str, operation: str) -> None:
+    """Count a request in `SENT`: those that no client of the SDK sends."""
     with _COUNTING:
         SENT[service, operation] += 1
 

@@ -57,7 +57,7 @@ HEADS_IN_FLIGHT = 48
 FAILING_MAX = 10_000
 """Objects of a slot in quarantine as a whole. What fails beyond does not go there, and keeps its slot failing."""
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,3 +137,11 @@ def test_they_are_written_once(tmp_path: Path) -> None:
             ["systemd-analyze", "verify", *into.iterdir()], capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, ran.stderr
+
+
+def test_paths_that_units_cannot_have(tmp_path: Path) -> None:
+    """systemd would read them as something else."""
+    given = ["units", "--into", str(tmp_path / "a b"), "--home", str(tmp_path), "--defs", str(DEMO_FOLDER)]
+    result = CliRunner().invoke(main, given)
+    assert (result.exit_code, "spaces" in result.output) == (1, True), result.output
+    assert list(tmp_path.iterdir()) == []

@@ -305,7 +305,7 @@ def intake_of(context: ServiceContext) -> Intake:
         Keyspace(
             publisher=Publisher(store, prefix=prefix, slots=context.slots),
             prefix=keys,
-            topic=context.sources.get(prefix, ""),
+            topic=context.sources.get((prefix, keys), ""),
         )
         for prefix, keys in context.keyspaces
     ]

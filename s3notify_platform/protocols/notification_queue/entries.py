@@ -89,7 +89,12 @@ class Event:
 
     @property
     def is_expiry(self) -> bool:
-        """Whether a rule of the bucket's lifecycle has removed the object, as AWS and Ceph name that."""
+        """Whether a rule of the bucket's lifecycle has removed the object, as AWS and Ceph name that.
+
+        Not one version of it: a noncurrent one is deleted by its id, the current one hidden by a marker.
+        """
+        if self.name == "LifecycleExpiration:Delete" and self.version_id:
+            return False
         return self.name.startswith(("LifecycleExpiration:", "ObjectLifecycle:Expiration"))
 
 

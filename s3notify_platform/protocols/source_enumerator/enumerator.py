@@ -115,7 +115,8 @@ def changes_of_slot(
     read: list[Split] = []
     for key in sorted(versions):
         version, state = versions[key], states.get(key)
-        same = state is not None and state.etag == version.etag
+        # One that had expired has come again.
+        same = state is not None and state.etag == version.etag and not state.expired
         if not same or key in stale or key in pending:
             start = state.offset if state and same and key not in stale and not state.reach_end else 0
             by_record = bool(state and start and state.by_record)

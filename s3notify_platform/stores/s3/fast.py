@@ -26,6 +26,7 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
+from s3notify_platform.stores.sdk import count_request
 
 if TYPE_CHECKING:
     from obstore import PutMode
@@ -59,6 +60,7 @@ class FastObjectStore(DelegatingStore):
         from obstore.exceptions import BaseError
 
         if if_match is None and if_none_match is None and fits_obstore(check_key(key)):
+            count_request("s3", "GetObject")
             try:
                 found = obstore.get(self._fast, key)
                 meta, body = meta_of(key, found), bytes(found.bytes())
@@ -89,6 +91,7 @@ class FastObjectStore(DelegatingStore):
         mode: PutMode = "overwrite" if precondition is None else "create"
         if isinstance(precondition, IfMatch):
             mode = {"e_tag": precondition.etag}
+        count_request("s3", "PutObject")
         try:
             written = obstore.put(
                 self._fast if precondition is None else self._once,

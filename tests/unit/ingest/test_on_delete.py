@@ -1,10 +1,13 @@
 """What becomes of the rows of objects that leave: withdrawn, kept, or kept if they expired, where events say so."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.reread import backfill
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -16,10 +19,10 @@ AWS = "LifecycleExpiration:Delete"
 class Landing(Place):
     """A place whose changes are in its source's topic, as an inlet puts them there."""
 
-    def __init__(self, server: S3Server, **settings: str) -> None:
+    def __init__(self, server: S3Server, **settings: Any) -> None:
         super().__init__(server, **settings)
         self.queue = self.source.location.queue()
-        self.queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
+        self.queue.topics.create("orders", TopicSettings(prefix="raw/", slots=self.source.location.slots))
         self._ticks = 0
 
     def write(self, key: str, *values: int) -> None:
@@ -30,9 +33,10 @@ class Landing(Place):
         self.store.delete(f"raw/{key}")
         self.announce(key, "delete", name)
 
-    def announce(self, key: str, op: str, name: str) -> None:
+    def announce(self, key: str, op: str, name: str, version_id: str = "") -> None:
         self._ticks += 1
-        self.queue.push("orders", Event(op=op, key=f"raw/{key}", name=name, time_ms=self._ticks))  # type: ignore[arg-type]
+        event = Event(op=op, key=f"raw/{key}", name=name, version_id=version_id, time_ms=self._ticks)  # type: ignore[arg-type]
+        self.queue.push("orders", event)
 
     def follow(self, *, listing: bool = False) -> Counter[int]:
         """The values after a run that follows the entries, or lists."""
@@ -103,3 +107,56 @@ def test_the_other_settings_know_no_difference(ministack: S3Server, on_delete: s
     place.leave("a", AWS)
     assert place.follow() == Counter(left)
     assert place.follow(listing=True) == Counter(left)
+
+
+def test_a_listing_believes_the_entries(ministack: S3Server) -> None:
+    """What they say of an object is known to it, whoever asked for it."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1)
+    place.write("b", 2)
+    place.follow()
+    place.leave("a", AWS)
+    place.store.delete("raw/b")
+    assert place.follow(listing=True) == Counter([1])
+
+
+@pytest.mark.parametrize("listing", [False, True])
+def test_the_same_bytes_again_are_another_object(ministack: S3Server, listing: bool) -> None:
+    """Its rows are not there twice, and leave when it is deleted."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1)
+    place.follow()
+    place.leave("a", AWS)
+    place.follow()
+    place.write("a", 1)
+    assert place.follow(listing=listing) == Counter([1])
+    place.leave("a", "ObjectRemoved:Delete")
+    assert place.follow(listing=listing) == Counter()
+
+
+def test_a_version_that_expired_is_not_the_object(ministack: S3Server) -> None:
+    """With versioning the lifecycle deletes older versions, by their ids, of keys that a person has deleted."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1)
+    place.write("b", 2)
+    place.follow()
+    place.leave("a", "ObjectRemoved:DeleteMarkerCreated")
+    place.announce("a", "delete", AWS, version_id="v1")
+    assert place.follow() == Counter([2])
+
+
+@pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
+def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
+    """Although some objects cannot be read again, and come first, and only a few are read at once."""
+    place = Landing(ministack, on_delete=on_delete, slots=1, max_objects=2)
+    for number in range(6):
+        place.write(f"{number}", number)
+    place.follow()
+    for number in range(4):
+        place.leave(f"{number}", AWS)
+    place.follow()
+    backfill(place.source.table(), place.source.location.all_slots(), place.source.location.signals())
+    assert place.follow() == Counter(range(6))
+    head = place.source.table().head(Slot(0))
+    assert head is not None
+    assert head.backfill == 0

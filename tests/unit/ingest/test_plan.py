@@ -79,6 +79,7 @@ def test_collected() -> None:
             quota=7,
             n=9,
             time_ms=1000,
+            expiry=False,
         ),
         UnqueuedSlot(slot=Slot(6)),
         head,

@@ -90,7 +90,7 @@ class TestCommitObject:
             b"",
             b"[]",
             b"{}",
-            b'{"format": 2}',
+            b'{"format": 3}',
             b"\xff",
             commit_of(1).dumps()[:-5],
             commit_of(1).dumps().replace(b'"slot"', b'"slut"'),
@@ -102,7 +102,7 @@ class TestCommitObject:
             SlotCommit.loads(body, where="somewhere")
 
     def test_a_newer_format_says_so(self) -> None:
-        fields = json.loads(commit_of(1).dumps()) | {"format": 3}
+        fields = json.loads(commit_of(1).dumps()) | {"format": 4}
         with pytest.raises(CorruptError, match="upgrade"):
             SlotCommit.loads(json.dumps(fields).encode(), where="x")
 

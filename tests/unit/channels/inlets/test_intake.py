@@ -363,3 +363,10 @@ def test_what_a_source_skips_costs_it_nothing():
     assert all(site.signal(key, "_all/") for key in hidden)
     alone = Site(targets=[("raw/", SIGNALS, "orders")])
     assert set(alone.intake.accept([event(key) for key in hidden]).outcomes) == {"ignored"}
+
+
+def test_what_is_not_below_a_source_is_not_hidden_from_its_topic():
+    """A topic that is wider than the inlet's prefix goes on to get the rest."""
+    site = Site(targets=[("raw/1/", SIGNALS, "orders")], orders=TopicSettings(bucket="b"))
+    site.intake.accept([event("raw/2/x.json", "01"), event("raw/_2/x.json", "02"), event("raw/1/_x", "03")])
+    assert sorted(site.keys("orders")) == ["raw/2/x.json", "raw/_2/x.json"]
