@@ -69,7 +69,6 @@ class StageContext:
     source: Source
     heads: Mapping[Slot, Generation]
     gone: Mapping[Slot, tuple[str, ...]]
-    """Keys of objects that have left."""
     signals: Mapping[Slot, str]
     batch: str
     schema_generation: int
