@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from pathlib import Path
 
 import click
 
@@ -17,8 +16,6 @@ from s3notify_platform.cli.configured import access, command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
 from s3notify_platform.ingest.settings import SETTINGS, imported
-
-_LOOK_SECONDS = 1
 
 
 @command(short_help="Ingest what changes, without Dagster.")
@@ -44,10 +41,12 @@ _LOOK_SECONDS = 1
 @click.option(
     "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A further Spark property. Repeatable."
 )
-@click.option("--checkpoint", help="Folder or URL of Spark's checkpoint; default .s3notify/NAME-checkpoint.")
 @click.option("--remote", hidden=True)
 @click.option(
     "--once", is_flag=True, help="Ingest what is signalled now, the first time everything; then end."
+)
+@click.option(
+    "--sweep", is_flag=True, help="First compare all objects, whatever was seen: as if nothing had been."
 )
 @metrics_option
 @click.option(
@@ -59,16 +58,16 @@ def ingest(
     more: tuple[str, ...],
     master: str,
     confs: tuple[str, ...],
-    checkpoint: str | None,
     remote: str | None,
     once: bool,
+    sweep: bool,
     every: float,
     metrics: str | None,
     **settings: str | None,
 ) -> None:
     """Ingest changes of the source NAME until SIGINT or SIGTERM.
 
-    Each slot in one commit, exactly once, even if processes are killed.
+    Each slot in one commit, exactly once, even if processes are killed. Any machine goes on where another one was.
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
     A bucket, prefix or number of slots that is not the table's, and a table of which a part is missing, are refused:
@@ -81,7 +80,7 @@ def ingest(
 
     from s3notify_platform.channels.metrics import Metrics, served
     from s3notify_platform.local.java import java_environment
-    from s3notify_platform.spark.continuous import ContinuousIngest, ingest_stream
+    from s3notify_platform.spark.continuous import ContinuousIngest
     from s3notify_platform.spark.datasource.options import reading_of
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
@@ -101,7 +100,8 @@ def ingest(
     function = imported(transform) if transform else None
     os.environ.update(java_environment())
     prepare_environment()
-    source = reading_of(given).source
+    reading = reading_of(given)
+    source = reading.source
     source.open_table(create=False)  # refused before Spark starts
     running: list[ContinuousIngest] = []
     shown = Metrics(
@@ -116,18 +116,15 @@ def ingest(
         signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has set its own
         spark.sparkContext.setLogLevel("ERROR")
         try:
-            query, continuous = ingest_stream(
-                spark,
-                given,
-                checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
-                every_seconds=None if once else every,
+            continuous = ContinuousIngest(
+                spark=spark,
+                source=source,
                 transform=function,
                 progress=lambda text: say(text, err=True),
+                list_seconds=reading.list_seconds,
             )
             running.append(continuous)
-            while not query.awaitTermination(_LOOK_SECONDS):
-                if stop.is_set() and not query.status["isTriggerActive"]:
-                    query.stop()
+            continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
             if not stop.is_set():  # else Java got the signal too, and was quicker
                 raise click.ClickException(reason_of(error)) from error

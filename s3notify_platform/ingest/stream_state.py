@@ -39,12 +39,10 @@ class Offset:
     plan: str = ""
     epoch: str = ""
     """The life of the topic whose entries are followed; "": the bucket is listed."""
-    table: str = ""
-    """Of a stream of slots: the id of the source's table (`table.known`), "" if there is none yet."""
     place: str = ""
-    """Of a stream of objects: where these are, as a URL."""
+    """Where the objects are, as a URL."""
     heads: tuple[int, ...] = ()
-    """Of a stream of objects: by slot, the generation that its state has once the plan is done; 0: none."""
+    """By slot, the generation that its state has once the plan is done; 0: none."""
 
     def dumps(self) -> dict[str, Any]:
         """As Spark writes it to the checkpoint."""

@@ -1,14 +1,14 @@
-"""A committed table kept in step with its bucket by a streaming query, without Dagster.
+"""A committed table kept in step with its bucket, without Dagster.
 
-The stream says which slots changed (`read="slots"`), and for each micro-batch `Ingest.run` takes them in. The heads of
-the table are the truth and the checkpoint only a hint: a micro-batch that is repeated, or a lost checkpoint,
-finds what is committed and commits nothing twice. Several of these, and Dagster besides, may work on one table.
+`run` polls the keyspace, and takes in the slots that changed by `Ingest.run`. The heads of the table are the truth, and
+what was seen of the signals (`ingest.seen`) is only a hint: slots that are taken in again commit nothing twice. Several
+of these, and Dagster besides, may work on one table.
 
-As for the sensor's batches, `follow` decides whether a micro-batch lists the bucket or follows the entries of the
-source's topic (`s3notify topics create NAME`), and entries are removed after the commit. Slots that were not taken in
-whole, and after a backoff those that failed, are asked for again by moving their signals. Until then both are in the
-rescan backlog, so that a restart asks for them too. Slots that failed are taken in apart from the others; if anything
-fails as a whole, it is tried again in halves, until the slot at fault fails alone.
+As for the sensor's batches, `follow` decides whether a batch lists the bucket or follows the entries of the source's
+topic (`s3notify topics create NAME`), and entries are removed after the commit. Slots that were not taken in whole, and
+after a backoff those that failed, are asked for again by moving their signals. Until then both are in the rescan
+backlog, so that a restart asks for them too. Slots that failed are taken in apart from the others; if anything fails as
+a whole, it is tried again in halves, until the slot at fault fails alone.
 """
 
 import json
@@ -16,26 +16,25 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, CorruptError, S3NotifyError, UsageError
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import OUTAGES, ConflictError, CorruptError, S3NotifyError
 from s3notify_platform.ingest.batches import BatchSettings, Failing
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, SlotResult
+from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.traces import trace_batch
-from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.datasource.batch import FORMAT, register
-from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, reason_of
 from s3notify_platform.spark.jobs import spark_ingest
-from s3notify_platform.spark.session import is_remote
 from s3notify_platform.stores.s3.fast import shared_store
 
 
@@ -64,13 +63,39 @@ class ContinuousIngest:
     """Of its retries."""
     later: Callable[[float, Callable[[], None]], None] = _in_background
     """Calls a function after so many seconds."""
+    list_seconds: float = 10.0
+    """Between two listings of the bucket, at least."""
     failing: dict[Slot, Failing] = field(default_factory=dict)
     """Slots whose last batch did not commit all of them."""
     _counts: Counter[str] = field(default_factory=Counter)
+    _listed_ms: int = 0
 
     def counts(self) -> Mapping[str, int]:
         """What was done since this began, as `BatchResult.counts`; and how many slots fail now."""
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
+
+    def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
+        """Take in what changes until `stop` is set, polling so often; None: what is signalled now, then return.
+
+        It goes on from what any process has seen of the source (`ingest.seen`); at first, and with `sweep`, it compares
+        all objects. Outages are waited out with backoff, and reported by `progress`; with None they are raised. Errors
+        of Spark, once it does not work any more, and those that only an operator can fix, are raised.
+
+        An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
+        """
+        following, outages = _Following(self, sweep=sweep), 0
+        while not stop.is_set():
+            try:
+                wait, outages = following.step(hurry=every_seconds is None), 0
+            except OUTAGES as error:
+                if every_seconds is None:
+                    raise
+                wait = backoff_seconds(outages, self.clock, base=1.0, ceiling=OUTAGE_WAIT_SECONDS)
+                outages += 1
+                self.progress(f"goes on in {wait:.1f} s: {error}")
+            if every_seconds is None:
+                return
+            stop.wait(max(wait, every_seconds))
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
@@ -79,12 +104,30 @@ class ContinuousIngest:
         Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
         slot that fails is in `failing`, and asked for again.
         """
-        location, backlog = self.source.location, self._backlog
-        queue = location.queue()
-        topic, rescans = topic_epoch(queue, location.name), backlog.read()
+        return self.take_decided(signals, *self.decided(signals), batch=batch)
+
+    def decided(self, signals: Iterable[Slot]) -> tuple[Decision, Rescans]:
+        """How to find out what changed in these slots, and what waits for a rescan. 2 requests."""
+        topic = topic_epoch(self.source.location.queue(), self.source.location.name)
+        rescans = self._backlog.read()
         decision = decide(
-            signals, rescans, topic=topic, enumerated=rescans.enumerated, now_ms=self.clock.wall_ms()
+            signals,
+            rescans,
+            topic=topic,
+            enumerated=rescans.enumerated,
+            now_ms=self.clock.wall_ms(),
+            listed_ms=self._listed_ms,
+            list_seconds=self.list_seconds,
         )
+        return decision, rescans
+
+    def take_decided(
+        self, signals: Mapping[Slot, str | None], decision: Decision, rescans: Rescans, *, batch: str
+    ) -> BatchResult:
+        """As `take`, by what `decided` said."""
+        location, backlog, topic = self.source.location, self._backlog, decision.topic
+        queue = location.queue()
+        began_ms = self.clock.wall_ms()
         slots = location.all_slots() if decision.everything else decision.slots
         result = BatchResult()
         for part in in_halves(
@@ -102,6 +145,7 @@ class ContinuousIngest:
             queue.remove(entries)
         backlog.add(result.slots.keys() - done)
         if decision.listing:
+            self._listed_ms = began_ms
             backlog.settle(rescans.slots)  # but for those that were just added again
         if decision.everything:
             backlog.enumerated(topic)
@@ -167,41 +211,53 @@ def _all_failed(slots: Sequence[Slot], error: Exception) -> BatchResult:
     return BatchResult(slots={slot: SlotResult(slot=slot, status="failed", error=reason) for slot in slots})
 
 
-def ingest_stream(
-    spark: SparkSession,
-    options: Mapping[str, str],
-    *,
-    checkpoint: str,
-    every_seconds: float | None = 10.0,
-    transform: Transform | None = None,
-    progress: Progress = lambda _: None,
-) -> tuple[StreamingQuery, ContinuousIngest]:
-    """Start a query that keeps the committed table of a source in step; the query, and what it works with.
+class _Following:
+    """What a running `ContinuousIngest` has seen of its source's signals."""
 
-    `options` as of the data source. `every_seconds`: how often the keyspace is polled (1 HEAD if nothing changed);
-    None: take in all that is signalled now, and end. `checkpoint`: where Spark notes how far it is; losing it costs one
-    comparison of everything. `UsageError` on Spark Connect, where the query's driver is another process.
-    """
-    if is_remote(spark):
-        raise UsageError(
-            "ingest_stream runs on the driver: start it there, or use a master in place of Connect"
+    def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
+        self._ingest = ingest
+        self._sweep = sweep
+        self._watcher: Watcher | None = None
+        self._waiting: dict[Slot, str | None] = {}
+        self._table = ""
+        self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
+
+    def step(self, *, hurry: bool) -> float:
+        """Poll, and take in what changed. How long to wait, in seconds: no listing may be due. `hurry`: it is."""
+        ingest, location = self._ingest, self._ingest.source.location
+        watcher = self._watcher = self._watcher or self._begun()
+        self._waiting |= watcher.poll().changed
+        if not self._waiting:
+            return 0.0
+        table = location.open_table(expected=self._table)
+        if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
+            self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
+        decision, rescans = ingest.decided(self._waiting)
+        if decision.wait_seconds and not hurry:
+            return decision.wait_seconds
+        ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches))
+        if ingest.failing:
+            ingest.spark.range(1).count()  # raises if Spark is what failed
+        self._waiting, self._table = {}, table.id
+        write_seen(location, Seen(state=watcher.state, table=table.id), clock=ingest.clock)
+        return 0.0
+
+    def _begun(self) -> Watcher:
+        """The watcher, as far as any process was; at first, and for a sweep, all slots wait."""
+        ingest, location = self._ingest, self._ingest.source.location
+        platform = shared_store(location.platform)
+        ingest.source = ingest.source.settle_commit_mode(platform)
+        seen = None if self._sweep else read_seen(location)
+        if seen is None:
+            self._waiting = dict.fromkeys(location.all_slots())
+        if self._sweep:
+            RescanBacklog(location.records(), clock=ingest.clock).add(location.all_slots())
+        self._table = seen.table if seen else ""
+        ingest.ask_again_for_rescans()
+        return Watcher(
+            platform,
+            prefix=location.keyspace_prefix,
+            slots=location.slots,
+            clock=ingest.clock,
+            state=seen.state if seen else None,
         )
-    register(spark)
-    source = reading_of(options).source
-    source.open_table(create=False)  # refused before anything is written
-    source = source.settle_commit_mode(shared_store(source.location.platform))
-    ingest = ContinuousIngest(spark=spark, source=source, transform=transform, progress=progress)
-    ingest.ask_again_for_rescans()
-    changed = spark.readStream.format(FORMAT).options(**{**options, "read": "slots"}).load()
-
-    def take(rows: DataFrame, number: int) -> None:
-        found = {Slot(row["slot"]): row["signal"] for row in rows.toArrow().to_pylist()}
-        if found:
-            ingest.take(found, batch=f"{query_name}-{number}")
-
-    query_name = f"s3notify-{source.name}"
-    trigger: dict[str, Any] = {"availableNow": True}
-    if every_seconds is not None:
-        trigger = {"processingTime": f"{int(every_seconds * 1000)} milliseconds"}
-    writer = changed.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
-    return writer.queryName(query_name).trigger(**trigger).start(), ingest

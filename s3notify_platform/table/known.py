@@ -2,7 +2,7 @@
 
 `known` is one record for each table, outside the platform's prefix: `_s3notify-known/{source}` of the platform's bucket
 or of another, or in the records table. It has the table's id, its identity, and the highest generation of each slot.
-The id stands also beside the table (`table.json`), in the sensor's cursor and in checkpoints of streams.
+The id stands also beside the table (`table.json`), in the sensor's cursor, and in what `s3notify ingest` has seen.
 
 `open_table` compares the sides. It refuses a table of which one side is missing, or that another source's settings have
 made. A slot whose head is below its known generation has missing commits, and is refused by itself (`missing`).
@@ -256,7 +256,7 @@ def open_table(
 ) -> OpenTable:
     """The table, if both its sides are there and it is of this `identity`; else an error that says what to do.
 
-    `expected`: the id that a cursor or checkpoint has. With `create` a table that was never there is created, which
+    `expected`: the id that a cursor or `ingest.seen` has. With `create` a table that was never there is created, which
     needs an identity; without, its id is "". Without an identity any will do. `CorruptError`: a side is missing.
     `UsageError`: it is of another identity.
 
@@ -306,8 +306,8 @@ def _refuse_missing_side(sides: TableSides, known: Known | None, beside: str, ex
     if expected and (known is None or (expected != known.table and expected not in known.former)):
         now = f"it is {known.table} now" if known is not None else "nothing is left of it"
         raise CorruptError(
-            f"the cursor or checkpoint is of {place} with the id {expected}, and {now}: restore table and "
-            f"{sides.where}, or, to begin with what is there, reset the cursor or take another checkpoint"
+            f"the cursor is of {place} with the id {expected}, and {now}: restore table and {sides.where}, or, to "
+            "begin with what is there, reset the sensor's cursor, or use `s3notify ingest --sweep`"
         )
 
 

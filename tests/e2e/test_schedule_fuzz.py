@@ -96,25 +96,11 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "auto", "schema": SCHEMA}
         flags = [word for name, value in options.items() for word in (f"--{name}", value) if name != "name"]
 
-        def ingest(number: int) -> list[str]:
-            checkpoint = str(tmp_path / f"checkpoint-{number}")
-            return [
-                *cli,
-                "ingest",
-                "orders",
-                *flags,
-                "--master",
-                "local[1]",
-                "--every",
-                "2",
-                "--checkpoint",
-                checkpoint,
-            ]
-
+        ingest = [*cli, "ingest", "orders", *flags, "--master", "local[1]", "--every", "2"]
         stream = [str(changes), str(tmp_path / "checkpoint"), json.dumps(options)]
         commands = {
-            "ingest 0": ingest(0),
-            "ingest 1": ingest(1),
+            "ingest 0": ingest,
+            "ingest 1": ingest,
             "stream": [sys.executable, "-m", "tests.support.programs.stream", *stream],
         }
         services = {
@@ -130,7 +116,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         publisher = QueuedPublisher(Publisher(platform.store, prefix=KEYSPACE), platform.queue, bucket=BUCKET)
         other_settings = [("--prefix", f"{PREFIX}1"), ("--slot-count", "8")]
         drift = Drift(
-            commands=[[*ingest(2), "--once", *option] for option in other_settings],
+            commands=[[*ingest, "--once", *option] for option in other_settings],
             environment={**os.environ, **environment},
         )
         writer = Writer(publisher, PREFIX, dice, keys=40)

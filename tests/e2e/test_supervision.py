@@ -85,7 +85,7 @@ def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
     options = [
         "orders", "--bucket", config.bucket, "--prefix", "raw/", "--format", "jsonl", "--slot-count", "4",
         "--schema", "id bigint", "--endpoint-url", ministack.endpoint_url, "--every", "0.5",
-        "--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[1]",
+        "--master", "local[1]",
         "-o", "access_key_id_env=S3NOTIFY_TEST_KEY", "-o", "secret_access_key_env=S3NOTIFY_TEST_SECRET",
     ]  # fmt: skip
 

@@ -1,13 +1,15 @@
-"""A committed table kept in step by a streaming query, or by what it calls, without Dagster."""
+"""A committed table kept in step with its bucket, without Dagster."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ingest.source import Source
@@ -16,12 +18,11 @@ from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.spark.continuous import ContinuousIngest, ingest_stream
+from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
-from tests.support.spark_options import options_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -36,24 +37,22 @@ def generations(lake: Lake) -> dict[Slot, int]:
     return {slot: len(lake.history(slot)) for slot in lake.source.location.all_slots()}
 
 
-def once(lake: Lake, checkpoint: Path, **arguments: Any) -> ContinuousIngest:
-    query, continuous = ingest_stream(
-        lake.spark, options_of(lake.source), checkpoint=str(checkpoint), every_seconds=None, **arguments
-    )
-    query.awaitTermination()
+def once(lake: Lake, *, sweep: bool = False) -> ContinuousIngest:
+    continuous = ContinuousIngest(spark=lake.spark, source=lake.source)
+    continuous.run(Event(), every_seconds=None, sweep=sweep)
     return continuous
 
 
 @pytest.mark.thorough
-def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
-    """All of it at first, then only slots that changed, and nothing twice where the checkpoint was lost."""
+def test_it_keeps_the_table_in_step(lake: Lake) -> None:
+    """All of it at first, then only slots that changed, and nothing twice where it is forgotten what was seen."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
-    counts = once(lake, tmp_path / "one").counts()
+    counts = once(lake).counts()
     assert (counts["objects"], counts["rows"], counts["failing_slots"]) == (12, 12, 0)
     lake.check()
     before = generations(lake)
     publisher(lake).publish([Put(key="raw/1.jsonl", body=b'{"id": 100}\n'), Delete(key="raw/2.jsonl")])
-    once(lake, tmp_path / "one")
+    once(lake)
     lake.check()
     after = generations(lake)
     touched = {lake.slot("1.jsonl"), lake.slot("2.jsonl")}
@@ -61,7 +60,7 @@ def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
     head = lake.source.table().head(lake.slot("1.jsonl"))
     assert head is not None
     assert head.signal, "the commit says which signal it has seen"
-    once(lake, tmp_path / "other")
+    once(lake, sweep=True)
     assert generations(lake) == after
 
 
@@ -132,10 +131,56 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     assert "plain" in take("fourth"), "listed, since somebody does not queue"
 
 
-def test_a_slot_that_ends_every_run_keeps_no_other(
-    ministack: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of twenty, nineteen are committed by the same micro-batch; the next one takes it in apart from them."""
+POISON = Slot(7)
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """A source of 20 slots, and an ingest of it without Spark."""
+
+    source: Source
+    store: S3ObjectStore
+    planned: list[set[int]] = field(default_factory=list)
+    """Slots of each plan."""
+    fails: list[Exception] = field(default_factory=list)
+    """What the next batches raise."""
+    poisoned: bool = False
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def publisher(self) -> Publisher:
+        location = self.source.location
+        return Publisher(self.store, prefix=location.keyspace_prefix, slots=location.slots)
+
+    def ingest(self, spark: Any = None) -> ContinuousIngest:
+        return ContinuousIngest(
+            spark=spark, source=self.source, later=lambda *_: None, progress=self.said.append, list_seconds=7
+        )
+
+    def committed(self) -> set[Slot]:
+        heads = self.source.table().heads(self.source.location.all_slots())
+        return {slot for slot, head in heads.items() if head is not None}
+
+
+class Rests(Event):
+    """Is set once it was waited for so often; knows how long, and calls a function each time."""
+
+    def __init__(self, most: int, then: Callable[[int], object] = lambda _: None) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._most = most
+        self._then = then
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        self._then(len(self.seconds))
+        if len(self.seconds) >= self._most:
+            self.set()
+        return self.is_set()
+
+
+@pytest.fixture
+def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     config = ministack.config(ministack.make_bucket())
     source = Source.of(
         bucket=config,
@@ -146,32 +191,116 @@ def test_a_slot_that_ends_every_run_keeps_no_other(
         slots=20,
         commit="native",
     )
-    store = S3ObjectStore(config)
-    keys = [f"raw/{number}" for number in range(80)]
-    for key in keys:
-        store.put(key, b'{"a":1}\n')
-    poison, slots = Slot(7), source.location.all_slots()
-    planned: list[set[int]] = []
+    site = Site(source=source, store=S3ObjectStore(config))
 
     class Jobs(LocalJobs):
         def plan(self, slots: Iterable[Slot], **arguments: Any) -> Plan:
-            planned.append({*slots})
-            if poison in planned[-1]:
+            site.planned.append({*slots})
+            if site.poisoned and POISON in site.planned[-1]:
                 raise CorruptError("a run that has to do with it ends")
-            return super().plan(planned[-1], **arguments)
+            return super().plan(site.planned[-1], **arguments)
 
     def ingest(_spark: Any, source: Source, **_: Any) -> Ingest:
+        if site.fails:
+            raise site.fails.pop()
         return Ingest(jobs=Jobs(source=source), source=source)
 
     monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", ingest)
-    taking = ContinuousIngest(spark=None, source=source, later=lambda *_: None)  # type: ignore[arg-type]
+    yield site
+    site.store.close()
+
+
+KEYS = [f"raw/{number}" for number in range(80)]
+
+
+def test_a_slot_that_ends_every_run_keeps_no_other(site: Site) -> None:
+    """Of twenty, nineteen are committed by the same batch; the next one takes it in apart from them."""
+    for key in KEYS:
+        site.store.put(key, b'{"a":1}\n')
+    site.poisoned, slots = True, site.source.location.all_slots()
+    taking = site.ingest()
     result = taking.take(dict.fromkeys(slots), batch="b1")
-    assert [slot for slot, each in result.slots.items() if not each.ok] == [poison]
-    committed = {slot for slot, head in source.table().heads(slots).items() if head is not None}
-    assert committed == {slot_of(key, 20) for key in keys} - {poison}
-    assert set(taking.failing) == {poison}
-    assert len(planned) <= 2 * 5 + 1
-    planned.clear()
+    assert [slot for slot, each in result.slots.items() if not each.ok] == [POISON]
+    assert site.committed() == {slot_of(key, 20) for key in KEYS} - {POISON}
+    assert set(taking.failing) == {POISON}
+    assert len(site.planned) <= 2 * 5 + 1
+    site.planned.clear()
     taking.take(dict.fromkeys(slots), batch="b2")
-    assert planned == [{*slots} - {poison}, {poison}]
-    store.close()
+    assert site.planned == [{*slots} - {POISON}, {POISON}]
+
+
+def test_any_machine_goes_on_where_another_was(site: Site) -> None:
+    """All slots at first; then, also after a restart, those that changed; and with a sweep all again."""
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    every = {*site.source.location.all_slots()}
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.planned == [every]
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.planned == [every], "nothing changed"
+    site.publisher.put("raw/2", b'{"a":2}\n')
+    site.store.put("raw/unannounced", b'{"a":3}\n')
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.planned == [every, {slot_of("raw/2", 20)}]
+    site.ingest().run(Event(), every_seconds=None, sweep=True)
+    assert site.planned[2:] == [every]
+    assert site.committed() == {slot_of(f"raw/{name}", 20) for name in (1, 2, "unannounced")}
+
+
+def test_what_was_seen_counts_once_it_is_committed(site: Site) -> None:
+    """A process that ends between the poll and the commit has seen nothing."""
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    site.fails = [UnavailableError("no answer")]
+    with pytest.raises(UnavailableError):
+        site.ingest().run(Event(), every_seconds=None)
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.committed() == {slot_of("raw/1", 20)}
+    site.publisher.put("raw/2", b'{"a":1}\n')
+    site.fails = [UnavailableError("no answer")]
+    with pytest.raises(UnavailableError):
+        site.ingest().run(Event(), every_seconds=None)
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.committed() == {slot_of("raw/1", 20), slot_of("raw/2", 20)}
+
+
+def test_an_outage_is_waited_out(site: Site) -> None:
+    """And said; what was found before it is not forgotten."""
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    site.fails = [UnavailableError("no answer"), UnavailableError("no answer")]
+    site.ingest().run(Rests(3), every_seconds=0.1)
+    assert [text.partition(": ")[2] for text in site.said if text.startswith("goes on in")] == [
+        "no answer"
+    ] * 2
+    assert site.committed() == {slot_of("raw/1", 20)}
+
+
+def test_listings_are_seconds_apart(site: Site) -> None:
+    """Without a topic each batch lists the bucket: what changes meanwhile waits for the next one."""
+
+    def change(rests: int) -> None:
+        if rests <= 2:
+            site.publisher.put(f"raw/{rests}", b'{"a":1}\n')
+
+    rests = Rests(2, change)
+    site.publisher.put("raw/0", b'{"a":1}\n')
+    site.ingest().run(rests, every_seconds=0.1)
+    assert len(site.planned) == 1
+    assert rests.seconds[0] == 0.1
+    assert 5 < rests.seconds[1] <= 7, "until the next listing is due"
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.committed() == {slot_of(f"raw/{n}", 20) for n in range(3)}, "at once by the next process"
+
+
+def test_it_ends_once_spark_does_not_work(site: Site) -> None:
+    """A supervisor starts it again: in a process whose Java has died, every slot would fail for ever."""
+
+    class Gone:
+        def range(self, _: int) -> Any:
+            raise Py4JError("Java is gone")
+
+    site.poisoned = True
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    with pytest.raises(Py4JError, match="Java is gone"):
+        site.ingest(Gone()).run(Rests(5), every_seconds=0.1)
+    assert [*RescanBacklog(site.source.location.records()).read().slots] == [POISON], (
+        "so the next one asks again"
+    )

@@ -183,7 +183,7 @@ def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
         ({"prefix": "raw/"}, "option 'bucket' is missing"),
         ({"bucket": "b", "prefix": "raw/", "slots": "many"}, "slots='many': give a number"),
         ({"bucket": "b", "prefix": "raw/", "access_key_id_env": "NO_SUCH"}, "give key id and secret"),
-        ({"bucket": "b", "prefix": "raw/", "read": "it"}, "read='it': use one of objects, table, slots"),
+        ({"bucket": "b", "prefix": "raw/", "read": "it"}, "read='it': use one of objects, table"),
         ({"bucket": "b", "prefix": "raw/", "rejects": "hide"}, "rejects='hide'"),
         ({"bucket": "b", "prefix": "raw/", "generations": "[1]"}, "give JSON like"),
         ({"bucket": "b", "prefix": "raw/", "only": "1,x"}, "x"),

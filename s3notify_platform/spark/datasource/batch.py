@@ -52,7 +52,6 @@ from s3notify_platform.table.commit import HEADS_IN_FLIGHT
 from s3notify_platform.table.layout import Generation
 
 FORMAT: Final = "s3notify"
-SLOTS_SCHEMA: Final = "slot int, signal string"
 
 SAMPLED_FROM: Final = 1000
 """Objects, the first ones listed, among which inference takes its sample."""
@@ -93,8 +92,6 @@ class S3NotifyDataSource(DataSource):
         reading = self.reading
         source = reading.source
         match reading.read:
-            case "slots":
-                return SLOTS_SCHEMA
             case "table":
                 return table_schema(source)
             case "objects":
@@ -114,8 +111,6 @@ class S3NotifyDataSource(DataSource):
         """See `DataSource.reader`."""
         reading = self.reading
         match reading.read:
-            case "slots":
-                raise UsageError("read='slots' says what changes: use readStream")
             case "table":
                 return TableReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
@@ -126,17 +121,15 @@ class S3NotifyDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, whose streams know no start offset."""
         try:
-            from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
+            from s3notify_platform.spark.datasource.stream import ChangesReader
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"streams, and `s3notify ingest`, need PySpark 4.2 or newer, and this is {pyspark.__version__}: "
-                "upgrade it, or run the source in Dagster"
+                f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}: upgrade it, or use "
+                "`s3notify ingest` or Dagster"
             ) from error
 
         reading = self.reading
         match reading.read:
-            case "slots":
-                return SlotsReader(reading)
             case "table":
                 raise UsageError("read='table' is of the table as it is: use spark.read")
             case "objects":

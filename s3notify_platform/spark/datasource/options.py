@@ -22,7 +22,7 @@ from s3notify_platform.table.layout import Generation
 
 T = TypeVar("T", int, float)
 
-Read = Literal["objects", "table", "slots"]
+Read = Literal["objects", "table"]
 Rejects = Literal["column", "fail", "drop"]
 
 CONNECTION: Final = (
@@ -52,8 +52,8 @@ _MODES: Final = {"permissive": "column", "dropmalformed": "drop", "failfast": "f
 class Reading:
     """What is to be read of a source, and how.
 
-    `read`: the bucket's `objects`, the committed `table`, or only which `slots` changed. `rejects`: bad records as
-    rows of their own (`column`), as an error, or not at all. `only` some slots. `generations`: of some slots of the
+    `read`: the bucket's `objects`, or the committed `table`. `rejects`: bad records as rows of their own (`column`), as
+    an error, or not at all. `only` some slots. `generations`: of some slots of the
     table, in place of their newest. At most one poll in `poll_seconds`, one listing of the bucket in `list_seconds`.
     """
 

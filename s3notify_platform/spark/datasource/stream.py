@@ -39,9 +39,8 @@ Limits: an object is never divided between micro-batches. Where a writer does no
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -65,7 +64,7 @@ from s3notify_platform.ingest.stream_state import (
     seen_of,
 )
 from s3notify_platform.ingest.wire import QueuedEntry
-from s3notify_platform.protocols.keyspace import NEVER_SEEN, Watcher, digest_of
+from s3notify_platform.protocols.keyspace import NEVER_SEEN, Watcher
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split
 from s3notify_platform.slots import Slot
@@ -73,57 +72,17 @@ from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.spark.datasource.rows import RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
 
-if TYPE_CHECKING:
-    from s3notify_platform.ports import ETag
-
 UNLIMITED: Final = 1 << 62
 
 
-class _PolledReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose offsets say which signals of the keyspace were seen."""
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Rows of what changed. Lives in one process of the driver for as long as the query runs."""
 
-    def __init__(self, reading: Reading, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, reading: Reading, rows: RowReader, width: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reading = reading
         self._clock = clock
         self._until: bytes | None = None
         self._polled_at: float | None = None
-        self._signals: dict[Slot, ETag] = {}
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
-        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
-        self._until = self._poll()
-
-    def _target(self) -> bytes:
-        """The signals up to which the query reads."""
-        return self._until or self._poll()
-
-    def _poll(self) -> bytes:
-        """All slots' digests, at most `poll_seconds` old. 1 HEAD if nothing changed, else 1 LIST besides."""
-        now = self._clock.monotonic()
-        if self._polled_at is None or now - self._polled_at >= self._reading.poll_seconds:
-            self._signals |= self._watcher.poll().signals
-            self._polled_at = now
-        return seen_of(self._watcher)
-
-    def _offset(self, body: dict[str, Any]) -> Offset:
-        return Offset.loads(body, self._reading.source.location.slots)
-
-    @cached_property
-    def _watcher(self) -> Watcher:
-        place = self._reading.source.location
-        store = shared_store(place.platform)
-        return Watcher(store, prefix=place.keyspace_prefix, slots=place.slots, clock=self._clock)
-
-
-class ChangesReader(_PolledReader):
-    """Rows of what changed. Lives in one process of the driver for as long as the query runs."""
-
-    def __init__(self, reading: Reading, rows: RowReader, width: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(reading, clock=clock)
         self._rows = rows
         self._width = width
         self._listed_ms = 0
@@ -134,6 +93,14 @@ class ChangesReader(_PolledReader):
         """What travels to tasks: they need no more than to read rows."""
         return {"_rows": self._rows}
 
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
+        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
+        self._until = self._poll()
+
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`, and within it `max_bytes`."""
         return ReadMaxFiles(self._reading.source.input.max_objects)
@@ -142,7 +109,7 @@ class ChangesReader(_PolledReader):
         """See `DataSourceStreamReader.latestOffset`: steps 1 and 2."""
         offset = self._placed(self._offset(start))
         self._state_of(offset).settle(offset.plan)
-        target = self._target()
+        target = self._until or self._poll()
         if self._reading.topic and (offset.epoch != self._epoch or offset.digests != target):
             self._epoch = topic_epoch(self._reading.source.location.queue(), self._reading.topic)
         if offset.digests == target and self._epoch in ("", offset.epoch):
@@ -200,6 +167,23 @@ class ChangesReader(_PolledReader):
         self._state_of(offset).settle(offset.plan)
 
     # How
+
+    def _poll(self) -> bytes:
+        """All slots' digests, at most `poll_seconds` old. 1 HEAD if nothing changed, else 1 LIST besides."""
+        now = self._clock.monotonic()
+        if self._polled_at is None or now - self._polled_at >= self._reading.poll_seconds:
+            self._watcher.poll()
+            self._polled_at = now
+        return seen_of(self._watcher)
+
+    @cached_property
+    def _watcher(self) -> Watcher:
+        place = self._reading.source.location
+        store = shared_store(place.platform)
+        return Watcher(store, prefix=place.keyspace_prefix, slots=place.slots, clock=self._clock)
+
+    def _offset(self, body: dict[str, Any]) -> Offset:
+        return Offset.loads(body, self._reading.source.location.slots)
 
     def _placed(self, offset: Offset) -> Offset:
         """The offset with the place of its objects. Refused if that is another than before: all would seem gone."""
@@ -272,42 +256,3 @@ class ChangesReader(_PolledReader):
         except NotFoundError:
             return None
         return entries if topic_epoch(queue, name) == self._epoch else None
-
-
-class SlotsReader(_PolledReader):
-    """Only which slots changed, for a sink that finds out itself what that means. Keeps nothing but the checkpoint."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Tasks need nothing of it."""
-        return {}
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """See `DataSourceStreamReader.latestOffset`. 2 GETs if something changed.
-
-        A table with a side missing, of other slots, or another than the checkpoint's, is refused.
-        """
-        offset, target = self._offset(start), self._target()
-        if target == offset.digests:
-            return start
-        table = self._reading.source.location.open_table(expected=offset.table)
-        return replace(offset, digests=target, table=table.id).dumps()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """See `DataSourceStreamReader.partitions`."""
-        before, last = self._offset(start), self._offset(end).digests
-        begun = before.digests
-        if before.table not in ("", self._offset(end).table):
-            begun = (
-                NEVER_SEEN * self._reading.source.location.slots
-            )  # it was forgotten, or rewritten as another
-        changed = changed_between(begun, last)
-        signals = self._signals
-        same = {
-            s: signals[s] for s in changed if s in signals and digest_at(last, s) == digest_of(signals[s])
-        }
-        return [InputPartition([(slot, same.get(slot)) for slot in changed])] if changed else []
-
-    def read(self, partition: InputPartition) -> Batches:
-        """See `DataSourceStreamReader.read`."""
-        slots, signals = zip(*partition.value, strict=True)
-        yield pa.record_batch({"slot": pa.array(slots, pa.int32()), "signal": pa.array(signals, pa.string())})

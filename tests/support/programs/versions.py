@@ -7,10 +7,12 @@ import json
 import platform
 import sys
 import tempfile
+from threading import Event
 
 import pyspark
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import Lake, start_spark
@@ -27,6 +29,8 @@ def main() -> None:
     lake.put("3.jsonl", b"broken\n")
     lake.put("4.jsonl", [{"id": 41}, {"id": 42}])
     lake.ingest(transform=lambda rows: rows.where("id <> 41"))
+    lake.put("5.jsonl", [{"id": 5}, {"id": 50}])
+    ContinuousIngest(spark=spark, source=lake.source).run(Event(), every_seconds=None, sweep=True)
     register(spark)
     bucket = lake.source.input.bucket
     options = {"name": "orders", "bucket": bucket.bucket, "prefix": "raw/", "format": "jsonl", "slots": "8"}

@@ -1,4 +1,4 @@
-"""`s3notify ingest`: what it hands to the streaming query, and what its exit code says."""
+"""`s3notify ingest`: what it hands to the engine, and what its exit code says."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ ARGUMENTS = ["ingest", "orders", "--bucket", "landing", "--prefix", "raw/"]
 
 
 class Anything:
-    """Stands for Spark and for the query."""
+    """Stands for Spark and for what ingests."""
 
     failing: dict[int, str]
 
@@ -31,16 +31,20 @@ class Anything:
 
 @pytest.fixture
 def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments that the query was started with, and what it works with."""
+    """The arguments that it was started with, and what it works with."""
     for bucket in ("landing", "own"):
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
     seen: dict[str, Any] = {"keeper": Anything()}
 
-    def start(spark: Any, options: dict[str, str], **arguments: Any) -> tuple[Any, Any]:
-        seen.update(arguments, options=options)
-        return Anything(), seen["keeper"]
+    def start(**arguments: Any) -> Any:
+        seen.update(arguments)
+        return seen["keeper"]
 
-    monkeypatch.setattr(continuous, "ingest_stream", start)
+    def run(_stop: Any, **arguments: Any) -> None:
+        seen.update(arguments)
+
+    seen["keeper"].run = run
+    monkeypatch.setattr(continuous, "ContinuousIngest", start)
     monkeypatch.setattr(pyspark.sql.SparkSession, "builder", Anything())
     monkeypatch.setattr(java, "java_environment", dict)
     return seen
@@ -49,15 +53,17 @@ def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_options_and_trigger(started: dict[str, Any]) -> None:
     """Options of the data source by name, the others by -o; polling by default, --once until all is taken."""
     given = [*ARGUMENTS, "--format", "jsonl", "-o", "slots=8", "-o", "platform_bucket=own"]
-    assert CliRunner().invoke(main, given).exit_code == 0
-    assert started["every_seconds"] == 10.0
-    assert started["options"] == {
-        "name": "orders", "bucket": "landing", "prefix": "raw/", "format": "jsonl", "slots": "8",
-        "platform_bucket": "own", "region": "us-east-1",
-    }  # fmt: skip
-    assert started["checkpoint"].endswith(".s3notify/orders-checkpoint")
-    assert CliRunner().invoke(main, [*ARGUMENTS, "--once", "--checkpoint", "s3a://c/"]).exit_code == 0
-    assert (started["every_seconds"], started["checkpoint"]) == (None, "s3a://c/")
+    assert CliRunner().invoke(main, [*given, "--list-seconds", "3"]).exit_code == 0
+    assert (started["every_seconds"], started["sweep"], started["list_seconds"]) == (10.0, False, 3.0)
+    source = started["source"]
+    assert (source.name, source.location.slots, source.location.platform.bucket) == ("orders", 8, "own")
+    assert (source.input.bucket.bucket, source.input.prefix, source.input.format) == (
+        "landing",
+        "raw/",
+        "jsonl",
+    )
+    assert CliRunner().invoke(main, [*ARGUMENTS, "--once", "--sweep"]).exit_code == 0
+    assert (started["every_seconds"], started["sweep"]) == (None, True)
 
 
 def test_exit_code_tells_of_slots_that_failed(started: dict[str, Any]) -> None:
@@ -73,4 +79,4 @@ def test_what_makes_no_sense_is_refused(started: dict[str, Any], more: list[str]
     """Before Spark starts, or with its reason."""
     result = CliRunner().invoke(main, [*ARGUMENTS, *more])
     assert result.exit_code
-    assert "options" not in started
+    assert "source" not in started

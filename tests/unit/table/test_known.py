@@ -153,7 +153,7 @@ def test_what_is_known_being_gone_is_refused() -> None:
 
 
 def test_an_emptied_bucket_is_noticed_by_who_has_the_id() -> None:
-    """Cursor or checkpoint; without one, nothing is left to say that there was a table."""
+    """The sensor's cursor; without it, nothing is left to say that there was a table."""
     place = Place()
     was = place.made(s3=1).id
     assert place.open(expected=was).id == was
