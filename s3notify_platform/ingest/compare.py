@@ -168,7 +168,8 @@ def _followed(
 
 def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
     """The keys of which the newest entry says that the bucket's lifecycle has removed their objects."""
-    newest = {entry.key: entry for entry in sorted(entries, key=lambda e: e.time_ms)}
+    of_objects = (entry for entry in entries if not entry.of_version)
+    newest = {entry.key: entry for entry in sorted(of_objects, key=lambda e: e.time_ms)}
     return frozenset(key for key, entry in newest.items() if entry.expiry)
 
 
@@ -181,6 +182,10 @@ class _Comparison:
         self._quota = quota
         self._skip = skip
         self._table = source.table(store=self.store)
+        self._choice = source.enumerator().choice
+
+    def _chosen(self, key: str) -> bool:
+        return not self._choice.why_not(key)
 
     def run(self, slots: Iterable[_Found | FailedSlot | Requests]) -> Iterator[list[Planned]]:
         """The rows of these slots; what is no slot to compare is passed on."""
@@ -218,6 +223,7 @@ class _Comparison:
                 pending | self._skip,
                 whole=whole,
                 on_delete=self._source.input.on_delete,
+                chosen=self._chosen,
             )
             found.versions, states = listed.versions(found.slot), states_of(listed.states)
         else:
@@ -245,7 +251,7 @@ class _Comparison:
             pending=pending,
             stale=stale,
             expired=expired,
-            stays=self._source.input.stays,
+            stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
         generation = head.generation if head else Generation(0)
         # A commit would meet what came after it. Without one, or where a person would be alarmed, that is asked for.

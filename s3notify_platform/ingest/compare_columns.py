@@ -3,7 +3,7 @@
 Of a million objects that are listed, few have changed, and one object of Python each costs more than the LISTs do.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +50,12 @@ def compared(
     *,
     whole: bool = False,
     on_delete: str = "withdraw",
+    chosen: Callable[[str], bool] = lambda _: True,
 ) -> Listed:
     """Compare by key and ETag. Pure.
 
     `also`: keys that count as changed in any case; `whole`: all of them do. `on_delete`: as of the source; what
-    stays was not withdrawn.
+    stays was not withdrawn, if its key is still `chosen`.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces])
@@ -72,6 +73,7 @@ def compared(
         kept = left & pc.greater(states["rows"], 0).to_numpy()
         if on_delete == "keep_expired":
             kept &= states["expired"].to_numpy()
+        kept[kept] = [chosen(key) for key in known.filter(pa.array(kept)).to_pylist()]
         differs, left = differs & ~kept, left & ~kept
     suspect = pc.or_(
         pc.match_substring_regex(keys, _SUSPECT), pc.greater(pc.binary_length(keys), MAX_KEY_BYTES)

@@ -111,7 +111,10 @@ class InputSettings(FormatSettings):
     ] = ""
     hidden_files: Annotated[
         Literal["skip", "read"],
-        About("Skip or read keys that have a part like _SUCCESS, .name or _temporary/, or end with /"),
+        About(
+            "Skip or read keys that have a part like _SUCCESS, .name or _temporary/, or end with /; inlets go by it "
+            "from their next start"
+        ),
     ] = "skip"
     modified_after: Annotated[
         str,

@@ -383,7 +383,7 @@ class SlotStage:
         replaced |= self.rejects.replace(head.rejects if head else (), left, leaving)
         changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
-        changed += [replace(known[key], expired=True) for key in expired]
+        changed += [replace(known[key], expired=True, reach_end=True, reason="") for key in expired]
         changed += [self._unread(key, known.get(key)) for key in unread]
         changed = [
             replace(state, reason=quarantined[state.key]) if state.key in quarantined else state
@@ -437,7 +437,7 @@ class SlotStage:
         """The state of an object of which nothing could be read: what is known of the version, if anything is."""
         outcome = self.outcomes[key]
         if known is not None and known.etag == outcome.etag:
-            return known
+            return replace(known, expired=False)
         version = self.context.code_version
         return ObjectState(
             key=key, etag=outcome.etag, size=outcome.size, reach_end=False, code_version=version

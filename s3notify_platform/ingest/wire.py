@@ -52,6 +52,7 @@ class QueuedEntry:
     n: int
     time_ms: int
     expiry: bool
+    of_version: bool
 
     @classmethod
     def of(cls, entry: Entry) -> "QueuedEntry":
@@ -66,6 +67,7 @@ class QueuedEntry:
             n=entry.n,
             time_ms=entry.event.time_ms,
             expiry=entry.event.is_expiry,
+            of_version=entry.event.is_of_version,
         )
 
     def entry(self, topic: str) -> Entry:

@@ -215,7 +215,11 @@ def retry(
         if found is None:
             return Retried(), None
         failing, rejects = found.chosen(choice)
-        rejected = frozenset(pc.unique(rejects["_key"]).to_pylist())
+        # Of what has expired rejects are kept, as rows are, but there is nothing to be read again.
+        keys = pc.unique(rejects["_key"]).to_pylist()
+        expired = [key for key, state in table.states(found.commit, keys).items() if state.expired]
+        rejects = rejects.filter(pc.invert(_is_in(rejects, expired)))
+        rejected = frozenset(keys).difference(expired)
         if not failing and not rejected:
             return Retried(), None
         head = found.commit

@@ -92,8 +92,8 @@ class HttpInletSettings(ServiceSettings):
 
     \b
     Ceph:   a topic, created by TLS, with push-endpoint=https://any:SECRET@HOST:PORT/ and
-              persistent=true, and the bucket's notification to it for s3:ObjectCreated:* and
-              s3:ObjectRemoved:*
+              persistent=true, and the bucket's notification to it for s3:ObjectCreated:*,
+              s3:ObjectRemoved:* and s3:ObjectLifecycle:Expiration:Current
     MinIO:  mc admin config set ALIAS notify_webhook:1 endpoint=https://HOST:PORT/ auth_token=SECRET
               queue_dir=/var/lib/minio/events
             mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook --event put,delete,ilm --prefix raw/

@@ -89,13 +89,17 @@ class Event:
 
     @property
     def is_expiry(self) -> bool:
-        """Whether a rule of the bucket's lifecycle has removed the object, as AWS and Ceph name that.
+        """Whether a rule of the bucket's lifecycle has removed the object, as AWS and Ceph name that."""
+        by_rule = self.name.startswith(("LifecycleExpiration:", "ObjectLifecycle:Expiration"))
+        return by_rule and not self.is_of_version
 
-        Not one version of it: a noncurrent one is deleted by its id, the current one hidden by a marker.
+    @property
+    def is_of_version(self) -> bool:
+        """Whether one version was deleted by its id. It may be a noncurrent one, and says nothing about the object.
+
+        Where there are versions, the current one is hidden by a marker.
         """
-        if self.name == "LifecycleExpiration:Delete" and self.version_id:
-            return False
-        return self.name.startswith(("LifecycleExpiration:", "ObjectLifecycle:Expiration"))
+        return bool(self.version_id) and self.event_name.endswith(":Delete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

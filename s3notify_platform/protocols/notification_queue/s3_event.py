@@ -1,7 +1,8 @@
 """The S3 event message: `Records[]` as Amazon S3 sends them, so that existing consumers understand ours.
 
 Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), except those of Ceph, which
-sends them as they are and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` in front.
+sends them as they are and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` in front, and names
+what its lifecycle removes as if someone had, but for the client.
 Also read: the same inside an SNS notification, and EventBridge's form of it, whose keys are not URL-encoded.
 Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
@@ -119,6 +120,8 @@ def _unwrapped(message: Any) -> Any:
 
 def _decode(record: dict[str, Any]) -> Event | None:
     name = str(record["eventName"]).removeprefix("s3:")
+    if str(record.get("eventSource", "")).startswith("minio:") and _by_lifecycle(record.get("source")):
+        name = name.replace("ObjectRemoved:", "LifecycleExpiration:", 1)
     op = next((op for beginning, op in _OPS if name.startswith(beginning)), None)
     if op is None:
         return None
@@ -140,6 +143,13 @@ def _decode(record: dict[str, Any]) -> Event | None:
         version_id=found.get("versionId"),
         configuration_id=record["s3"].get("configurationId"),
     )
+
+
+def _by_lifecycle(source: object) -> bool:
+    """Whether MinIO's own lifecycle removed the object: only the client's name says so, or its host before 2022."""
+    if not isinstance(source, dict):
+        return False
+    return any("[ilm-expiry]" in str(source.get(field, "")).lower() for field in ("userAgent", "host"))
 
 
 def _decode_eventbridge(message: dict[str, Any]) -> Event | None:

@@ -1,7 +1,7 @@
 """Which objects below a prefix a source reads: by their keys, and by when they were written. Pure.
 
 An object that is not chosen is as if it was not there: it costs no request, is not in quarantine, and has no rows. So
-one that was read before the choice changed leaves the table when the source is listed next.
+one that was read before the choice changed leaves the table when the source is listed next, whatever `on_delete` is.
 
 Patterns are those of `aws s3 sync --include`: `*` stands for any characters, also `/`, `?` for one, `[a-z]` for one of
 these. They match what follows the prefix in a key, whole. Matching takes linear time, whatever the key.

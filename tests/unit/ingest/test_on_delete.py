@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from s3notify_platform.ingest.retry_choice import RetryRequest
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.reread import backfill
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
+from tests.support.sources import with_settings
 
 pytestmark = pytest.mark.server
 
@@ -143,6 +145,53 @@ def test_a_version_that_expired_is_not_the_object(ministack: S3Server) -> None:
     place.leave("a", "ObjectRemoved:DeleteMarkerCreated")
     place.announce("a", "delete", AWS, version_id="v1")
     assert place.follow() == Counter([2])
+
+
+@pytest.mark.parametrize("listing", [False, True])
+def test_one_version_says_nothing_about_the_object(ministack: S3Server, listing: bool) -> None:
+    """What expired stays expired when the version behind its marker goes too, in the same batch."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.write("a", 1)
+    place.write("b", 2)
+    place.follow()
+    place.leave("a", "LifecycleExpiration:DeleteMarkerCreated")
+    place.announce("a", "delete", AWS, version_id="v1")
+    place.announce("a", "delete", "ObjectRemoved:Delete", version_id="v2")
+    assert place.follow(listing=listing) == Counter([1, 2])
+
+
+@pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
+@pytest.mark.parametrize("listing", [False, True])
+def test_rows_of_what_is_not_chosen_any_more_leave(
+    ministack: S3Server, on_delete: str, listing: bool
+) -> None:
+    """Whether the object has left or not: nothing else could take them out of the table."""
+    place = Landing(ministack, on_delete=on_delete)
+    for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):
+        place.write(key, number)
+    place.follow()
+    for key in ("a", "bad/a"):
+        place.leave(key, AWS)
+    assert place.follow() == Counter(range(4))
+    place.source = with_settings(place.source, exclude="bad/*")
+    place.announce("bad/a", "delete", "")
+    place.announce("bad/b", "put", "")
+    assert place.follow(listing=listing) == Counter([0, 1])
+
+
+def test_rejects_of_what_expired_are_not_tried_again(ministack: S3Server) -> None:
+    """Nothing is there to be read: they would wait for good."""
+    place = Landing(ministack, on_delete="keep_expired")
+    place.store.put("raw/a", b'{"a":1}\nbroken\n')
+    place.announce("a", "put", "")
+    place.follow()
+    place.leave("a", AWS)
+    place.follow()
+    location = place.source.location
+    everything = RetryRequest(everything=True)
+    asked = everything.run(location, place.store, place.source.settle_commit_mode(place.store).commit)
+    assert (asked.records, asked.left) == (0, 0)
+    assert not any(head.pending for head in place.source.table().heads(location.all_slots()).values() if head)
 
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])

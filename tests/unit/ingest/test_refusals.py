@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ of_thorough = partial(pytest.param, marks=pytest.mark.thorough)
 class Site:
     """A source of 4 slots whose bucket is read through a proxy; its platform is not. 10 good objects and another."""
 
-    def __init__(self, server: S3Server, proxy: FaultProxy, **settings: int) -> None:
+    def __init__(self, server: S3Server, proxy: FaultProxy, **settings: Any) -> None:
         config = server.config(server.make_bucket())
         self.proxy = proxy
         self.clock = HandClock()
@@ -106,6 +107,27 @@ def test_one_refused_key_concerns_nobody_else(
     assert set(last.quarantined) == {BAD}
     assert code in last.quarantined[BAD]
     assert site.clock.slept == []
+
+
+def test_what_expired_and_came_again_in_quarantine_stays_there(
+    ministack: S3Server,
+) -> None:
+    """With the same bytes, refused: it is tried until the last attempt, and then not by each listing again."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        site = Site(ministack, proxy, on_delete="keep_expired")
+        site.ingest()
+        queue = site.source.location.queue()
+        queue.topics.create("orders", TopicSettings(slots=SLOTS, shards=1))
+        queue.push("orders", Event(key=BAD, op="delete", bucket="b", name="LifecycleExpiration:Delete"))
+        site.store.delete(BAD)
+        result = site.ingest()
+        queue.remove([entry for entries in result.entries.values() for entry in entries])
+        site.store.put(BAD, b'{"a":1}\n')
+        proxy.answers[BAD] = (403, "AccessDenied", b"Access Denied")
+        assert set(site.ingest(last_attempt=ALL).slots[site.slot].quarantined) == {BAD}
+        again = site.ingest().slots[site.slot]
+        assert (again.ok, dict(again.failed_objects)) == (True, {})
+        site.store.close()
 
 
 @pytest.mark.parametrize("key", ["raw/a/../b", "raw/./c", "raw/d\0e"])

@@ -280,3 +280,25 @@ def test_sequencers_of_ceph_are_turned(source, sent, expected):
     """They come lowest byte first; others' are left as they are."""
     body = message("ObjectCreated:Put", "a", source=source, sequencer=sent)
     assert decode_events(body).events[0].sequencer == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expired"),
+    [
+        ({"userAgent": "Internal: [ILM-Expiry]"}, True),
+        ({"host": "Internal: [ILM-EXPIRY]", "userAgent": ""}, True),
+        ({"userAgent": "MinIO (linux; amd64)"}, False),
+        ("Internal: [ILM-Expiry]", False),
+        (None, False),
+    ],
+)
+def test_what_minio_s_lifecycle_removes(source: object, expired: bool) -> None:
+    """It is named as if someone had, but for the client."""
+    record = {
+        "eventSource": "minio:s3",
+        "eventName": "s3:ObjectRemoved:DeleteMarkerCreated",
+        "s3": {"bucket": {"name": "b"}, "object": {"key": "a"}},
+        "source": source,
+    }
+    (event,) = decode_events(json.dumps({"Records": [record]})).events
+    assert (event.op, event.is_expiry) == ("delete", expired)
