@@ -2,17 +2,17 @@
 
     s3notify_{service}_{count}_total        what `Service.counts` says: received, queued, delivered, failed, …
     s3notify_{service}_{count}_seconds_total    the same of counts in milliseconds, like `waited_ms` of deliveries
-    s3notify_requests_total                 requests to S3, DynamoDB and SQS, retries too, by service and operation;
-                                            not those of Spark's tasks, which `s3notify ingest` counts
+    s3notify_requests_total                 requests to S3, DynamoDB and SQS by service and operation; not what obstore
+                                            repeats by itself, nor those of Spark's tasks
     s3notify_queue_depth, _capacity, _oldest_age_seconds, _dead     by topic
 
 Needs the extra `metrics` (prometheus-client).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.channels.queue_facts import queue_facts
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 60.0
 """Between two looks at the queue, however often the page is read."""
 
+KEPT_SECONDS: Final = 3 * LOOK_SECONDS
+"""After that what a look has found is not shown any more."""
+
 TOPICS_MAX: Final = 100
 
 GAUGES: Final = frozenset({"shards", "failing_slots"})
@@ -34,7 +37,10 @@ GAUGES: Final = frozenset({"shards", "failing_slots"})
 
 
 class Metrics:
-    """A collector for one service. Reading it costs no request but one look at the queue in `LOOK_SECONDS`."""
+    """A collector for one service. Reading it waits for no request: the queue is looked at beside, not too often.
+
+    So its facts are missing from the first page, and from all while the queue cannot be reached.
+    """
 
     def __init__(
         self,
@@ -49,7 +55,7 @@ class Metrics:
         self._clock = clock
         self._looking = Lock()
         self._looked_at: float | None = None
-        self._topics: dict[str, Mapping[str, float]] = {}
+        self._topics: Mapping[str, Mapping[str, float]] = {}
 
     def collect(self) -> Iterator["Metric"]:
         """See `prometheus_client.registry.Collector`."""
@@ -76,18 +82,25 @@ class Metrics:
             yield gauge
 
     def _queue_facts(self) -> Mapping[str, Mapping[str, float]]:
-        """Of each topic; while the queue cannot be reached, of none."""
-        with self._looking:
-            now = self._clock.monotonic()
-            if self._queue is None or (self._looked_at and now - self._looked_at < LOOK_SECONDS):
-                return self._topics
-            self._looked_at, self._topics = now, {}
-            try:
-                for topic in islice(self._queue.topics.all(), TOPICS_MAX):
-                    self._topics[topic.name] = queue_facts(self._queue, topic)
-            except S3NotifyError:
-                self._topics = {}
-            return self._topics
+        """Of each topic, as of the last look if it is young enough. Begins another one if it is due; never waits."""
+        age = None if self._looked_at is None else self._clock.monotonic() - self._looked_at
+        due = self._queue is not None and (age is None or age >= LOOK_SECONDS)
+        if due and self._looking.acquire(blocking=False):
+            Thread(target=self._look, name="metrics", daemon=True).start()
+        return self._topics if age is not None and age < KEPT_SECONDS else {}
+
+    def _look(self) -> None:
+        assert self._queue is not None
+        found: dict[str, Mapping[str, float]] = {}
+        try:
+            for topic in islice(self._queue.topics.all(), TOPICS_MAX):
+                with suppress(S3NotifyError):  # its own
+                    found[topic.name] = queue_facts(self._queue, topic)
+        except S3NotifyError:
+            found = {}
+        finally:
+            self._topics, self._looked_at = found, self._clock.monotonic()
+            self._looking.release()
 
 
 _QUEUE_FACTS: Final = {

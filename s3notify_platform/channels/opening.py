@@ -17,6 +17,7 @@ def open_publisher(
     *,
     bucket: str,
     platform_bucket: str | None = None,
+    platform_prefix: str = "",
     keyspace_prefix: str = "",
     queue_prefix: str = QUEUE_PREFIX,
     records_table: DynamoConfig | None = None,
@@ -25,15 +26,15 @@ def open_publisher(
 ) -> QueuedPublisher:
     """A publisher of objects of `bucket` that the source named `source` reads. No request; share it between threads.
 
-    The other settings are those of the source, where it has them. `access`: fields of `stores.config.S3Config`, like
-    region, endpoint_url, profile; credentials are boto3's. Several sources of a bucket: `QueuedPublisher`.
+    The other settings are those of the source: give those that it has. `access`: fields of `stores.config.S3Config`,
+    like region, endpoint_url, profile; credentials are boto3's. Several sources of a bucket: `QueuedPublisher`.
     """
     config = S3Config(bucket=bucket, **access)
     platform = replace(config, bucket=platform_bucket or bucket)
     signals = Publisher(
         S3ObjectStore(config),
         None if platform == config else S3ObjectStore(platform),
-        prefix=keyspace_prefix or f"{OWN}{source}/keyspace/",
+        prefix=keyspace_prefix or f"{platform_prefix or f'{OWN}{source}/'}keyspace/",
         slots=slots,
     )
     queue = NotificationQueue(queue_records(platform, queue_prefix, records_table))

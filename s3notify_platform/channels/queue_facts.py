@@ -13,7 +13,7 @@ def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float
 
     A topic with more than `SCANNED_MAX` entries is not scanned: its depth is what its quota counts, its age that of its
     first segments, and the last three are not known. A few requests for each shard; if the queue is on a bucket, also
-    1 GET for each segment that is read, and for each dead letter.
+    1 GET for each segment that is read, and 1 LIST for each 1000 dead letters.
     """
     shards = range(topic.settings.shards)
     counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)
@@ -22,7 +22,7 @@ def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float
             "capacity": topic.settings.capacity,
             "depth": counted,
             "oldest_age_seconds": round(queue.oldest_age_seconds(topic.name) or 0.0, 1),
-            "dead": len(queue.dead(topic.name)),
+            "dead": queue.dead_count(topic.name),
         }
     stats = queue.stats(topic.name)
     return {

@@ -333,6 +333,10 @@ class NotificationQueue:
         """The dead letters, with reason and last error. One scan."""
         return tuple(letter for _, letter in self._letters(topic))
 
+    def dead_count(self, topic: str) -> int:
+        """How many dead letters there are, by their keys alone. 1 request for each 1000 of them."""
+        return sum(1 for _ in self.records.scan(dead_partition(topic), keys_only=lambda _: True))
+
     def _letters(self, topic: str) -> Iterator[tuple[Record, Entry]]:
         epoch = self._known.current(topic).epoch
         for record in self.records.scan(dead_partition(topic)):
@@ -397,7 +401,7 @@ class NotificationQueue:
     # Facts.
 
     def stats(self, topic: str) -> TopicStats:
-        """Facts of a topic. One scan of its segments and dead letters, 2 requests a shard and more."""
+        """Facts of a topic. One scan of its segments, 2 requests a shard and more, and `dead_count`."""
         found = self._known.current(topic)
         shards = range(found.settings.shards)
         entries = [
@@ -412,7 +416,7 @@ class NotificationQueue:
             entries,
             counted=sum(self.shards.counted(found, shard) + found.quotas[shard].base for shard in shards),
             totals=totals,
-            dead=len(self.dead(topic)),
+            dead=self.dead_count(topic),
             wall_ms=self.clock.wall_ms(),
         )
 

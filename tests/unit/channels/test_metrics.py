@@ -1,23 +1,29 @@
 """`/metrics`: what a service counts, how full the queue is, what was sent; and where it is served."""
 
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from threading import Event
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from s3notify_platform.channels.metrics import LOOK_SECONDS, Metrics, served
+from s3notify_platform.channels.metrics import KEPT_SECONDS, LOOK_SECONDS, Metrics, served
+from s3notify_platform.channels.queue_facts import queue_facts
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
 from s3notify_platform.local.process import free_ports
-from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.ports import Record
+from s3notify_platform.protocols.notification_queue import Event as Change
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue.entries import dead_partition
 from s3notify_platform.stores.memory import MemoryRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.clocks import HandClock
 from tests.support.counted import CountedRecords
 from tests.support.faults import Fault, FaultyStore
 from tests.support.servers import S3Server
+from tests.support.waiting import until
 
 
 def page(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
@@ -38,7 +44,7 @@ def page(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
 def queue_of_one(records: Any, clock: HandClock) -> NotificationQueue:
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("orders", TopicSettings(bucket="b", capacity=100))
-    queue.push("orders", Event(op="put", key="a", bucket="b", time_ms=clock.wall_ms() - 5000))
+    queue.push("orders", Change(op="put", key="a", bucket="b", time_ms=clock.wall_ms() - 5000))
     return queue
 
 
@@ -50,21 +56,61 @@ def test_counts_are_shown() -> None:
     assert found["s3notify_deliver_shards",] == 2
 
 
+DEPTH = ("s3notify_queue_depth", "orders")
+
+
 def test_the_queue_is_looked_at_once_a_minute() -> None:
-    """However often the page is read."""
+    """However often the page is read, and beside it."""
     clock = HandClock()
     records = CountedRecords(MemoryRecordStore())
     queue = queue_of_one(records, clock)
     metrics = Metrics("http", dict, queue, clock)
+    until(lambda: DEPTH in page(metrics))
     found = page(metrics)
     assert found["s3notify_queue_depth", "orders"] == 1
     assert found["s3notify_queue_capacity", "orders"] == 100
     assert found["s3notify_queue_oldest_age_seconds", "orders"] == 5
     assert found["s3notify_queue_dead", "orders"] == 0
     assert records.cost(lambda: page(metrics)) == {}
-    queue.push("orders", Event(op="put", key="c", bucket="b"))
+    queue.push("orders", Change(op="put", key="c", bucket="b"))
     clock.sleep(LOOK_SECONDS)
-    assert page(metrics)["s3notify_queue_depth", "orders"] == 2
+    until(lambda: page(metrics)[DEPTH] == 2)
+
+
+def test_dead_letters_are_counted_by_their_keys() -> None:
+    """There may be many: their bodies are not read."""
+    records = MemoryRecordStore()
+    queue = NotificationQueue(records)
+    queue.topics.create("orders", TopicSettings(bucket="b", capacity=100))
+    for number in range(3):
+        records.create(dead_partition("orders"), f"{number:03d}.x", b"no letter")
+    assert queue_facts(queue, queue.topics.get("orders"))["dead"] == 3, "what is no letter cannot be read"
+
+
+def test_a_store_that_does_not_answer_delays_no_page() -> None:
+    """What needs no store is shown, now and later; what was found before, until it is too old."""
+    clock = HandClock()
+    hangs, goes_on = Event(), Event()
+
+    class Slow(MemoryRecordStore):
+        def scan(self, partition: str, **how: Any) -> Iterator[Record]:
+            if hangs.is_set():
+                goes_on.wait()
+            return super().scan(partition, **how)
+
+    metrics = Metrics("http", lambda: {"received": 1}, queue_of_one(Slow(), clock), clock)
+    until(lambda: DEPTH in page(metrics))
+    hangs.set()
+    clock.sleep(LOOK_SECONDS)
+    for _ in range(3):
+        found = page(metrics)
+        assert (found["s3notify_http_received_total",], found[DEPTH]) == (1, 1)
+    clock.sleep(KEPT_SECONDS)
+    found = page(metrics)
+    assert found["s3notify_http_received_total",] == 1
+    assert DEPTH not in found
+    goes_on.set()
+    until(lambda: DEPTH in page(metrics))
 
 
 def test_an_outage_shows_no_old_figures() -> None:
@@ -73,12 +119,11 @@ def test_an_outage_shows_no_old_figures() -> None:
     away: list[bool] = []
     store = FaultyStore(MemoryRecordStore(), lambda _: Fault.THROTTLED if away else Fault.NONE)
     metrics = Metrics("http", lambda: {"received": 1}, queue_of_one(store, clock), clock)
-    assert ("s3notify_queue_depth", "orders") in page(metrics)
+    until(lambda: DEPTH in page(metrics))
     clock.sleep(LOOK_SECONDS)
     away.append(True)
-    found = page(metrics)
-    assert found["s3notify_http_received_total",] == 1
-    assert not [sample for sample in found if sample[0] == "s3notify_queue_depth"]
+    until(lambda: DEPTH not in page(metrics))
+    assert page(metrics)["s3notify_http_received_total",] == 1
 
 
 @pytest.mark.server

@@ -1,0 +1,33 @@
+"""A publisher from names alone."""
+
+from typing import Any
+
+import pytest
+
+from s3notify_platform.channels import open_publisher
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.servers import S3Server
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "given", [{}, {"platform_prefix": "own/"}, {"keyspace_prefix": "signals/"}, {"slots": 7}]
+)
+def test_its_signals_are_those_of_the_source(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """With the source's settings, under the same names."""
+    config = ministack.config(ministack.make_bucket())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    location = Source.of(name="orders", prefix="raw/", bucket=config, format="jsonl", **given).location
+    watcher = Watcher(S3ObjectStore(config), prefix=location.keyspace_prefix, slots=location.slots)
+    watcher.poll()
+    publisher = open_publisher(
+        "orders", bucket=config.bucket, endpoint_url=config.endpoint_url, region=config.region, **given
+    )
+    publisher.put("raw/1", b"1")
+    assert [*watcher.poll().changed] == [slot_of("raw/1", location.slots)]
