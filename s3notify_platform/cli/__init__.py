@@ -35,7 +35,7 @@ from s3notify_platform.cli.common import (
     region_option,
     setting_option,
 )
-from s3notify_platform.cli.configured import configured
+from s3notify_platform.cli.configured import configured, tables_region
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
 from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
@@ -147,7 +147,7 @@ def doctor(
         Tables(
             records=records_table,
             leases=lease_table,
-            region=place.region,
+            region=tables_region(place.region),
             endpoint_url=dynamodb_endpoint_url,
         )
     )
@@ -233,7 +233,10 @@ def init(
     from s3notify_platform import deploy as provision
 
     tables = provision.Tables(
-        records=records_table, leases=lease_table, region=region, endpoint_url=dynamodb_endpoint_url
+        records=records_table,
+        leases=lease_table,
+        region=tables_region(region),
+        endpoint_url=dynamodb_endpoint_url,
     )
     if template != "iam" and not (records_table or lease_table):
         raise click.UsageError("name a table: --records-table, --lease-table, or both")

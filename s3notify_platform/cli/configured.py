@@ -3,14 +3,21 @@
 What the command line gives goes before what a file says.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
+
+if TYPE_CHECKING:
+    import dagster as dg
 
 _META: Final = "s3notify_platform.cli.configured"
 
@@ -97,6 +104,30 @@ def access(service: str) -> dict[str, Any]:
     """How the configured sources reach `s3` or `dynamodb`, if they agree: fields of `Access`."""
     found = [source.access(service) for source in configured()]
     return found[0] if found and all(each == found[0] for each in found) else {}
+
+
+def tables_region(region: str) -> str:
+    """Where DynamoDB tables are: as the command line says, else as the sources' `dynamodb` does, else in `region`."""
+    source = click.get_current_context().get_parameter_source("region")
+    given = source is ParameterSource.COMMANDLINE
+    return region if given else access("dynamodb").get("region", region)
+
+
+@contextmanager
+def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
+    """That of DAGSTER_HOME; None, and no import of Dagster, if it is not set. `UsageError` if it is no folder."""
+    if not (home := os.environ.get("DAGSTER_HOME")):
+        yield None
+        return
+    if not (folder := Path(home).resolve()).is_dir():
+        raise UsageError(
+            f"DAGSTER_HOME={home!r} is no folder here: name the one of your Dagster, or unset it"
+        )
+    import dagster as dg
+
+    os.environ["DAGSTER_HOME"] = str(folder)  # which Dagster takes only as an absolute path
+    with dg.DagsterInstance.get() as instance:
+        yield instance
 
 
 class ConfiguredGroup(click.Group):

@@ -1,6 +1,5 @@
 """`s3notify explain KEY`: what happened to this object."""
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ from s3notify_platform.cli.common import (
     key_options,
     setting_option,
 )
-from s3notify_platform.cli.configured import command, configured
+from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.printing import print_json, say
 
 if TYPE_CHECKING:
@@ -48,12 +47,10 @@ def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None
 
 
 def _sensor_view(source: "Source", key: str) -> "SensorView | None":
-    """What the sensor knows; None without a Dagster instance. Dagster is imported only if there is one."""
-    if not os.environ.get("DAGSTER_HOME"):
-        return None
-    import dagster as dg
+    """What the sensor knows; None without a Dagster instance."""
+    with dagster_instance() as instance:
+        if instance is None:
+            return None
+        from s3notify_platform.orchestration.manual_jobs import sensor_view
 
-    from s3notify_platform.orchestration.manual_jobs import sensor_view
-
-    with dg.DagsterInstance.get() as instance:
         return sensor_view(instance, source, key)

@@ -1,6 +1,5 @@
 """`s3notify status`: where the sources stand, on one screen."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from s3notify_platform.cli.common import json_option, options, setting_option
-from s3notify_platform.cli.configured import command, configured
+from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
 from s3notify_platform.errors import UsageError
@@ -97,14 +96,12 @@ def _looks(
 @contextmanager
 def _instance() -> "Iterator[Callable[[str], SensorState | None]]":
     """What a source's sensor knows, by its name; nothing without a Dagster instance."""
-    if not os.environ.get("DAGSTER_HOME"):
-        yield lambda _: None
-        return
-    import dagster as dg
+    with dagster_instance() as instance:
+        if instance is None:
+            yield lambda _: None
+            return
+        from s3notify_platform.orchestration.manual_jobs import sensor_state
 
-    from s3notify_platform.orchestration.manual_jobs import sensor_state
-
-    with dg.DagsterInstance.get() as instance:
         yield lambda name: sensor_state(instance, name)
 
 

@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from logging import getLogger
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+    from opentelemetry.sdk.trace import TracerProvider
 
 TIMEOUT_SECONDS: Final = 5.0
 """Of one request to the collector, if OTEL_EXPORTER_OTLP_TIMEOUT does not say otherwise."""
@@ -26,8 +27,9 @@ def trace_batch(
     source: str, batch: str, phases: Mapping[str, float], attributes: Mapping[str, str | int | float]
 ) -> None:
     """Record a batch that has just ended, with the seconds of its phases in order."""
-    if (tracer := _tracer()) is None:
+    if (provider := _provider()) is None:
         return
+    tracer = provider.get_tracer("s3notify_platform")
     ended_ns = SYSTEM_CLOCK.wall_ms() * 1_000_000
     at = began_ns = ended_ns - int(sum(phases.values()) * 1e9)
     about = {f"s3notify.{name}": value for name, value in attributes.items()}
@@ -46,8 +48,16 @@ def trace_batch(
     whole.end(ended_ns)
 
 
+def flush(seconds: float) -> None:
+    """Send what was recorded, for at most so long. For a process that may be killed once its work is done."""
+    if (provider := _provider()) is not None:
+        sending = Thread(target=provider.force_flush, daemon=True)
+        sending.start()
+        sending.join(seconds)
+
+
 @cache
-def _tracer() -> "Tracer | None":
+def _provider() -> "TracerProvider | None":
     if not any(map(os.environ.get, _ENDPOINTS)):
         return None
     given = "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ
@@ -66,4 +76,4 @@ def _tracer() -> "Tracer | None":
     named = os.environ.get("OTEL_SERVICE_NAME", "s3notify")
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: named}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider.get_tracer("s3notify_platform")
+    return provider

@@ -60,7 +60,9 @@ class AwsSettings(dg.Model, dg.Resolvable):
     model_config = ConfigDict(extra="forbid")
 
     endpoint_url: Annotated[str | None, described("Endpoint; default: AWS")] = None
-    region_name: Annotated[str | None, described("Region; default: AWS_REGION, or the profile's")] = None
+    region_name: Annotated[
+        str | None, described("Region; default: AWS_REGION, or the profile's; of dynamodb: that of s3")
+    ] = None
     profile_name: Annotated[str | None, described("Profile of AWS's files, on every machine")] = None
     access_key_id_env: Annotated[str | None, described("Environment variable with the key id")] = None
     secret_access_key_env: Annotated[str | None, described("Environment variable with the secret")] = None

@@ -99,13 +99,14 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     @property
     def _declared(self) -> Source:
+        bucket = S3Config(bucket=self.bucket, **access_of(self.s3))
         return Source.of(
             **values_of(self, *SOURCE)
             | values_of(self.dynamodb, LeaseTimeSettings)
             | {
-                "bucket": S3Config(bucket=self.bucket, **access_of(self.s3)),
-                "lease_table": self.dynamodb.config(self.dynamodb.lease_table),
-                "records_table": self.dynamodb.config(self.dynamodb.records_table),
+                "bucket": bucket,
+                "lease_table": self.dynamodb.config(self.dynamodb.lease_table, region=bucket.region),
+                "records_table": self.dynamodb.config(self.dynamodb.records_table, region=bucket.region),
             }
         )
 

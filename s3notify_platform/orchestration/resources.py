@@ -114,11 +114,11 @@ class DynamoTables(_Tables):  # type: ignore[misc] # a model made of the declare
     role_arn: str | None = None
     external_id: str | None = None
 
-    def config(self, table: str | None) -> DynamoConfig | None:
-        """How to reach this table; None for none."""
+    def config(self, table: str | None, *, region: str) -> DynamoConfig | None:
+        """How to reach this table; None for none. `region`: the bucket's, where they are if nothing else is said."""
         if not table:
             return None
-        return DynamoConfig(table=table, **access_of(self))
+        return DynamoConfig(table=table, **access_of(self) | {"region": self.region_name or region})
 
 
 _WITHOUT_EFFECT: Final = {

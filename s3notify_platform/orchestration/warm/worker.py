@@ -21,6 +21,7 @@ import dagster as dg
 from dagster import RepositoryDefinition, deserialize_value
 from pyspark.sql import SparkSession
 
+from s3notify_platform.ingest.traces import flush
 from s3notify_platform.orchestration.dagster_internals import (
     CodePointer,
     EngineEventData,
@@ -35,6 +36,9 @@ from s3notify_platform.orchestration.warm.handover import Message, decoded, enco
 from s3notify_platform.spark.warm import fresh_session, interrupt_jobs, warm_up
 
 PDEATHSIG: Final = 1
+FLUSH_SECONDS: Final = 1.0
+"""For a run's traces, if there are any."""
+
 KEEP_SECONDS: Final = 40.0
 """Without a run for so long, Spark's Python workers get something to do."""
 
@@ -61,6 +65,7 @@ def main() -> None:
                 warm_up(spark)
                 continue
             _execute(instance, repository, order)
+            flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
             spark = _ready_again(spark)
 

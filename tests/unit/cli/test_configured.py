@@ -9,10 +9,12 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from dagster_aws.s3 import S3Resource
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
-from s3notify_platform.orchestration.io_manager import SOURCE
+from s3notify_platform.orchestration.io_manager import SOURCE, SlotIOManager
+from s3notify_platform.orchestration.resources import DynamoTables
 from s3notify_platform.setting import settings_of
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
@@ -234,3 +236,30 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
         command.make_context(" ".join(path), arguments)
         seen.append(path)
     assert len(seen) > 20
+
+
+@pytest.mark.parametrize(
+    ("given", "region"), [({}, "eu-central-1"), ({"region_name": "eu-west-1"}, "eu-west-1")]
+)
+def test_tables_are_where_the_runs_look(
+    project: Callable[..., None], given: dict[str, str], region: str
+) -> None:
+    """In the bucket's region, if `dynamodb` names no other: for commands, and in Dagster."""
+    tables = {"records_table": "t", **given}
+    project(
+        "orders",
+        f"bucket: b\nprefix: raw/\ns3: {{region_name: eu-central-1}}\ndynamodb: {json.dumps(tables)}",
+    )
+    command = ["init", "orders", "--print", "iam", "--role", "run", "--account", "123456789012"]
+    assert f"arn:aws:dynamodb:{region}:123456789012:table/t" in CliRunner().invoke(main, command).output
+    other = CliRunner().invoke(main, [*command, "--region", "sa-east-1"]).output
+    assert "arn:aws:dynamodb:sa-east-1:" in other
+    io = SlotIOManager(
+        name="orders",
+        bucket="b",
+        prefix="raw/",
+        s3=S3Resource(region_name="eu-central-1"),
+        dynamodb=DynamoTables(**tables),
+    )
+    assert io.source.location.records_table is not None
+    assert io.source.location.records_table.region == region

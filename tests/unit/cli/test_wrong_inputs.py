@@ -83,6 +83,11 @@ def test_the_command_line(command: list[str], code: int, said: str) -> None:
     refused(run(*command), said, code=code)
 
 
+def test_a_dagster_home_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", "nowhere")
+    refused(run("status", *SOURCE[:1], *BUCKET), "DAGSTER_HOME='nowhere' is no folder")
+
+
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [

@@ -49,10 +49,10 @@ def collector() -> Iterator[Collector]:
         serving.join()
 
 
-def run(**environment: str) -> None:
+def run(program: str = PROGRAM, **environment: str) -> None:
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_COMPRESSION": "none", **environment}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -75,6 +75,13 @@ def test_a_batch_is_a_trace(collector: Collector) -> None:
         assert (span.start_time_unix_nano, span.end_time_unix_nano) == (at, at + int(seconds * 1e9))
         at = span.end_time_unix_nano
     assert at == whole.end_time_unix_nano
+
+
+def test_a_process_that_is_killed_then(collector: Collector) -> None:
+    """Has sent what was flushed."""
+    ends = "from s3notify_platform.ingest.traces import flush\nimport os\nflush(20)\nos._exit(0)\n"
+    run(PROGRAM + ends, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}")
+    assert len(collector.bodies) == 1
 
 
 def test_without_a_collector() -> None:
