@@ -403,6 +403,7 @@ for _command in (
     remove.remove,
     schema.schema,
     warm.warm,
+    warm.archive,
     units.units,
 ):
     main.add_command(_command)

@@ -57,12 +57,12 @@ class SlotSpark(PySparkResource):
         if self._spark_session is None or is_replaced(self._spark_session):
             master = None if self.remote else self.master or "local[*]"
             extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
-            conf = session_conf(master=master, remote=self.remote, extra=extra)
             prepare_environment()
             if master is not None:
                 os.environ.update(java_environment())
-                if not resident and not has_java():
-                    take_place(self.max_sessions, dg.get_dagster_logger().info)
+            conf = session_conf(master=master, remote=self.remote, extra=extra)
+            if master is not None and not resident and not has_java():
+                take_place(self.max_sessions, dg.get_dagster_logger().info)
             builder = SparkSession.builder.appName("s3notify")
             for key, value in conf.items():
                 builder = builder.config(key, value)

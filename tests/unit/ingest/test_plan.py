@@ -80,6 +80,7 @@ def test_collected() -> None:
             n=9,
             time_ms=1000,
             expiry=False,
+            of_version=False,
         ),
         UnqueuedSlot(slot=Slot(6)),
         head,

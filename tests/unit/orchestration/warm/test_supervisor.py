@@ -17,6 +17,7 @@ from dagster._serdes import serialize_value
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.local.process import command_of
+from s3notify_platform.orchestration.warm import supervisor
 from s3notify_platform.orchestration.warm.handover import Home, NobodyThereError, WorkerKey
 from s3notify_platform.orchestration.warm.supervisor import Limits, Supervisor
 from tests.support.waiting import until
@@ -68,11 +69,10 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 @contextmanager
 def supervised(instance: dg.DagsterInstance, limits: Limits = Limits()) -> Iterator[Running]:  # noqa: B008
     found = Running(instance, Home(Path(instance.root_directory)))
-    stop, supervisor = (
-        threading.Event(),
-        Supervisor(instance, limits=limits, say=found.lines.append, worker=TOY),
+    stop = threading.Event()
+    serving = threading.Thread(
+        target=Supervisor(instance, limits=limits, say=found.lines.append, worker=TOY).run, args=[stop]
     )
-    serving = threading.Thread(target=supervisor.run, args=[stop])
     serving.start()
     until(lambda: found.lines)
     try:
@@ -97,6 +97,19 @@ def test_a_run_is_taken_by_a_worker_that_is_ready(instance: dg.DagsterInstance) 
         assert not it.ask("look", first)
         assert not it.ask("run", it.new_run())  # all busy
         assert len(it.workers()) == 1
+
+
+def test_what_makes_the_archive_ends_with_the_supervisor(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be at work for a while, and has started others."""
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    monkeypatch.setattr(supervisor, "ARCHIVE", (sys.executable, "-c", code))
+    monkeypatch.setattr(supervisor, "ARCHIVE_SECONDS", 0.0)
+    with supervised(instance) as it:
+        pid = int(until(lambda: it.home.log.exists() and it.home.log.read_text()))
+        assert code in command_of(pid)
+    assert not command_of(pid)
 
 
 def test_a_run_that_is_claimed_is_not_taken(instance: dg.DagsterInstance) -> None:
