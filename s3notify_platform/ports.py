@@ -15,7 +15,7 @@ Reads raise `UnavailableError` after bounded retries, and `UsageError` if only a
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol, overload
+from typing import NewType, Protocol, overload, runtime_checkable
 
 from s3notify_platform.limits import MAX_KEY_BYTES
 
@@ -199,6 +199,7 @@ UPLOAD_ID_MAX = 1024
 """Characters of one: it is kept in reservations."""
 
 
+@runtime_checkable
 class Uploads(Protocol):
     """Objects that do not fit into memory: multipart uploads. Nothing of one is visible before it is completed."""
 

@@ -22,6 +22,7 @@ from s3notify_platform.ports import (
     ObjectStore,
     Precondition,
     StoredObject,
+    Uploads,
     WriteOutcome,
     Written,
     list_all,
@@ -53,6 +54,7 @@ class Capabilities:
     put_if_match: bool = False
     delete_if_match: bool = False
     copy_if_absent: bool = False
+    upload_if_absent: bool = False
     list_is_ordered: bool = False
     clock_skew_ms: int | None = None
     """Server's wall clock minus this machine's, in whole seconds; None if the server does not send its time."""
@@ -154,6 +156,8 @@ class _Probe:
             self._check("put_if_match", self._put_if_match)
             self._check("delete_if_match", self._delete_if_match)
             self._check("copy_if_absent", self._copy_if_absent)
+            if isinstance(self._store, Uploads):
+                self._check("upload_if_absent", self._upload_if_absent)
             self._check("list_is_ordered", self._list_is_ordered)
             self._check("can_delete", self._clean_up)
         if isinstance(self._store, HasServerClock):
@@ -216,6 +220,19 @@ class _Probe:
         _applied(self._store.copy(source, target, precondition=ABSENT))
         _refused(self._store.copy(other, target, precondition=ABSENT), "a COPY onto an existing object")
         self._body_is("to", b"1")
+
+    def _upload_if_absent(self) -> None:
+        assert isinstance(self._store, Uploads)
+        _applied(self._put("upload", b"1"))
+        key = self._prefix + "upload"
+        upload = self._store.begin_upload(key)
+        try:
+            part = self._store.send_part(key, upload, 1, b"2")
+            outcome = self._store.complete_upload(key, upload, [part], precondition=ABSENT)
+            _refused(outcome, "an upload that ends where an object is")
+            self._body_is("upload", b"1")
+        finally:
+            self._store.abort_upload(key, upload)
 
     def _list_is_ordered(self) -> None:
         names = ["o/1", "o/1-a", "o/1.b", "o/1/x", "o/10", "o/A", "o/_", "o/a"]

@@ -72,6 +72,7 @@ def test_the_doctor_finds_native_commits_and_says_what_is_ignored(rgw, monkeypat
     assert result.exit_code == 0, result.output
     assert "commit: native (the store keeps If-None-Match and If-Match on PUT)" in result.output
     assert "copy_if_absent: a COPY onto an existing object was applied" in result.output
+    assert "upload_if_absent: an upload that ends where an object is was applied" in result.output
     assert "delete_if_match: a DELETE under an ETag that is gone was applied" in result.output
 
 

@@ -5,7 +5,7 @@ from s3notify_platform.stores.counting import CountingStore
 
 
 class IgnoringStore(CountingStore):
-    """Ignores the conditions named: `create`, `match`, `delete`, `copy`."""
+    """Ignores the conditions named: `create`, `match`, `delete`, `copy`, `upload`."""
 
     def __init__(self, store, ignores):
         super().__init__(store)
@@ -24,3 +24,7 @@ class IgnoringStore(CountingStore):
     def copy(self, source, target, *, precondition=None, metadata=None):
         precondition = None if "copy" in self.ignores else precondition
         return super().copy(source, target, precondition=precondition, metadata=metadata)
+
+    def complete_upload(self, key, upload, parts, *, precondition=None):
+        precondition = None if "upload" in self.ignores else precondition
+        return super().complete_upload(key, upload, parts, precondition=precondition)

@@ -190,6 +190,7 @@ def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
         ({"path": "http://b/raw/"}, "give s3://bucket/prefix"),
         ({"bucket": "b", "prefix": "_s3notify/"}, "among the platform's own objects"),
         ({"bucket": "b", "maxFilesPerTrigger": "3", "max_objects": "3"}, "are the same: give one of them"),
+        ({"bucket": "b", "maxBytesPerTrigger": "1 gig"}, "maxBytesPerTrigger='1 gig': give bytes"),
         ({"bucket": "b", "mode": "STRICT"}, "use one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ({"bucket": "b", "pathGlobFilter": "*.{a,b}"}, "use the option include"),
     ],
@@ -215,6 +216,14 @@ def test_options_by_the_names_of_spark() -> None:
         False,
     ]
     assert choice.why_not("a.csv", written - 1) == "it was written before modified_after"
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("1000", 1000), ("512b", 512), ("64k", 1 << 16), ("3MB", 3 << 20), (" 1g ", 1 << 30)]
+)
+def test_sizes_as_spark_writes_them(given: str, size: int) -> None:
+    """Of its own option only."""
+    assert reading_of({"bucket": "b", "maxBytesPerTrigger": given}).source.input.max_bytes == size
 
 
 def test_a_path_names_bucket_and_prefix() -> None:

@@ -8,6 +8,7 @@ Spark's own names for the same are understood too (`SPARK_NAMES`).
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -104,6 +105,8 @@ def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
                 if value.lower() not in _MODES:
                     raise UsageError(f"mode={value!r}: use one of PERMISSIVE, DROPMALFORMED, FAILFAST")
                 value = _MODES[value.lower()]
+            case "maxBytesPerTrigger":
+                value = _bytes(spark_name, value)
             case "pathGlobFilter":
                 if {*"{}|"} & {*value}:
                     raise UsageError(f"pathGlobFilter={value!r}: use the option include, like *.csv|*.jsonl")
@@ -112,6 +115,13 @@ def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
                 pass
         found[name] = value
     return found
+
+
+def _bytes(name: str, value: str) -> str:
+    """A size as Spark takes it, like 512m or 1g, in bytes."""
+    if (found := re.fullmatch(r"\s*(\d{1,18})\s*(?:([kmgtp])b?|b)?\s*", value.lower())) is None:
+        raise UsageError(f"{name}={value!r}: give bytes, like 1073741824, 512m or 1g")
+    return str(int(found[1]) << 10 * (" kmgtp".index(found[2]) if found[2] else 0))
 
 
 def _source(given: Mapping[str, str]) -> Source:

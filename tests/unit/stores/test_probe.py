@@ -34,12 +34,13 @@ def test_a_store_that_keeps_everything():
         ("match", "put_if_match", r"lacks put-if-match.*DynamoDB lease_table .* and a records_table"),
         ("delete", "delete_if_match", None),
         ("copy", "copy_if_absent", None),
+        ("upload", "upload_if_absent", None),
     ],
 )
 def test_an_ignored_condition_is_found(ignored, lacking, refusal):
     """It answers like one that honours it; only the object tells. Refused where commits need it."""
     found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
-    conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent"}
+    conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent", "upload_if_absent"}
     assert {name for name in conditions if not getattr(found, name)} == {lacking}
     assert any(problem.startswith(lacking) and "ignored" in problem for problem in found.problems)
     if refusal is None:
