@@ -79,7 +79,9 @@ def main() -> None:
         if any(name in ON_SERVER for name in chosen):
             with LocalS3Server(Path(folder) / "s3") as server:
                 keys = server.config("")
-                os.environ.update({KEY_ID: str(keys.access_key_id), SECRET: str(keys.secret_access_key)})
+                # Before the first Java starts, which serves all sessions of this process: s3a reads its environment.
+                for key_id, secret in ((KEY_ID, SECRET), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")):
+                    os.environ |= {key_id: str(keys.access_key_id), secret: str(keys.secret_access_key)}
                 for name in [name for name in chosen if name in ON_SERVER]:
                     done(name, partial(ON_SERVER[name][0], server), small=arguments.small)
         for name in [name for name in chosen if name in IN_FOLDER]:

@@ -46,7 +46,7 @@ from tests.benchmarks.lake import (
 )
 from tests.benchmarks.prices import kind_of
 from tests.benchmarks.simulated_listing import listed_key, simulated_listing
-from tests.benchmarks.sweeping import MILLION, million
+from tests.benchmarks.sweeping import BUCKET, MILLION, million
 from tests.benchmarks.ways import etags
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.sources import with_settings
@@ -107,7 +107,7 @@ def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> F
     total = 2_000 if small else MILLION
     with simulated_listing(total, 0) as listing:
         source = followed(
-            with_settings(million(server, listing, total), bucket=named(server.config("bench-million")))
+            with_settings(million(server, listing, total), bucket=named(server.config(BUCKET)))
         )
         keys = [listed_key(n * (total // 10) + 1) for n in range(REPEATS + 2)]
         ours = _cost(spark, source, keys)

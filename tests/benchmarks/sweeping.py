@@ -31,7 +31,8 @@ from tests.benchmarks.lake import boto3_client, by_slot, commit_states, embedded
 from tests.benchmarks.simulated_listing import SIZE, listed_etag, listed_key, simulated_listing
 from tests.support.spark_options import named
 
-BUCKET = "bench-million"
+BUCKET = "simulated"
+"""Of the platform, and of the objects, which `simulated_listing` and then `growth` have at other servers: one table."""
 STATE = "state.parquet"
 MILLION = 1_000_000
 CHANGED = 100

@@ -80,8 +80,6 @@ def over_s3a(config: S3Config, prefix: str) -> Took:
         # The other one copies each file twice to give it its name.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     }
-    os.environ["AWS_ACCESS_KEY_ID"] = str(config.access_key_id)
-    os.environ["AWS_SECRET_ACCESS_KEY"] = str(config.secret_access_key)
     root = f"s3a://{config.bucket}/"
     sizes = [size for _, size in listed(config, prefix)]
     with _plain_spark(conf) as spark:
