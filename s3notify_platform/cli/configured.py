@@ -119,7 +119,7 @@ def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
     if not (home := os.environ.get("DAGSTER_HOME")):
         yield None
         return
-    if not (folder := Path(home).resolve()).is_dir():
+    if not (folder := Path(home).expanduser().resolve()).is_dir():
         raise UsageError(
             f"DAGSTER_HOME={home!r} is no folder here: name the one of your Dagster, or unset it"
         )

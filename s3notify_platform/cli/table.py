@@ -197,6 +197,8 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
     done = forget_slots(
         location.sides(), location.table(), RescanBacklog(location.records()), chosen, every=location.slots
     )
+    if done.table or done.slots:
+        location.signals().signal_slots([min(done.slots, default=Slot(0))])  # so that there is a next batch
     again = "The next batch that lists takes their objects in again; a backfill of these slots does it now."
     if done.table:
         say(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")

@@ -16,7 +16,7 @@ from s3notify_platform.cli.printing import say
     "--home",
     envvar="DAGSTER_HOME",
     required=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path),
     help="Dagster's home.",
 )
 @click.option(
@@ -59,6 +59,8 @@ def warm(home: Path, *, workers: int, runs: int, megabytes: int, until_input_end
 
     from s3notify_platform.orchestration.warm.supervisor import Limits, Supervisor
 
+    if not (home := home.expanduser()).is_dir():
+        raise click.BadParameter(f"{str(home)!r} does not exist", param_hint="--home")
     limits = Limits(workers=workers, runs=runs, bytes=megabytes << 20)
     os.environ["DAGSTER_HOME"] = str(home.resolve())
     with stop_on_signals("warm") as stop, DagsterInstance.get() as instance:
@@ -73,7 +75,8 @@ def archive(*, background: bool) -> None:
     """Make an archive of Spark's classes in ~/.cache/s3notify, for this Java and this PySpark.
 
     Every process on this machine that starts a local Spark then takes about half the CPU time for it. `s3notify warm`
-    makes it by itself. For Kubernetes and ECS, make it when the image is built, as root or as the user that will run.
+    makes it by itself. For Kubernetes and ECS, make it when the image is built, by the user that will run, or by root
+    with XDG_CACHE_HOME set to a folder for both.
     """
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.archiving import make_archive

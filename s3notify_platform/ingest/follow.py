@@ -77,7 +77,8 @@ def decide(
         how="rescan",
         topic=topic,
         slots=frozenset({*changed, *rescans.slots}),
-        wait_seconds=max(0.0, list_seconds - (now_ms - listed_ms) / 1000),
+        # A clock that was set back must not stop it.
+        wait_seconds=min(list_seconds, max(0.0, list_seconds - (now_ms - listed_ms) / 1000)),
     )
 
 

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark.class_archive import QUIET, archive_place, found_at
+from s3notify_platform.spark.class_archive import QUIET, USE, archive_place, found_at, java_program
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.spark.warm import warm_up
 
@@ -32,7 +32,7 @@ def make_archive() -> Path:
     if (found := found_at(place)) is not None:
         return found
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"no archive: {error}; set XDG_CACHE_HOME to a folder that can be written"
@@ -44,7 +44,7 @@ def make_archive() -> Path:
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=MAKE_SECONDS, check=False)
             said = (ran.stderr.strip().splitlines() or [""])[-1]
-            if ran.returncode == 0 and draft.exists():
+            if ran.returncode == 0 and draft.exists() and _starts(f"{USE[suffix]}{draft}"):
                 return draft.rename(place.with_name(f"{place.name}-{draft.stat().st_size}{suffix}"))
         except subprocess.TimeoutExpired:
             said = f"not done within {MAKE_SECONDS:g} s"
@@ -52,6 +52,14 @@ def make_archive() -> Path:
             draft.unlink(missing_ok=True)
             Path(f"{draft}.config").unlink(missing_ok=True)
     raise UsageError(f"no archive: {said or 'this Java makes none'}")
+
+
+def _starts(option: str) -> bool:
+    """Whether Java starts with an archive: one that was cut off, as by a full disk, ends it."""
+    java = java_program()
+    assert java is not None
+    command = [java, *QUIET.split(), *option.split(), "-version"]
+    return subprocess.run(command, capture_output=True, timeout=MAKE_SECONDS, check=False).returncode == 0
 
 
 def _train(options: str) -> None:
@@ -69,7 +77,8 @@ def _train(options: str) -> None:
     assert gateway is not None
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait()
+    if code := gateway.proc.wait():
+        sys.exit(f"Java ended with {code}")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,14 @@ ROOT: Final = 0
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Else Java warns of each class that it leaves out."""
 
-USE: Final = {".aot": "-XX:AOTCache=", ".jsa": "-XX:SharedArchiveFile="}
-"""The options that use an archive, by its suffix."""
+USE: Final = {
+    ".aot": "-XX:+IgnoreUnrecognizedVMOptions -XX:AOTCache=",
+    ".jsa": "-XX:SharedArchiveFile=",
+}
+"""The options that use an archive, by its suffix. An older Java than the one that made it goes on without it."""
+
+_OWN_HOME: Final = Path(__file__).resolve().parents[1] / "local" / "java_home"
+"""The JAVA_HOME of the Java that is brought along: see `local.java`."""
 
 
 def archive_options() -> str:
@@ -41,10 +47,17 @@ def found_at(place: Path) -> Path | None:
     return None
 
 
+def java_program() -> str | None:
+    """The Java that Spark starts; None if it is not known."""
+    home = os.environ.get("JAVA_HOME")
+    if home == str(_OWN_HOME):
+        return os.environ.get("S3NOTIFY_JAVA")
+    return f"{home}/bin/java" if home else shutil.which("java")
+
+
 def archive_place() -> Path | None:
     """Where the archive of this Java and PySpark is, without size and suffix; None if there can be none."""
-    home = os.environ.get("JAVA_HOME")
-    java = os.environ.get("S3NOTIFY_JAVA") or (f"{home}/bin/java" if home else shutil.which("java"))
+    java = java_program()
     cache = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"))  # noqa: PTH111 - never raises
     if java is None or not cache.is_absolute() or set(str(cache)) & set(" \t'\"\\"):
         return None

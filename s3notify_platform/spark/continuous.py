@@ -21,7 +21,15 @@ from itertools import count
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import OUTAGES, ConflictError, CorruptError, S3NotifyError
+from s3notify_platform.errors import (
+    OUTAGES,
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    S3NotifyError,
+    UnavailableError,
+    UsageError,
+)
 from s3notify_platform.ingest.batches import BatchSettings, Failing
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, SlotResult
@@ -67,6 +75,8 @@ class ContinuousIngest:
     """Between two listings of the bucket, at least."""
     failing: dict[Slot, Failing] = field(default_factory=dict)
     """Slots whose last batch did not commit all of them."""
+    unfinished: frozenset[Slot] = frozenset()
+    """Slots of the last batch that were asked for again at once."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
 
@@ -84,18 +94,20 @@ class ContinuousIngest:
         An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
+        hurry = every_seconds is None
         while not stop.is_set():
             try:
-                wait, outages = following.step(hurry=every_seconds is None), 0
+                wait, outages = following.step(hurry=hurry), 0
             except OUTAGES as error:
-                if every_seconds is None:
+                if hurry:
                     raise
                 wait = backoff_seconds(outages, self.clock, base=1.0, ceiling=OUTAGE_WAIT_SECONDS)
                 outages += 1
                 self.progress(f"goes on in {wait:.1f} s: {error}")
-            if every_seconds is None:
+            if every_seconds is not None:
+                stop.wait(max(wait, every_seconds))
+            elif not self.unfinished:
                 return
-            stop.wait(max(wait, every_seconds))
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
@@ -128,7 +140,7 @@ class ContinuousIngest:
         location, backlog, topic = self.source.location, self._backlog, decision.topic
         queue = location.queue()
         began_ms = self.clock.wall_ms()
-        slots = location.all_slots() if decision.everything else decision.slots
+        slots = frozenset(location.all_slots()) if decision.everything else decision.slots
         result = BatchResult()
         for part in in_halves(
             [sorted(self.failing.keys() & set(slots)), sorted(set(slots) - self.failing.keys())],
@@ -153,11 +165,11 @@ class ContinuousIngest:
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
         self._retry_failed(result)
-        self._ask_again((result.slots.keys() - done - self.failing.keys()) | result.unqueued)
+        again = (result.slots.keys() - done - self.failing.keys()) | result.unqueued
         if topic and topic_epoch(queue, location.name) != topic:
-            self._ask_again(
-                slots
-            )  # some entries may be gone with the topic: the next batch compares everything
+            again |= slots  # some entries may be gone with the topic: the next batch compares everything
+        self.unfinished = frozenset(again)
+        self._ask_again(again)
         return result
 
     def _taken(
@@ -166,21 +178,22 @@ class ContinuousIngest:
         ingest = spark_ingest(
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
         )
-        return ingest.run(
-            slots,
-            batch=batch,
-            signals={slot: etag for slot, etag in signals.items() if etag},
-            listing=decision.listing,
-            only_found=decision.everything,
-            seen_ms=self.clock.wall_ms(),
-            last_attempt=[
-                slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)
-            ],
-        )
-
-    def ask_again_for_rescans(self) -> None:
-        """Have the next micro-batch take up what an earlier process left. 1 request, and as `follow.ask_again`."""
-        self._ask_again(self._backlog.read().slots)
+        last = [slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)]
+        try:
+            return ingest.run(
+                slots,
+                batch=batch,
+                signals={slot: etag for slot, etag in signals.items() if etag},
+                listing=decision.listing,
+                only_found=decision.everything,
+                seen_ms=self.clock.wall_ms(),
+                last_attempt=last,
+            )
+        except (NotFoundError, UsageError) as error:
+            name = self.source.location.name
+            if decision.topic and topic_epoch(self.source.location.queue(), name) != decision.topic:
+                raise UnavailableError(f"topic {name!r} is another one since: {error}") from error
+            raise
 
     @property
     def _backlog(self) -> RescanBacklog:
@@ -250,10 +263,11 @@ class _Following:
         seen = None if self._sweep else read_seen(location)
         if seen is None:
             self._waiting = dict.fromkeys(location.all_slots())
+        backlog = RescanBacklog(location.records(), clock=ingest.clock)
         if self._sweep:
-            RescanBacklog(location.records(), clock=ingest.clock).add(location.all_slots())
+            backlog.add(location.all_slots())
+        self._waiting |= dict.fromkeys(backlog.read().slots)  # what an earlier process has left
         self._table = seen.table if seen else ""
-        ingest.ask_again_for_rescans()
         return Watcher(
             platform,
             prefix=location.keyspace_prefix,

@@ -106,9 +106,7 @@ def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
 def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> Figure:
     total = 2_000 if small else MILLION
     with simulated_listing(total, 0) as listing:
-        source = followed(
-            with_settings(million(server, listing, total), bucket=named(server.config(BUCKET)))
-        )
+        source = followed(with_settings(million(server, listing, total), bucket=named(server.config(BUCKET))))
         keys = [listed_key(n * (total // 10) + 1) for n in range(REPEATS + 2)]
         ours = _cost(spark, source, keys)
         return _against_listing(total, ours, listing, source, keys[0], label=", state and listing simulated")

@@ -90,11 +90,8 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     assert not watcher.poll().changed
     waiting.pop()()
     assert [*watcher.poll().changed] == [bad]
-    reborn = ContinuousIngest(spark=lake.spark, source=lake.source)
-    reborn.ask_again_for_rescans()
-    assert [*watcher.poll().changed] == [bad]
     lake.store.put(key, commit.body)
-    reborn.take({bad: None}, batch="b2")
+    ContinuousIngest(spark=lake.spark, source=lake.source).run(Event(), every_seconds=None)
     lake.check()
     assert not RescanBacklog(lake.source.location.records()).read().slots
 
@@ -144,6 +141,8 @@ class Site:
     """Slots of each plan."""
     fails: list[Exception] = field(default_factory=list)
     """What the next batches raise."""
+    before_plan: list[Callable[[], object]] = field(default_factory=list)
+    """What happens right before the next plans."""
     poisoned: bool = False
     said: list[str] = field(default_factory=list)
 
@@ -196,6 +195,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
     class Jobs(LocalJobs):
         def plan(self, slots: Iterable[Slot], **arguments: Any) -> Plan:
             site.planned.append({*slots})
+            if site.before_plan:
+                site.before_plan.pop()()
             if site.poisoned and POISON in site.planned[-1]:
                 raise CorruptError("a run that has to do with it ends")
             return super().plan(site.planned[-1], **arguments)
@@ -304,3 +305,39 @@ def test_it_ends_once_spark_does_not_work(site: Site) -> None:
     assert [*RescanBacklog(site.source.location.records()).read().slots] == [POISON], (
         "so the next one asks again"
     )
+
+
+def test_a_process_takes_up_what_another_has_left(site: Site) -> None:
+    """Its rescan backlog, without a signal."""
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    site.ingest().run(Event(), every_seconds=None)
+    site.planned.clear()
+    RescanBacklog(site.source.location.records()).add([Slot(3)])
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.planned == [{Slot(3)}]
+
+
+def test_once_ends_when_all_is_taken_in(site: Site) -> None:
+    """A change that its writer did not queue is found by a second batch, which lists."""
+    queue = site.source.location.queue()
+    queue.topics.create("orders", TopicSettings(slots=20, shards=1))
+    site.ingest().run(Event(), every_seconds=None)
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.committed() == {slot_of("raw/1", 20)}
+
+
+def test_a_topic_that_is_deleted_meanwhile(site: Site) -> None:
+    """Its entries cannot be followed any more: the next batch lists."""
+    queue = site.source.location.queue()
+    queue.topics.create("orders", TopicSettings(slots=20, shards=1))
+    site.ingest().run(Event(), every_seconds=None)
+    QueuedPublisher(
+        Publisher(site.store, prefix=site.source.location.keyspace_prefix, slots=20, queued=True),
+        queue,
+        bucket=site.source.input.bucket.bucket,
+    ).put("raw/1", b'{"a":1}\n')
+    site.before_plan = [lambda: queue.topics.delete("orders")]
+    site.ingest().run(Rests(3), every_seconds=0.1)
+    assert any("is another one since" in text for text in site.said)
+    assert site.committed() == {slot_of("raw/1", 20)}

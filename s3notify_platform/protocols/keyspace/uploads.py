@@ -6,8 +6,8 @@ an object is aborted; one whose process was killed is left over. The reconciler 
 else let a lifecycle rule of the bucket (`AbortIncompleteMultipartUpload`) do so.
 
 Limits. A precondition holds if the store honours it where an upload is completed: some do so for a PUT only, and
-`s3notify doctor` says so (`upload_if_absent`). Parts have different sizes if the size is not known; a store that wants them equal
-needs the `size`. A stream that hangs is waited for.
+`s3notify doctor` says so (`upload_if_absent`). Parts have different sizes if the size is not known; a store that wants
+them equal needs the `size`. A stream that hangs is waited for.
 """
 
 import os

@@ -11,6 +11,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation
@@ -56,16 +57,22 @@ def test_forget(place) -> None:
     def forget(slots, *more):
         return run("forget", "orders", "--slots", slots, *more)
 
+    store = S3ObjectStore(source.location.platform)
+    watcher = Watcher(store, prefix=source.location.keyspace_prefix)
+    watcher.poll()
     answer = forget("3,20-22")
     assert answer.exit_code == 0, answer.output
+    assert [*watcher.poll().changed] == [3], "so that whoever polls begins a batch"
     assert "forgot 3 slots: 3,20,21" in answer.output
     assert source.open_table().heads.keys() == {7, 30}
     assert "nothing to forget" in forget("3").output
+    assert not watcher.poll().changed
     assert "forgot 1 slots: 7" in forget("all", "--platform-prefix", "_s3notify/orders/").output
     assert source.open_table().heads.keys() == {30}
     was = source.open_table().id
     S3ObjectStore(source.location.platform).delete(source.location.layout.commit(Slot(30), 1))
     assert "forgot the table; the next run makes another" in forget("all").output
+    assert watcher.poll().changed
     now = source.open_table(expected=was)
     assert (now.id == was, now.heads) == (False, {})
     for wrong in ("x", "1-", "1000", "", "20-3"):
