@@ -404,10 +404,8 @@ class NotificationQueue:
         """Facts of a topic. One scan of its segments, 2 requests a shard and more, and `dead_count`."""
         found = self._known.current(topic)
         shards = range(found.settings.shards)
-        entries = [
-            [entry for segment in self.shards.scan(found, shard) for entry in segment.entries]
-            for shard in shards
-        ]
+        segments = (self.shards.scan(found, shard) for shard in shards)
+        entries = [[entry for segment in scan for entry in segment.entries] for scan in segments]
         totals: Counter[str] = Counter()
         for record in self.records.scan(counts_partition(topic), prefix=f"{found.epoch}."):
             totals[record.key.rpartition(".")[2]] += int(record.value)
