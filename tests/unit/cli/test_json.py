@@ -34,7 +34,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 """Each with its arguments."""
 
 OTHERS = {
-    "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
+    "archive", "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
     "signal", "vacuum", "units", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "table confirm", "table forget",
     "table migrate", "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
