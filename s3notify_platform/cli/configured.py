@@ -115,7 +115,7 @@ def tables_region(region: str) -> str:
 
 @contextmanager
 def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
-    """That of DAGSTER_HOME; None, and no import of Dagster, if it is not set. `UsageError` if it is no folder."""
+    """That of DAGSTER_HOME; None, without an import of Dagster, if there is none yet. `UsageError`: it is no folder."""
     if not (home := os.environ.get("DAGSTER_HOME")):
         yield None
         return
@@ -123,6 +123,9 @@ def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
         raise UsageError(
             f"DAGSTER_HOME={home!r} is no folder here: name the one of your Dagster, or unset it"
         )
+    if not (folder / "dagster.yaml").exists() and not (folder / "schedules" / "schedules.db").exists():
+        yield None  # Dagster has not run there yet, and two that make its storage at once would spoil it
+        return
     import dagster as dg
 
     os.environ["DAGSTER_HOME"] = str(folder)  # which Dagster takes only as an absolute path

@@ -9,9 +9,11 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from dagster import DagsterInstance
 from dagster_aws.s3 import S3Resource
 
 from s3notify_platform.cli import main
+from s3notify_platform.cli.configured import dagster_instance
 from s3notify_platform.errors import UsageError
 from s3notify_platform.orchestration.io_manager import SOURCE, SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables
@@ -263,3 +265,19 @@ def test_tables_are_where_the_runs_look(
     )
     assert io.source.location.records_table is not None
     assert io.source.location.records_table.region == region
+
+
+def test_a_home_where_dagster_has_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its storage is not made beside whoever starts Dagster there: made by two at once, it cannot be opened again."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    with dagster_instance() as found:
+        assert found is None
+    assert not [*home.iterdir()]
+    with DagsterInstance.get():
+        pass
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", "home")
+    with dagster_instance() as found:
+        assert found is not None
