@@ -67,6 +67,12 @@ def test_rescans_are_so_many_seconds_apart() -> None:
     assert decided(listed_ms=NOW_MS, list_seconds=10).wait_seconds == 0
 
 
+def test_a_clock_that_was_set_back_stops_no_rescan() -> None:
+    """The last one seems to be of the future: no more than the usual time is waited."""
+    decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
+    assert decision.wait_seconds == 10
+
+
 @pytest.mark.parametrize(
     ("how", "topic", "waiting", "noted"),
     [
