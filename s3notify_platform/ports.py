@@ -66,7 +66,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """The precondition did not hold; nothing was applied."""
+    """The precondition did not hold; nothing was applied.
+
+    `found`: the record that is there instead, from a store whose refusal contains it; else None, also if none is there.
+    """
+
+    found: "Record | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from s3notify_platform.orchestration.setting_fields import described
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.table.known import KNOWN
 
-RECONCILE_SECONDS = 15
+RECONCILE_SECONDS = 30
 OBSERVE_SECONDS = 60
 """Between two looks at the queue, which cost more than a pass of the reconciler."""
 

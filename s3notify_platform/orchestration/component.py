@@ -227,7 +227,8 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
             target=dg.AssetSelection.assets(summary, *views),
-            minimum_interval_seconds=self.interval_seconds,
+            # Readers of a view wait for it. Of a summary nobody does, and each evaluation costs as much as a poll.
+            minimum_interval_seconds=self.interval_seconds if views else max(self.interval_seconds, 30),
             default_status=assets.sensor_status,
             run_tags={**assets.run_tags},
         )

@@ -172,7 +172,7 @@ class Updates:
         self._contended = contended
 
     def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
-        """Create the record if there is none. 1 request; 1 read more on a conflict.
+        """Create the record if there is none. 1 request; 1 read more on a conflict that does not say what is there.
 
         `once`: do not resend in doubt, so that a record which was created and removed since stays removed;
         `UnknownOutcomeError` if it is not there.
@@ -269,6 +269,6 @@ class Updates:
         if isinstance(outcome, Written):
             return Stored(version=Version(outcome.etag or ""))
         if isinstance(outcome, Conflict):
-            found = answered(lambda: self._records.read(partition, key), self._clock, self._attempts)
+            found = outcome.found or answered(lambda: self._records.read(partition, key), self._clock, self._attempts)
             return Changed(record=found, in_doubt=False)
         return outcome

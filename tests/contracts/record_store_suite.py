@@ -50,6 +50,20 @@ class RecordStoreSuite:
         assert records.replace("p", "none", b"late", expected=first) == Conflict()
         assert records.read("p", "a").value == b"same"
 
+    def test_a_conflict_tells_the_truth(self, records):
+        """If the refusal says what is there, it is that; of what is not there it says nothing."""
+        first = records.create("p", "a", b"1").etag
+        records.replace("p", "a", b"2", expected=first)
+        there = records.read("p", "a")
+        for refused in (
+            records.create("p", "a", b"3"),
+            records.replace("p", "a", b"3", expected=first),
+            records.remove("p", "a", expected=first),
+        ):
+            assert refused == Conflict()
+            assert refused.found in (None, there)
+        assert records.remove("p", "none", expected=first).found is None
+
     def test_written_etag_is_the_version(self, records):
         """What a write returns may be expected by the next."""
         first = records.create("p", "a", b"1").etag

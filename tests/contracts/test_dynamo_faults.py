@@ -75,6 +75,15 @@ def test_a_write_in_doubt_is_sent_once(table, proxy, fault):
     assert (table.get(KEY) is not None) == (fault == "lose_response")
 
 
+def test_a_refusal_says_what_is_there(records, proxy):
+    """No read follows it."""
+    records.create("p", "a", b"1")
+    there, sent = records.read("p", "a"), len(proxy.requests)
+    outcome = Updates(records, HurriedClock()).create("p", "a", b"2")
+    assert outcome == Changed(record=there, in_doubt=False)
+    assert proxy.requests[sent:] == ["PutItem"]
+
+
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503", "throttle"])
 def test_reads_are_sent_again(table, proxy, fault):
     """Four failures of anything, then it works; a fifth is too many, and names table and endpoint."""

@@ -29,7 +29,15 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent, port_outcome
+from s3notify_platform.stores.dynamodb.table import (
+    Applied,
+    DynamoTable,
+    Item,
+    Outcome,
+    Refused,
+    absent,
+    port_outcome,
+)
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema
 
 if TYPE_CHECKING:
@@ -75,7 +83,7 @@ class DynamoRecordStore:
         return self._put(self._key(partition, key), value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        return port_outcome(
+        return _outcome(
             self._table.write("delete_item", Key=self._key(partition, key), **_condition(expected)), None
         )
 
@@ -157,7 +165,7 @@ class DynamoRecordStore:
         # Each attempt has its own token: one that is applied after a removal restores no earlier version.
         token = unique_name(self._clock)
         item = {**place, "value": {"B": value}, "version": {"S": token}}
-        return port_outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
+        return _outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
 
     def _partition(self, partition: str) -> str:
         if not partition:
@@ -188,6 +196,12 @@ def _condition(expected: Version | None) -> dict[str, Any]:
         "ExpressionAttributeNames": {"#version": "version"},
         "ExpressionAttributeValues": {":expected": {"S": expected}},
     }
+
+
+def _outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
+    if isinstance(outcome, Refused) and outcome.found:
+        return Conflict(found=_record(outcome.found))
+    return port_outcome(outcome, etag)
 
 
 def _record(item: Item) -> Record:

@@ -6,7 +6,7 @@ unquoted, as Ceph RGW requires.
 """
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.ports import (
     Absent,
@@ -31,6 +31,11 @@ from s3notify_platform.stores.sdk import count_request
 if TYPE_CHECKING:
     from obstore import PutMode
     from obstore.store import S3Store
+
+
+_NO_KEY: Final = "<Code>NoSuchKey</Code>"
+_NO_BUCKET: Final = "NoSuchBucket"
+"""In an answer of 404, which obstore has in its error's text; where it has not, `S3ObjectStore` asks again."""
 
 
 class FastObjectStore(DelegatingStore):
@@ -64,8 +69,11 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = obstore.get(self._fast, key)
                 meta, body = meta_of(key, found), bytes(found.bytes())
+            except FileNotFoundError as error:
+                if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
+                    return None
             except (BaseError, OSError):
-                pass  # also if there is none: obstore does not say whether the key or the bucket is missing
+                pass
             else:
                 return StoredObject(meta=meta, body=body)
         return self.store.get(key, if_match=if_match, if_none_match=if_none_match)

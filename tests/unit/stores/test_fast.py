@@ -89,6 +89,18 @@ def test_what_no_retry_corrects_is_distinguished(ministack, precondition):
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("key", ["none", "<Code>NoSuchKey</Code>"])
+def test_one_request_tells_that_there_is_no_such_key(ministack, key):
+    """In a bucket that is there: without it, also a key that looks like the answer raises."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
+        assert FastObjectStore(config).get(key) is None
+        assert len(proxy.requests) == 1
+        with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
+            FastObjectStore(replace(config, bucket="no-such-bucket")).get(key)
+
+
+@pytest.mark.server
 @pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
 def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
     """Its ETag goes out unquoted, and a failure is neither repeated nor called a refusal."""
