@@ -23,6 +23,7 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.services import build_service
 from s3notify_platform.orchestration.setting_fields import described
 from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.orchestration.ticks import tick_of
 from s3notify_platform.table.known import KNOWN
 
 RECONCILE_SECONDS = 30
@@ -91,10 +92,14 @@ def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
         "reservations, and signals their changes.",
         minimum_interval_seconds=RECONCILE_SECONDS,
         default_status=assets.sensor_status,
-        required_resource_keys={assets.io_key},
     )
     def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        io = assets.io_of(context)
+        with tick_of(context, assets) as (io, instance):
+            return look(context, io, instance)
+
+    def look(
+        context: dg.SensorEvaluationContext, io: SlotIOManager, instance: dg.DagsterInstance
+    ) -> dg.SensorResult:
         source, place = io.source, io.source.location
         reconciler = shared_reconciler(
             source.input.bucket,
@@ -115,7 +120,7 @@ def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
         before = _Observed.loads(context.cursor)
         if SYSTEM_CLOCK.wall_ms() - before.observed_ms < OBSERVE_SECONDS * 1000:
             return dg.SensorResult(skip_reason=note, cursor=context.cursor)
-        events, after = before.look(io, context.instance, assets.fresh_seconds)
+        events, after = before.look(io, instance, assets.fresh_seconds)
         return dg.SensorResult(skip_reason=note, asset_events=events, cursor=after.dumps())
 
     return reconcile

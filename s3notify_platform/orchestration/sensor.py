@@ -19,10 +19,11 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, BatchSettings, SensorState
 from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
-from s3notify_platform.orchestration.io_manager import FAILURE_TAG
+from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.resources import beats_of
 from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.orchestration.ticks import tick_of
 
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
 STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
@@ -89,10 +90,14 @@ def build_sensor(
         jobs=[job, checks],
         minimum_interval_seconds=assets.interval_seconds,
         default_status=assets.sensor_status,
-        required_resource_keys={assets.io_key},
     )
     def poll_keyspace(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        io = assets.io_of(context)
+        with tick_of(context, assets) as (io, instance):
+            return poll(context, io, instance)
+
+    def poll(
+        context: dg.SensorEvaluationContext, io: SlotIOManager, instance: dg.DagsterInstance
+    ) -> dg.SensorResult:
         records = io.clients.records
 
         def runs_of(batch: str) -> Sequence[RunView]:
@@ -104,7 +109,7 @@ def build_sensor(
                     beats=beats_of(records, run.run_id) if run.status in STARTED else None,
                     failure=run.tags.get(FAILURE_TAG, ""),
                 )
-                for run in context.instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}))
+                for run in instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}))
             ]
 
         planner = BatchPlanner(
@@ -125,15 +130,15 @@ def build_sensor(
         def look(state: SensorState) -> Tick:
             tick = planner.tick(state)
             for run_id in tick.silent_runs:
-                if (run := context.instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
-                    context.instance.report_run_failed(
+                if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
+                    instance.report_run_failed(
                         run, message="the run's heartbeat stopped; its slots are requested again"
                     )
             for warning in tick.warnings:
                 context.log.warning(warning)
             return tick
 
-        threads = context.instance.get_sensor_settings().get("use_threads")
+        threads = instance.get_sensor_settings().get("use_threads")
         poll_seconds = assets.poll_seconds if watches and threads else 0.0
         before = SensorState.loads(context.cursor)
         tick = watch(look, before, poll_seconds=poll_seconds)

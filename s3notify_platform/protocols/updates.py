@@ -269,6 +269,8 @@ class Updates:
         if isinstance(outcome, Written):
             return Stored(version=Version(outcome.etag or ""))
         if isinstance(outcome, Conflict):
-            found = outcome.found or answered(lambda: self._records.read(partition, key), self._clock, self._attempts)
+            found = outcome.found or answered(
+                lambda: self._records.read(partition, key), self._clock, self._attempts
+            )
             return Changed(record=found, in_doubt=False)
         return outcome

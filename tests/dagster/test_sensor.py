@@ -38,6 +38,42 @@ def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -
     assert site.state.enumerated
 
 
+def test_ticks_in_a_code_server_share_one_instance(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening one takes longer than a poll. The sensor works on the resources of the definitions."""
+    opened: list[object] = []
+    from_ref = dg.DagsterInstance.from_ref
+
+    def counted(reference: object) -> dg.DagsterInstance:
+        opened.append(reference)
+        return from_ref(reference)  # type: ignore[arg-type]
+
+    site.write_silently(3)
+    repository = site.defs.get_repository_def()
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        monkeypatch.setattr(dg.DagsterInstance, "from_ref", counted)
+        cursor = None
+        for _ in range(2):
+            sensor = repository.get_sensor_def("orders_sensor")
+            with dg.SensorEvaluationContext(
+                instance.get_ref(),
+                last_tick_completion_time=None,
+                last_run_key=None,
+                cursor=cursor,
+                log_key=None,
+                repository_name=repository.name,
+                repository_def=repository,
+                sensor_name=sensor.name,
+                resources={},
+            ) as context:
+                found = sensor.evaluate_tick(context)
+            cursor = found.cursor
+        (request,) = found.run_requests or []
+        assert request.run_config["ops"]["orders_slots"]["config"]["everything"]
+    assert len(opened) == 1
+
+
 def test_checks_run_once_after_the_first_batch(site: Site) -> None:
     """Not first when the sweep is due; a tick that is repeated requests the same run."""
     site.write(3)

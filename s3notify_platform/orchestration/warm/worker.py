@@ -32,6 +32,7 @@ from s3notify_platform.orchestration.dagster_internals import (
 )
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import SlotSpark, spark_digest
+from s3notify_platform.orchestration.ticks import with_requirements
 from s3notify_platform.orchestration.warm.handover import Message, decoded, encoded
 from s3notify_platform.spark.warm import fresh_session, interrupt_jobs, warm_up
 
@@ -171,10 +172,7 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
     """The session of the sources with this configuration, ready for a run."""
     job = repository.get_definition().get_job(start["job"])
     names = [name for name in job.resource_defs if name.endswith("_slots")]
-    needed = set(names)  # and what their resources take, of the user's own
-    while more := {key for name in needed for key in job.resource_defs[name].required_resource_keys} - needed:
-        needed |= more
-    wanted = {name: job.resource_defs[name] for name in needed}
+    wanted = with_requirements(job.resource_defs, names)
     with dg.build_resources(wanted, instance=instance) as resources:
         found = (getattr(resources, name) for name in names)
         spark = next(
