@@ -125,13 +125,12 @@ def _option(name: str, field: "FieldInfo") -> Option:
     flag = str(extra.get("option", f"--{name.replace('_', '-')}"))
     several = get_origin(field.annotation) is list
     kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType] or [field.annotation]
-    bounds = {
-        end: getattr(limit, at)
-        for limit in field.metadata
-        for end, at in _BOUNDS.items()
-        if hasattr(limit, at)
-    }
-    ranges = {int: click.IntRange, float: click.FloatRange}
+    bounds: dict[str, Any] = {}
+    for limit in field.metadata:
+        for at, (end, is_open) in _BOUNDS.items():
+            if hasattr(limit, at):
+                bounds |= {end: getattr(limit, at), f"{end}_open": is_open}
+    ranges = {int: click.IntRange, float: click.FloatRange} if bounds else {}
     default = None if field.is_required() else field.default
     return click.option(
         flag,
@@ -147,4 +146,5 @@ def _option(name: str, field: "FieldInfo") -> Option:
     )
 
 
-_BOUNDS = {"min": "ge", "max": "le"}
+_BOUNDS = {"ge": ("min", False), "gt": ("min", True), "le": ("max", False), "lt": ("max", True)}
+"""Of a setting: the end of an option's range, and whether it is left out."""

@@ -264,7 +264,10 @@ class Recovered:
 
 
 class Parser(Protocol):
-    """One format's way from records to columns. All but `recover` raise what pyarrow raises, or `UnicodeError`."""
+    """One format's way from records to columns.
+
+    Of records that do not fit, all methods but `recover` raise `pa.ArrowException` or `UnicodeError`, nothing else.
+    """
 
     target: Target
 
@@ -281,7 +284,7 @@ class Parser(Protocol):
         ...
 
     def recover(self, records: Records) -> Recovered:
-        """Value by value. Never raises for bad data."""
+        """Value by value. Never raises for bad data: records that it does not recover are converted one by one."""
         ...
 
     def infer(self, records: Records) -> pa.Schema:

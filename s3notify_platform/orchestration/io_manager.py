@@ -1,12 +1,12 @@
 """The IO manager of a source: commits slots conditionally, reports them, acknowledges the batch, loads slots back.
 
-Dagster stores nothing of ours by value. `SlotIOManager.commit` is where exactly-once is decided: it takes the rounds
-that a run has staged, and shows from top to bottom what happens to each. A DataFrame that an asset of a user returns
-is one round of the same (`handle_output`). What an asset asks for is loaded from exactly the committed files, as one
-DataFrame.
+Dagster stores nothing of ours by value. `SlotIOManager.commit` takes the rounds that a run has staged; its lines are
+the order that makes it exactly-once; the one write that decides is in `table.commit`. A DataFrame that an asset of a
+user returns is one round of the same (`handle_output`). What an asset asks for is loaded from exactly the committed
+files, as one DataFrame.
 
-The ingest step calls `commit` and yields no Output: what `handle_output` yields is stored only after it ends, and an
-Output marks the whole range of partitions of its run, those that failed as well.
+The ingest step calls `commit` and yields no Output. Dagster stores what `handle_output` yields only when it has ended,
+and an Output would mark all partitions of its run as made, also those that failed.
 """
 
 import json

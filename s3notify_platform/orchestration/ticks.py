@@ -24,7 +24,9 @@ def with_requirements(
 ) -> dict[str, dg.ResourceDefinition]:
     """The resources of these keys, and all that they take, of the user's own."""
     needed = {*keys}
-    while more := {key for name in needed for key in resources[name].required_resource_keys} - needed:
+    while (
+        more := {k for name in needed for k in resources[name].get_required_resource_keys(resources)} - needed
+    ):
         needed |= more
     return {name: resources[name] for name in needed}
 

@@ -139,7 +139,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The record was not, or is no longer, the version expected. `record` was read after that.
+    """The record was not, or is no longer, the version expected. `record` is from then or later.
 
     `in_doubt`: an attempt of this call may have been applied, and its value replaced or removed since.
     """

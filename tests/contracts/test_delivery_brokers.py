@@ -92,6 +92,7 @@ def test_every_event_arrives_once(broker: Broker, queue: NotificationQueue) -> N
 def test_a_broker_that_is_killed_loses_nothing(broker: Broker, queue: NotificationQueue) -> None:
     """Three times, while messages are sent; what was acknowledged is there, and nothing is a dead letter."""
     create(queue, "kills", broker.make("kills"), timeout_seconds=5.0)
+    broker.restart()
     keys = set()
     with delivering(queue) as reports:
         for turn in range(3):

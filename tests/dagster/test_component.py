@@ -17,6 +17,7 @@ from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.resources import SlotSpark
+from s3notify_platform.orchestration.ticks import with_requirements
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
 from tests.support.site import Site
 
@@ -131,6 +132,27 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         (step,) = found.resolve_job_def(f"orders_{name}").nodes
         assert step.definition.pools == {"spark"}
         assert step.tags["cost"] == "high"
+
+
+class _Place(dg.ConfigurableResource):
+    port: int = 3
+
+
+class _OwnS3(S3Resource):
+    place: _Place
+
+
+def test_ticks_work_with_what_a_resource_takes() -> None:
+    """Also if it is configured at launch, which its own fields do not show."""
+    place = _Place.configure_at_launch()
+    lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")
+    attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/", "resources": {"s3": "lake"}}
+    own = dg.Definitions(resources={"lake": lake, "place": place, "other": S3Resource()})
+    repository = dg.Definitions.merge(S3NotifyComponent(**attributes).definitions(), own).get_repository_def()
+    needed = with_requirements(repository.get_top_level_resources(), ["orders_slots"])
+    assert {*needed} == {"orders_slots", "lake", "place"}
+    with dg.build_resources(needed) as resources:
+        assert resources.orders_slots.source.input.bucket.endpoint_url == "http://127.0.0.1:3"
 
 
 def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:

@@ -37,6 +37,8 @@ class ToyInletSettings(PullInletSettings):
     """Take in what the toy service reports."""
 
     queue_name: str = Field(description="Name of the toy's queue.")
+    pause_seconds: float = Field(default=1.0, gt=0, lt=60, description="Between two messages.")
+    tries: int = Field(default=3, description="Of each message.")
 
     queues: ClassVar[dict[str, ToyQueue]] = {}
 

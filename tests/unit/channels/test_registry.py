@@ -78,8 +78,13 @@ def test_it_has_a_command(toy, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "no source is signalled" in result.stderr
     assert [inlet.name for inlet in ran] == ["toy"]
-    result = CliRunner().invoke(main, [*options, "--visibility-seconds", "2"])
-    assert result.exit_code == 2
+    for refused in (["--visibility-seconds", "2"], ["--pause-seconds", "0"], ["--pause-seconds", "60"]):
+        result = CliRunner().invoke(main, [*options, *refused])
+        assert result.exit_code == 2
+        assert f"Invalid value for '{refused[0]}'" in result.stderr
+    helped = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
+    assert "0<x<60" in " ".join(helped.split())
+    assert "None" not in helped
     assert CliRunner().invoke(main, ["toy", "--help"]).exit_code == 2
 
 
