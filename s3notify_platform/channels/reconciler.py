@@ -15,8 +15,8 @@ Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan 
 for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket
 that is about 22 requests a pass: 0.13 million a day by a pass every 15 s, half of that in Dagster, every 30 s. Waiting
 entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB of memory. A signal is 1 PUT
-for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the topics, and a push in each newer
-topic that takes its key.
+for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the topics, and a push in each
+newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
