@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from s3notify_platform.explain.timeline import timeline
+from s3notify_platform.explain.timeline import cut, duration, timeline
 from s3notify_platform.ingest.batches import Failing
 from s3notify_platform.ingest.follow import How
 
@@ -33,7 +33,6 @@ Kind = Literal[
     "dead", "rescan", "signalled", "unseen", "unknown", "kept", "not_chosen",
 ]  # fmt: skip
 
-REASON_SHOWN: Final = 300
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """An entry's states as shown. Its "committed" is shown as "queued", since people would think of the table."""
 
@@ -153,6 +152,8 @@ class SensorView:
     """Epoch of the topic for which the whole source has been compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None
+    reported: tuple[tuple[int, int], ...] = ()
+    """The slot's last generations in Dagster's event log, and when each was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,7 @@ class Answer:
         """JSON-ready: `verdict` and `text`, then the facts by their names here."""
         facts = asdict(self)
         facts.pop("sensor")
+        facts["reported_ms"] = self.reported_ms
         facts["failing"] = asdict(self.sensor.failing) if self.sensor and self.sensor.failing else None
         return {"verdict": self.verdict.kind, "text": self.verdict.text, **facts}
 
@@ -242,13 +244,22 @@ class Answer:
         """The entries and dead letters of the key in the source's own topic."""
         return tuple(notice for topic in self.topics if topic.own for notice in topic.notices)
 
+    @property
+    def reported_ms(self) -> int | None:
+        """When Dagster had the version that is committed, or a later one; None: not known without its event log."""
+        if self.committed is None or self.sensor is None:
+            return None
+        generation, reported = self.committed.generation, self.sensor.reported
+        known = any(n <= generation for n, _ in reported)
+        return min((at for n, at in reported if known and n >= generation), default=None)
+
     def is_current(self, held: CommittedVersion) -> bool:
         """Whether the committed version is the object's current one."""
         return self.object is not None and self.object.etag == held.etag
 
     def ago(self, then_ms: int) -> str:
         """The time between then and the question, as text."""
-        return _duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
+        return duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
@@ -256,7 +267,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     again = "; a retry is requested: the slot's next batch reads it" if held.pending else ""
     if held.reason:
         read = f"; {held.rows} records of it are committed" if held.rows else ""
-        text = f"quarantined because it could not be read: {_cut(held.reason)}{read}{again}"
+        text = f"quarantined because it could not be read: {cut(held.reason)}{read}{again}"
         return Verdict("quarantined", text)
     if not held.reach_end:
         text = f"read in part: {held.rows} records are committed in {when}; the slot's next batch continues"
@@ -264,7 +275,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     if not held.rejects:
         return Verdict("committed", f"committed in {when}: {held.rows} records")
     first = found.rejections[0] if found.rejections else None
-    why = f", first at offset {first.offset}: {_cut(first.reason)}" if first else ""
+    why = f", first at offset {first.offset}: {cut(first.reason)}" if first else ""
     others = f"; the others are committed in {when}" if held.rows else ""
     records = held.rows + held.rejects
     return Verdict("rejected", f"rejected: {held.rejects} of {records} records{why}{others}{again}")
@@ -279,10 +290,10 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
     compared = found.rescans or found.next_batch == "everything"
     failing = found.sensor.failing if found.sensor is not None else None
     if failing is not None and (ready or (compared and not entries)):
-        again = f"requested again in {_duration(failing.not_before_ms - found.asked_ms)}"
+        again = f"requested again in {duration(failing.not_before_ms - found.asked_ms)}"
         if failing.parked:
             again = f"parked, {again} or as soon as the slot changes"
-        text = f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
+        text = f"failing: {failing.attempts} attempts, {again}: {cut(failing.reason)}"
         return Verdict("failing", text)
     since = found.ago(min((notice.since_ms for notice in ready or entries if notice.since_ms), default=0))
     if ready:
@@ -295,7 +306,7 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
         )
         return Verdict("writing", text)
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
-        why = _cut(dead[0].reason or dead[0].last_error)
+        why = cut(dead[0].reason or dead[0].last_error)
         return Verdict("dead", f"dead letter of topic {found.source!r}: {why}")
     if found.rescans:
         text = f"waits for a rescan: the next batch that lists compares slot {found.slot}"
@@ -342,11 +353,13 @@ def _events(found: Answer) -> Iterator[tuple[int, str]]:
         yield batch.opened_ms, f"batch {batch.id} opened"
     if (held := found.committed) is not None and held.committed_ms:
         version = "" if found.is_current(held) else ", an older version"
-        if held.seen_ms:
-            yield held.seen_ms, f"seen: batch {held.batch} opened"
-        if held.planned_ms:
-            yield held.planned_ms, "planned"
-        yield held.committed_ms, f"read and committed, generation {held.generation}{version}"
+        moments = (
+            (held.seen_ms, f"seen: batch {held.batch} opened"),
+            (held.planned_ms, "planned"),
+            (held.committed_ms, f"read and committed, generation {held.generation}{version}"),
+            (found.reported_ms or 0, "reported to Dagster"),
+        )
+        yield from ((at, what) for at, what in moments if at)
     yield found.asked_ms, "now"
 
 
@@ -373,7 +386,7 @@ def _facts(found: Answer) -> Iterator[str]:
     failing = found.sensor.failing if found.sensor else None
     if failing is not None:
         plan = "parked" if failing.parked else "to be retried"
-        yield f"sensor: the slot failed {failing.attempts} times, {plan}: {_cut(failing.reason)}"
+        yield f"sensor: the slot failed {failing.attempts} times, {plan}: {cut(failing.reason)}"
     if found.rescans:
         yield "rescan: the slot waits for one"
     yield from _table_facts(found)
@@ -399,9 +412,9 @@ def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
         if notice.worker:
             words.append(f"taken by {notice.worker}")
         if notice.reason:
-            words.append(f"dead letter because: {_cut(notice.reason)}")
+            words.append(f"dead letter because: {cut(notice.reason)}")
         if notice.last_error:
-            words.append(f"last error: {_cut(notice.last_error)}")
+            words.append(f"last error: {cut(notice.last_error)}")
         yield f"{label}: {', '.join(words)}"
     if not topic.notices:
         yield f"{label}: no entry of this key"
@@ -424,27 +437,14 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
-        yield f"quarantine: could not be read: {_cut(held.reason)}; see s3notify quarantine retry {found.source}"
+        yield f"quarantine: could not be read: {cut(held.reason)}; see s3notify quarantine retry {found.source}"
     for file in held.files:
         yield f"data file: {file}"
     for rejection in found.rejections:
-        yield f"reject at offset {rejection.offset}: {_cut(rejection.reason)}"
+        yield f"reject at offset {rejection.offset}: {cut(rejection.reason)}"
     if held.rejects > len(found.rejections):
         yield f"rejects: {held.rejects - len(found.rejections)} more in the quarantine"
 
 
 def _generation(held: CommittedVersion) -> str:
     return f"generation {held.generation}{'' if held.exact else ' or before'}"
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= REASON_SHOWN else f"{line[:REASON_SHOWN]}…"
-
-
-def _duration(milliseconds: int) -> str:
-    seconds = max(0, milliseconds) / 1000
-    for unit, size, limit in (("s", 1, 120), ("min", 60, 120 * 60), ("h", 3600, 48 * 3600)):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"

@@ -1,8 +1,11 @@
-"""What happened to one object, in time order. Pure."""
+"""What happened to one object, in time order, and how texts and times are shown. Pure."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from operator import itemgetter
+from typing import Final
+
+REASON_SHOWN: Final = 300
 
 
 def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
@@ -17,3 +20,18 @@ def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
         lines.append(f"  {when} {since:>13}  {what if len(what) <= 39 else f'{what[:38]}…'}")
         before = at
     return lines
+
+
+def cut(text: str) -> str:
+    """A reason as one line of bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_SHOWN else f"{line[:REASON_SHOWN]}…"
+
+
+def duration(milliseconds: int) -> str:
+    """A time span in the unit that fits."""
+    seconds = max(0, milliseconds) / 1000
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 120 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"

@@ -15,7 +15,11 @@ from s3notify_platform.explain import BatchView, SensorView, explain
 from s3notify_platform.ingest.batches import EVERYTHING, SensorState
 from s3notify_platform.ingest.retry_choice import RetryRequest
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.orchestration.dagster_internals import InstigatorType, SensorInstigatorData
+from s3notify_platform.orchestration.dagster_internals import (
+    DATA_VERSION_TAG,
+    InstigatorType,
+    SensorInstigatorData,
+)
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
@@ -24,6 +28,9 @@ from s3notify_platform.table.quarantine import Retried
 
 RUNS_MAX: Final = 10
 """How many runs of a batch are named."""
+
+REPORTS_MAX: Final = 20
+"""How many of a slot's materializations are read."""
 
 
 class ExplainKey(dg.Config):
@@ -74,7 +81,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     """What the source's sensor knows about the key's slot; None if it has no cursor yet.
 
     If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
-    and one of the runs for each open batch.
+    one of the slot's last materializations, and one of the runs for each open batch.
     """
     state = sensor_state(instance, source.name)
     if state is None:
@@ -85,6 +92,10 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
         runs = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}), limit=RUNS_MAX)
         return tuple(f"{run.run_id} ({run.status.value})" for run in runs)
 
+    reported = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=dg.AssetKey(source.name), asset_partitions=[str(slot)]),
+        limit=REPORTS_MAX,
+    ).records
     return SensorView(
         seen=state.watch.seen(slot) if slot < state.watch.slots else b"",
         enumerated=state.enumerated,
@@ -94,6 +105,12 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
             if {slot, Slot(EVERYTHING)} & set(batch.slots)
         ),
         failing=state.failing.get(slot) or state.failing.get(EVERYTHING),
+        reported=tuple(
+            (int(generation), int(1000 * record.timestamp))
+            for record in reported
+            if record.asset_materialization is not None
+            and (generation := (record.asset_materialization.tags or {}).get(DATA_VERSION_TAG, "")).isdigit()
+        ),
     )
 
 

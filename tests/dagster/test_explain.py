@@ -82,6 +82,8 @@ def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
     assert "1 records" in text
     assert "data file: _s3notify/orders/table/data/slot=3/" in text
     assert ", seen by the sensor" in text
+    events = [line.split("  ")[-1] for line in text.splitlines() if " s  " in line]
+    assert events[-3:] == ["read and committed, generation 1", "reported to Dagster", "now"]
 
     site.write(3, body=site.line(300))
     assert "an older version is committed, in generation 1" in asked(site, key)[1]

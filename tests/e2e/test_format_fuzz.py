@@ -39,7 +39,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 SUFFIXES = {
     "mixed": (
         ".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.zst", ".jsonl.sz", ".jsonl.snappy", ".csv", ".csv.gz", ".csv.zst",
-        ".parquet",
+        ".parquet", ".avro", ".orc",
     ),
     "logs": (".txt", ".txt.gz", ".txt.bz2", ".txt.sz"),
     "blobs": (".bin",),

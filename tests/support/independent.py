@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,13 +19,16 @@ from decimal import Decimal
 from typing import Any
 
 import boto3
+import fastavro
 import pyarrow as pa
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 BROKEN = re.compile(rb"BROKEN-\d+")
 UNKNOWN_PLACE = -1
-"""In place of an offset that is not looked for: of CSV."""
+"""In place of an offset that is not looked for."""
+_UNPLACED = ("csv", "avro", "orc")
 
 LINEAGE = ("_key", "_etag", "_offset")
 
@@ -116,14 +119,18 @@ def _get(s3: Any, place: Place, key: str) -> tuple[str, bytes]:
 
 def _records(place: Place, key: str, body: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
     """Each record: its offset, its values, and its mark if it is malformed."""
-    fmt = place.format if place.format != "auto" else _suffix(key)
-    if fmt == "parquet":
-        yield from _parquet(place, body)
+    fmt = _format(place, key)
+    if fmt in _FILES:
+        yield from _file_rows(place, fmt, body)
     elif fmt == "binary":
         yield 0, _values({"content": body}), b""
     else:
         text = decompressed(body, key)
         yield from {"jsonl": _jsonl, "csv": _csv, "text": _text}[fmt](place, text)
+
+
+def _format(place: Place, key: str) -> str:
+    return place.format if place.format != "auto" else _suffix(key)
 
 
 def _suffix(key: str) -> str:
@@ -248,16 +255,25 @@ def _text(place: Place, text: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
             yield offset, (), mark[0]
 
 
-def _parquet(place: Place, body: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
+_FILES = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
+
+
+def _file_rows(place: Place, fmt: str, body: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
     if not body:
         return
-    if not body.endswith(b"PAR1"):
-        mark = BROKEN.search(body)
-        assert mark is not None
-        yield 0, (), mark[0]
+    if mark := BROKEN.search(body):
+        assert body.startswith(_FILES[fmt])
+        yield UNKNOWN_PLACE if fmt != "parquet" else 0, (), mark[0]
         return
-    for number, row in enumerate(pq.read_table(pa.BufferReader(body)).cast(place.schema).to_pylist()):
-        yield number, _values(row), b""
+    rows: Iterable[Any]
+    if fmt == "avro":
+        rows = fastavro.reader(io.BytesIO(body))
+    else:
+        source = pa.BufferReader(body)
+        table = pq.read_table(source) if fmt == "parquet" else orc.ORCFile(source).read()
+        rows = table.cast(place.schema).to_pylist()
+    for number, row in enumerate(rows):
+        yield number if fmt == "parquet" else UNKNOWN_PLACE, _values(row), b""
 
 
 def _values(row: dict[str, Any]) -> Hashable:
@@ -285,7 +301,7 @@ def _of_table(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:
         commit = json.loads(_get(s3, place, key)[1])
         for file in commit["files"]:
             for row in _file(s3, place, f"data/slot={slot}/{file['name']}", file):
-                offset = UNKNOWN_PLACE if _is_csv(place, row["_key"]) else row["_offset"]
+                offset = UNKNOWN_PLACE if _format(place, row["_key"]) in _UNPLACED else row["_offset"]
                 values = {name: value for name, value in row.items() if name not in LINEAGE}
                 rows[row["_key"], row["_etag"], offset, _values(values)] += 1
         for file in commit["rejects"]:
@@ -300,7 +316,3 @@ def _file(s3: Any, place: Place, name: str, file: dict[str, Any]) -> list[dict[s
     found = pq.ParquetFile(pa.BufferReader(body)).read().to_pylist()
     assert len(found) == file["rows"], f"{name}: {len(found)} rows, and {file['rows']} in the commit"
     return found
-
-
-def _is_csv(place: Place, key: str) -> bool:
-    return (_suffix(key) if place.format == "auto" else place.format) == "csv"

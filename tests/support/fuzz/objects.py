@@ -16,8 +16,10 @@ from decimal import Decimal
 from typing import Any
 
 import cramjam
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 SCHEMA = pa.schema(
     [
@@ -26,6 +28,23 @@ SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 SCHEMA_DDL = "id bigint, note string, amount decimal(12,2), at timestamp"
+
+MAGIC = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
+"""Formats of whole files, by what they begin with."""
+
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": "string"},
+        {
+            "name": "amount",
+            "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}],
+        },
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    ],
+}
 
 PIECES = ("plain", "ünïcode 🙂", 'say "no"', "a,b", "two\nlines", "", " ", "x" * 60, "1", "{}", "\\n")
 
@@ -62,8 +81,8 @@ class Drawn:
         """A new object under this key, or `earlier` with more behind it."""
         fmt, packing = format_and_packing(key)
         count = self.dice.choice((0, 1, 2, 5, 12, 30, 150, 300))
-        if fmt == "parquet":
-            return self._parquet(count, earlier)
+        if fmt in MAGIC:
+            return self._file(fmt, count, earlier)
         if fmt == "bin":
             return earlier + self.dice.randbytes(count * 40)
         text = self._records(fmt, count, header=not earlier)
@@ -132,16 +151,35 @@ class Drawn:
             return self.dice.choice((b'"' + mark + b'"x,1,2,\n', mark + b",not a number,,\n"))
         return self.dice.choice((b'{"id": 7, "note": "' + mark + b"\n", b'{"id": "' + mark + b'"}\n'))
 
-    def _parquet(self, count: int, earlier: bytes) -> bytes:
+    def _file(self, fmt: str, count: int, earlier: bytes) -> bytes:
+        magic = MAGIC[fmt]
         if not earlier and self.dice.random() < 0.1:
             self.broken += 1
-            return b"PAR1 BROKEN-%d is none" % self.broken
-        table = pa.Table.from_pylist([self._row() for _ in range(count)], schema=SCHEMA)
-        if earlier.endswith(b"PAR1"):
-            table = pa.concat_tables([pq.read_table(pa.BufferReader(earlier)), table])
+            return magic + b" BROKEN-%d is none" % self.broken
+        rows = [self._row() for _ in range(count)]
+        if earlier.startswith(magic) and b"BROKEN-" not in earlier:
+            rows = read_rows(fmt, earlier) + rows
         sink = io.BytesIO()
-        pq.write_table(table, sink, row_group_size=self.dice.choice((7, 40, 1000)))
+        size = self.dice.choice((7, 40, 1000))
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        if fmt == "parquet":
+            pq.write_table(table, sink, row_group_size=size)
+        elif fmt == "orc":
+            orc.write_table(table, sink, stripe_size=1024 * size, batch_size=size)
+        else:
+            fastavro.writer(
+                sink, AVRO_SCHEMA, rows, codec=("null", "deflate")[size % 2], sync_interval=40 * size
+            )
         return sink.getvalue()
+
+
+def read_rows(fmt: str, body: bytes) -> list[dict[str, Any]]:
+    """The rows of a file of one of the formats in `MAGIC`, by their libraries."""
+    if fmt == "avro":
+        return [dict(row) for row in fastavro.reader(io.BytesIO(body)) if isinstance(row, dict)]
+    source = pa.BufferReader(body)
+    table = pq.read_table(source) if fmt == "parquet" else orc.ORCFile(source).read()
+    return table.cast(SCHEMA).to_pylist()
 
 
 def format_and_packing(key: str) -> tuple[str, str]:
