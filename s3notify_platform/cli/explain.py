@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None:
     """Report what happened to the object KEY: signalled, queued, in a batch, committed, rejected, or why not.
 
-    Reads only. If DAGSTER_HOME names the Dagster instance, also failing slots, runs of batches, and when Dagster had it.
+    Reads only. If DAGSTER_HOME names the instance, also failing slots, runs of batches, and when Dagster had it.
 
     Exit code 0 if the table agrees with the bucket: it has the object's current version with all its records, or no
     rows of a deleted object. 1 otherwise, and if no answer could be found.
