@@ -231,6 +231,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 size=len(change.body),
                 precondition=change.precondition,
                 writer=writer,
+                metadata=change.metadata,
             )
             return PendingChange(change=marked, event=event)
         event = Event(

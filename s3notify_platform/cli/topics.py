@@ -45,13 +45,15 @@ def topics() -> None:
     Or to a broker: amqps://…, with the extra `amqp`, and kafkas://…, with `kafka`: a message for each event, which
     leaves the queue once the broker has acknowledged it.
 
-    Of the changes below --prefix it takes all, or those that one of its rules takes, by key and event name:
+    Of the changes below --prefix it takes all, or those that one of its rules takes:
 
     \b
       --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}' --rule '{"regex": "logs/[0-9]{4}/.*"}'
+      --rule '{"metadata": {"team": "sales"}}' --rule '{"tags": {"class": "public"}}'
 
-    Metadata and tags are no filter: an inlet does not have them, and an entry is made before its object. Events are
-    passed on with the name, version id and configuration id that the inlet got, and the topic's --opaque-data.
+    A rule by metadata takes what this package publishes and Ceph posts, one by tags what Ceph posts; neither takes
+    deletions, nor what comes from SQS or MinIO, whose events have none of both. Events are passed on with the name,
+    version id and configuration id that the inlet got, and the topic's --opaque-data.
 
     A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
     letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds

@@ -60,6 +60,19 @@ def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -
     assert {event.size for event in created.values()} == {len(kind) for kind in ODD_KEYS}
 
 
+def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, ceph: Ceph) -> None:
+    """Metadata and tags, for the rules of our topics."""
+    before = len(recorder.posts("rgw"))
+    ceph.client("s3").put_object(
+        Bucket=notified.bucket, Key="described", Body=b"1", Metadata={"team": "sales"}, Tagging="class=public"
+    )
+    recorder.wait_posts(before + 1)
+    (event,) = [event for event in events_of(recorder, before) if event.key == "described"]
+    assert event.metadata is not None
+    assert event.metadata["team"] == "sales"
+    assert event.tags == {"class": "public"}
+
+
 def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
     """RGW's are in the machine's byte order; read as they stand, a later one may look earlier."""
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))

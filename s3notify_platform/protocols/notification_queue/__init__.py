@@ -66,8 +66,8 @@ Limits
 Requests of a segment, on a bucket alone with h shards: reserve 4, commit 1, pull h + 1, claim 2, take out 3, space 2.
 
 Which changes. A topic takes those of its bucket and prefix, or of these what one of its rules takes: by bucket, prefix,
-suffix and regular expression of the key, and event name. A paused topic is not delivered: its owners keep their shards,
-entries stay as they are, and writers go on.
+suffix and regular expression of the key, by event name, and by metadata and tags where they are at hand
+(`topic_settings`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers go on.
 
 Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is by entry. Attempts, errors and dead
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import ETag, Precondition, Record, UploadId, Version
-from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings, takes
 
 _UNWRITTEN = Version("")
 _UNBEGUN = UploadId("")
@@ -81,6 +81,9 @@ class Event:
     """Of the object's version; empty: not known, or none."""
     configuration_id: str = ""
     """Of the notification configuration that reported it."""
+    metadata: Mapping[str, str] | None = field(default=None, compare=False)
+    tags: Mapping[str, str] | None = field(default=None, compare=False)
+    """Of the object, where they are at hand, for the rules of topics; not stored."""
 
     @property
     def event_name(self) -> str:
@@ -100,6 +103,16 @@ class Event:
         Where there are versions, the current one is hidden by a marker.
         """
         return bool(self.version_id) and self.event_name.endswith(":Delete")
+
+
+def takes_event(settings: TopicSettings, bucket: str, event: Event) -> bool:
+    """Whether a topic with these settings takes this very change."""
+    if not settings.rules:
+        return takes(settings, bucket, event.key)
+    told = (event.event_name, event.metadata, event.tags)
+    return takes(settings, bucket, event.key) and any(
+        rule.takes(bucket, event.key) and rule.takes_event(*told) for rule in settings.rules
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,12 +243,17 @@ def decode_topic(record: Record) -> Topic:
     try:
         body = load(record)
         stored = body.pop("settings")
-        rules = (Rule(**rule | {"events": tuple(rule["events"])}) for rule in stored.pop("rules"))
-        settings = TopicSettings(**stored, rules=tuple(rules))
+        rules = tuple(map(_rule, stored.pop("rules")))
+        settings = TopicSettings(**stored, rules=rules)
         quotas = tuple(Quota(generation=number, base=base) for number, base in body.pop("quotas"))
         return Topic(name=record.key, settings=settings, quotas=quotas, version=record.version, **body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"topic {record.key!r} holds {record.value[:80]!r}") from error
+
+
+def _rule(stored: dict[str, Any]) -> Rule:
+    pairs = {name: tuple((key, value) for key, value in stored[name]) for name in ("metadata", "tags")}
+    return Rule(**stored | {"events": tuple(stored["events"])} | pairs)
 
 
 def dump(body: Mapping[str, object]) -> bytes:

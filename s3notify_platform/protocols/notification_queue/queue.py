@@ -20,6 +20,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Upload,
     counts_partition,
     dead_partition,
+    takes_event,
 )
 from s3notify_platform.protocols.notification_queue.facts import (
     TopicStats,
@@ -87,11 +88,7 @@ class NotificationQueue:
         self.shards = Shards(records, clock, parallelism=parallelism)
         self._known = KnownTopics(self.topics, clock)
         self._reservations = Reservations(
-            records,
-            clock,
-            shards=self.shards,
-            topics=self._known,
-            stale_seconds=stale_seconds,
+            records, clock, shards=self.shards, topics=self._known, stale_seconds=stale_seconds
         )
 
     # Which topics there are.
@@ -101,8 +98,8 @@ class NotificationQueue:
         topics: Iterable[Topic], bucket: str, event: Event, *, by_name: bool = True
     ) -> tuple[Topic, ...]:
         """Those that take this change in a bucket; or, not `by_name`, a change of its key by whatever event. Pure."""
-        name = event.event_name if by_name else None
-        return tuple(topic for topic in topics if takes(topic.settings, bucket, event.key, name))
+        found = (t for t in topics if takes(t.settings, bucket, event.key))
+        return tuple(t for t in found if not by_name or takes_event(t.settings, bucket, event))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The topics that take this change, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.

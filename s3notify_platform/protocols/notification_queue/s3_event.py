@@ -7,7 +7,7 @@ Also read: the same inside an SNS notification, and EventBridge's form of it, wh
 Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
 Event names, version ids and configuration ids are passed on as they came; EventBridge's reason as the name that S3 has
-for it. Ceph's `opaqueData` is its topic's, and ours has its own.
+for it. Ceph's `opaqueData` is its topic's, and ours has its own. Its metadata and tags of objects are for rules only.
 
 With versioning an event is a hint, not a fact about the key: `ObjectRemoved:Delete` of a version that is not the
 latest leaves the object as it was, and of the latest one uncovers the version before. So decide only after a HEAD of
@@ -142,7 +142,17 @@ def _decode(record: dict[str, Any]) -> Event | None:
         name=name,
         version_id=found.get("versionId"),
         configuration_id=record["s3"].get("configurationId"),
+        metadata=_pairs(found.get("metadata"), "x-amz-meta-"),
+        tags=_pairs(found.get("tags")),
     )
+
+
+def _pairs(listed: object, prefix: str = "") -> dict[str, str] | None:
+    """Metadata or tags as Ceph lists them; None if there are none, or they are anything else."""
+    if not isinstance(listed, list) or not all(isinstance(pair, dict) for pair in listed):
+        return None
+    pairs = {str(pair.get("key", "")).removeprefix(prefix): str(pair.get("val", "")) for pair in listed}
+    return pairs or None
 
 
 def _by_lifecycle(source: object) -> bool:
@@ -187,6 +197,8 @@ def _event(
     name: str,
     version_id: object,
     configuration_id: object = None,
+    metadata: dict[str, str] | None = None,
+    tags: dict[str, str] | None = None,
 ) -> Event:
     etag = str(etag or "").strip('"')
     size = found.get("size")
@@ -201,6 +213,8 @@ def _event(
         name="" if name == PLAIN_NAMES[op] else name,  # which would be stored with each
         version_id=str(version_id or ""),
         configuration_id=str(configuration_id or ""),
+        metadata=metadata,
+        tags=tags,
     )
 
 

@@ -90,7 +90,7 @@ def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     ours = found.etag == event.etag or written_by(found, event.writer)
     if not ours and isinstance(event.precondition, IfMatch) and found.etag == event.precondition.etag:
         return None
-    return replace(event, etag=found.etag, size=found.size, upload=None)
+    return replace(event, etag=found.etag, size=found.size, upload=None, metadata=found.metadata)
 
 
 def _seen_as(entry: Entry) -> tuple[str, Upload | None]:

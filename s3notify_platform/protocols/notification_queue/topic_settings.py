@@ -1,11 +1,13 @@
 """What a topic is created with: its settings, each declared once for command line and YAML, and its rules. Pure.
 
-A rule tells by bucket, key and event name: they are known before an object is written. Its metadata and tags are not
-known to inlets, nor to a reconciler without another request for each object: no rule has them.
+A rule tells by bucket, key and event name, which are always known; and by metadata and tags where they are at hand. Our
+publisher knows the metadata of what it writes, and a reconciler that of what its HEAD finds; Ceph's posts have metadata
+and tags. S3's events and MinIO's have neither, and no deletion has: a rule that asks for them takes none of these.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, Final
@@ -30,6 +32,11 @@ RULES_MAX: Final = 100
 """Rules of a topic; as many configurations a bucket has on S3."""
 
 RULE_EVENTS_MAX: Final = 20
+RULE_PAIRS_MAX: Final = 10
+
+Pairs = tuple[tuple[str, str], ...]
+Known = Mapping[str, str] | None
+"""Metadata or tags of an object; None: not known, or none."""
 
 EVENT_KINDS: Final = (
     "ObjectCreated",
@@ -60,16 +67,24 @@ class Rule:
     """For the whole key, as in Ceph, and as RE2 understands it: in linear time, whatever the key."""
     events: tuple[str, ...] = ()
     """Names like ObjectCreated:Copy, or ObjectCreated:* for all of a kind; empty: all."""
+    metadata: Pairs = ()
+    """User metadata that the object has, all of these: names in lower case, without x-amz-meta-."""
+    tags: Pairs = ()
+    """Tags that the object has, all of these."""
 
-    def takes(self, bucket: str, key: str, event_name: str | None) -> bool:
-        """Whether a change fits; without its name, whether one of some name does."""
+    def takes(self, bucket: str, key: str) -> bool:
+        """Whether some change of this key fits."""
         if self.bucket not in ("", bucket):
             return False
         if not key.startswith(self.prefix) or not key.endswith(self.suffix):
             return False
-        if self.events and event_name is not None and not any(_named(event_name, e) for e in self.events):
-            return False
         return not self.regex or _pattern(self.regex).fullmatch(key) is not None
+
+    def takes_event(self, name: str, metadata: Known, tags: Known) -> bool:
+        """Whether a change of a key that fits does, too."""
+        if self.events and not any(_named(name, event) for event in self.events):
+            return False
+        return {*self.metadata} <= {*(metadata or {}).items()} and {*self.tags} <= {*(tags or {}).items()}
 
     @classmethod
     def loads(cls, text: str) -> "Rule":
@@ -78,7 +93,8 @@ class Rule:
             given = json.loads(text)
             if isinstance(events := given.get("events", []), list):
                 names = (str(event).removeprefix("s3:") for event in events)
-                rule = cls(**given | {"events": tuple(names)})
+                pairs = {name: tuple(sorted(given[name].items())) for name in _PAIRS if name in given}
+                rule = cls(**given | {"events": tuple(names)} | pairs)
                 rule.check()
                 return rule
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -87,11 +103,24 @@ class Rule:
 
     def check(self) -> None:
         """`UsageError` unless a topic may have it."""
-        texts = (self.bucket, self.prefix, self.suffix, self.regex)
+        pairs = (*self.metadata, *self.tags)
+        texts = (
+            self.bucket,
+            self.prefix,
+            self.suffix,
+            self.regex,
+            *(text for pair in pairs for text in pair),
+        )
         if not all(isinstance(text, str) and text.isprintable() for text in texts):
-            raise UsageError("bucket, prefix, suffix and regex are printable texts")
+            raise UsageError(
+                "bucket, prefix, suffix, regex, and what metadata and tags hold, are printable texts"
+            )
         if max(map(len, texts)) > MAX_KEY_BYTES or len(self.events) > RULE_EVENTS_MAX:
             raise UsageError(f"texts of {MAX_KEY_BYTES} characters and {RULE_EVENTS_MAX} events at most")
+        if len(pairs) > RULE_PAIRS_MAX:
+            raise UsageError(f"{RULE_PAIRS_MAX} of metadata and tags at most")
+        if any(name != name.lower() or name.startswith("x-amz-meta-") for name, _ in self.metadata):
+            raise UsageError("names of metadata are in lower case, and without x-amz-meta-")
         if self == Rule():
             raise UsageError(f"give one or more of {', '.join(field.name for field in fields(Rule))}")
         if self.regex:
@@ -102,6 +131,9 @@ class Rule:
                     f"event {event[:60]!r}: a name of S3, of {', '.join(EVENT_KINDS)}, like ObjectCreated:Copy or "
                     "ObjectCreated:*"
                 )
+
+
+_PAIRS: Final = ("metadata", "tags")
 
 
 def _named(name: str, wanted: str) -> bool:
@@ -182,7 +214,8 @@ class TopicSettings:
         tuple[Rule, ...],
         About(
             "Of these changes only those that a rule takes: JSON with any of bucket, prefix, suffix, regex (of the "
-            'whole key) and events, like \'{"suffix": ".csv", "events": ["ObjectCreated:*"]}\'; repeatable'
+            "whole key), events, metadata and tags, like "
+            '\'{"suffix": ".csv", "events": ["ObjectCreated:*"], "metadata": {"team": "sales"}}\'; repeatable'
         ),
     ] = ()
     endpoint: str = ""
@@ -199,11 +232,11 @@ def _pattern(text: str) -> Any:
         raise UsageError(f"regular expression {text[:200]!r}: {why}; write it as RE2 does") from None
 
 
-def takes(settings: TopicSettings, bucket: str, key: str, event_name: str | None = None) -> bool:
-    """Whether a topic with these settings takes a change of this key and event; None: of some event."""
+def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
+    """Whether a topic with these settings takes some change of this key."""
     if settings.bucket not in ("", bucket) or not key.startswith(settings.prefix):
         return False
-    return not settings.rules or any(rule.takes(bucket, key, event_name) for rule in settings.rules)
+    return not settings.rules or any(rule.takes(bucket, key) for rule in settings.rules)
 
 
 def check_topic(name: str, settings: TopicSettings) -> None:

@@ -135,6 +135,17 @@ def test_every_source_of_the_bucket_is_signalled(world):
     assert caught.value.keys == ("raw/b",)
 
 
+def test_rules_by_metadata(world):
+    """What the writer gives its object counts, in a batch, too; a deletion has none."""
+    world.queue.topics.delete("t")
+    world.topic("sales", rules=(Rule(metadata=(("team", "sales"),)),))
+    publisher = world.publisher()
+    publisher.put("a", b"1", metadata={"team": "sales", "of": "2"})
+    publisher.publish([Put(key="b", body=b"2", metadata={"team": "other"}), Put(key="c", body=b"3")])
+    publisher.delete("a")
+    assert [entry.event.key for entry in world.queue.entries("sales", range(1000))] == ["a"]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
 def test_a_topic_made_while_the_object_is_written_gets_the_entry(world, first):
     """Its consumer may have listed the bucket before that; with no other topic there, too."""

@@ -6,7 +6,7 @@ from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
-from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -28,7 +28,7 @@ class World:
     def topic(self, name, **settings):
         self.queue.topics.create(name, TopicSettings(**{"capacity": 10, "shards": 1} | settings))
 
-    def put(self, key, meanwhile, *, dies=True):
+    def put(self, key, meanwhile, *, dies=True, metadata=None):
         """A writer that dies after its write; `meanwhile` is done between its reservations and the write."""
 
         def schedule(call):
@@ -42,9 +42,9 @@ class World:
         queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
         writer = QueuedPublisher(self.publisher, queue, bucket="b")
         if not dies:
-            return writer.put(key, b"1")
+            return writer.put(key, b"1", metadata=metadata)
         with pytest.raises(CrashedError):
-            writer.put(key, b"1")
+            writer.put(key, b"1", metadata=metadata)
         return None
 
     def reconciler(self):
@@ -76,6 +76,18 @@ def test_a_younger_topic_gets_the_entry(world):
     assert world.mark("a") == "1"
     reconciler.reconcile()
     assert world.keys("late") == ["a"]
+
+
+def test_a_younger_topic_asks_for_metadata(world):
+    """Which a HEAD of the object finds."""
+
+    def meanwhile():
+        for team in ("sales", "other"):
+            world.topic(team, rules=(Rule(metadata=(("team", team),)),))
+
+    world.put("a", meanwhile, metadata={"team": "sales"})
+    assert world.reconciler().reconcile().committed == 1
+    assert (world.keys("sales"), world.keys("other")) == (["a"], [])
 
 
 def test_what_inlets_reserved_is_announced_to_nobody(world):

@@ -17,7 +17,7 @@ def test_any_text_is_a_pattern_or_is_refused(pattern):
         Rule(regex=pattern, suffix="x").check()
     except UsageError:
         return
-    Rule(regex=pattern).takes("b", "a" * 20, None)
+    Rule(regex=pattern).takes("b", "a" * 20)
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,17 @@ def test_any_text_is_a_pattern_or_is_refused(pattern):
 def test_no_pattern_takes_long(pattern):
     """Where Python's would take for ever; the longest key there is."""
     began = SYSTEM_CLOCK.monotonic()
-    assert not Rule(regex=pattern).takes("b", "a" * 1024, None)
-    assert Rule(regex=pattern).takes("b", "a" * 50 + pattern[-1], None)
+    assert not Rule(regex=pattern).takes("b", "a" * 1024)
+    assert Rule(regex=pattern).takes("b", "a" * 50 + pattern[-1])
     assert SYSTEM_CLOCK.monotonic() - began < 20
 
 
 def test_a_pattern_is_for_the_whole_key():
     """Whatever characters it has."""
     rule = Rule(regex="logs/.*é")
-    assert rule.takes("b", "logs/a\nbé", None)
-    assert not rule.takes("b", "logs/éx", None)
-    assert not rule.takes("b", "x/logs/é", None)
+    assert rule.takes("b", "logs/a\nbé")
+    assert not rule.takes("b", "logs/éx")
+    assert not rule.takes("b", "x/logs/é")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,20 @@ def test_a_topic_takes_what_one_of_its_rules_takes(queue):
     assert taken(queue, key="new/1234/x", name="ObjectCreated:Copy") == ["t"]
 
 
+def test_rules_by_what_the_object_has(queue):
+    """Metadata and tags, all that are named; not a change of which they are not known."""
+    rules = (Rule(prefix="raw/", metadata=(("team", "sales"),)), Rule(tags=(("class", "a"), ("of", "b"))))
+    queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=rules))
+    assert queue.topics.get("t").settings.rules == rules
+    assert taken(queue, key="raw/1", metadata={"team": "sales", "at": "2"}) == ["t"]
+    assert taken(queue, key="new/1", metadata={"team": "sales"}) == []
+    assert taken(queue, key="raw/1", metadata={"team": "other"}) == []
+    assert taken(queue, key="raw/1", tags={"team": "sales"}) == []
+    assert taken(queue, key="raw/1") == taken(queue, key="raw/1", op="delete") == []
+    assert taken(queue, key="new/1", tags={"class": "a", "of": "b", "more": ""}) == ["t"]
+    assert taken(queue, key="new/1", tags={"class": "a"}) == []
+
+
 def test_rules_may_change(queue):
     """From now on."""
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
@@ -88,7 +102,13 @@ def test_rules_may_change(queue):
         ("prefix=raw/", "rule 'prefix=raw/'"),
         ("[]", "rule"),
         ("{}", "give one or more of bucket, prefix, suffix, regex, events"),
-        ('{"tags": {"a": "b"}}', "tags"),
+        ('{"tag": {"a": "b"}}', "tag"),
+        ('{"tags": ["a"]}', "tags"),
+        ('{"tags": {"a": 1}}', "printable texts"),
+        ('{"tags": {"a": {"b": "c"}}}', "printable texts"),
+        ('{"metadata": {"Team": "sales"}}', "lower case"),
+        ('{"metadata": {"x-amz-meta-team": "sales"}}', "without x-amz-meta-"),
+        ('{"metadata": {' + ", ".join(f'"{n}": ""' for n in range(11)) + "}}", "10 of metadata and tags"),
         ('{"prefix": 1}', "printable texts"),
         ('{"prefix": "\\ud800"}', "printable texts"),
         ('{"suffix": "' + "x" * 1025 + '"}', "1024 characters"),
@@ -112,8 +132,10 @@ def test_a_rule_as_people_write_it():
         '{"suffix": ".csv", "events": ["s3:ObjectCreated:*", "ObjectLifecycle:Expiration:Current"]}'
     )
     assert rule == Rule(suffix=".csv", events=("ObjectCreated:*", "ObjectLifecycle:Expiration:Current"))
-    assert rule.takes("b", "a.csv", "ObjectLifecycle:Expiration:Current")
-    assert not rule.takes("b", "a.csv", "ObjectCreatedLater")
+    assert rule.takes_event("ObjectLifecycle:Expiration:Current", None, None)
+    assert not rule.takes_event("ObjectCreatedLater", None, None)
+    rule = Rule.loads('{"metadata": {"team": "sales", "at": "1"}, "tags": {"Class": "public"}}')
+    assert rule == Rule(metadata=(("at", "1"), ("team", "sales")), tags=(("Class", "public"),))
 
 
 def test_too_many_rules(queue):

@@ -71,6 +71,22 @@ def test_what_was_reported_is_delivered(name, source):
     assert record["s3"]["object"]["sequencer"] == "0A1"
 
 
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ([{"key": "x-amz-meta-team", "val": "sales"}, {"key": "of", "val": 2}], {"team": "sales", "of": "2"}),
+        ([{"val": "x"}], {"": "x"}),
+        *((other, None) for other in ([], {}, "x", None, [1], ["a"])),
+    ],
+)
+def test_what_ceph_says_of_the_object(listed, found):
+    """For rules; whatever stands there, the change is known."""
+    sent = json.loads(message("ObjectCreated:Put", "a", source="ceph:s3", metadata=listed, tags=listed))
+    (event,) = decode_events(json.dumps(sent)).events
+    assert event.metadata == found
+    assert (event.tags is None) == (found is None)
+
+
 def test_the_message_is_that_of_s3():
     """Names and forms as consumers of S3 expect them."""
     event = Event(
