@@ -109,6 +109,7 @@ def test_a_broker_that_is_killed_loses_nothing(broker: Broker, queue: Notificati
 def test_what_is_not_there_costs_no_attempt(broker: Broker) -> None:
     """Neither does a broker that is not there."""
     url = broker.make("there")
+    broker.restart()
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
     try:
         assert push.post_many("there", [[entry(1)], [entry(2)]]) == [Delivered(), Delivered()]
