@@ -89,6 +89,8 @@ class Places:
     """Bucket of what is known of the table, if it is another than the platform's."""
     event_queue: str | None = None
     """Name of the SQS queue that receives the bucket's events, if there is one."""
+    tags: bool = False
+    """Whether committed objects are tagged."""
 
     def __post_init__(self) -> None:
         named = self.tables.records or self.tables.leases or self.event_queue
@@ -237,6 +239,12 @@ class _Grants(dict[str, set[str]]):
             if places.known_bucket:
                 self.listing(bucket)
 
+    def tags(self) -> None:
+        """Tags of committed versions, if they get some."""
+        if self._places.tags:
+            actions = ("GetObjectVersionTagging", "PutObjectVersionTagging")
+            self.objects(self._places.bucket, self._places.prefix, *actions)
+
     def events(self) -> None:
         """The SQS queue of the bucket's events."""
         if self._places.event_queue:
@@ -270,6 +278,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
                 f"arn:{_partition(places.tables.region)}:s3:::{bucket}", "s3:ListBucketMultipartUploads"
             )
             grants.objects(bucket, prefix, "GetObject", "AbortMultipartUpload", "ListMultipartUploadParts")
+            grants.tags()
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
             grants.objects(platform, signals, "GetObject", "PutObject")
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")

@@ -19,6 +19,7 @@ from s3notify_platform.cli import (
     schema,
     status,
     table,
+    tag,
     topics,
     units,
     warm,
@@ -202,6 +203,7 @@ def doctor(
 @setting_option("keyspace_prefix")
 @setting_option("queue_prefix")
 @setting_option("known_bucket")
+@setting_option("committed_tags")
 @click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
     *,
@@ -254,7 +256,8 @@ def init(
             places["platform_bucket"] = places["platform_bucket"] or places["bucket"]
             places["platform_prefix"] = own = places["platform_prefix"] or f"_s3notify/{name}/"
             places["keyspace_prefix"] = places["keyspace_prefix"] or f"{own}keyspace/"
-            granted = provision.Places(**places, tables=tables)
+            tags = bool(places.pop("committed_tags"))
+            granted = provision.Places(**places, tables=tables, tags=tags)
             policies = {str(one): provision.policy(one, granted) for one in provision.ROLES}
             print_json(policies[role] if role else policies)
 
@@ -402,6 +405,7 @@ for _command in (
     table.table,
     remove.remove,
     schema.schema,
+    tag.tag,
     warm.warm,
     warm.archive,
     units.units,

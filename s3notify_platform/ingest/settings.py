@@ -129,6 +129,12 @@ class InputSettings(FormatSettings):
             "expired by the bucket's lifecycle, if an inlet hears of it before a listing finds out"
         ),
     ] = "withdraw"
+    committed_tags: Annotated[
+        str,
+        About(
+            "Tags that committed objects get, like archive=yes, for lifecycle rules of the bucket, which needs versions"
+        ),
+    ] = ""
     format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
     schema: Annotated[
         str | None,

@@ -19,6 +19,7 @@ from s3notify_platform.setting import check_settings
 from s3notify_platform.stores.config import OWN, DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.known import KNOWN, Identity, OpenTable, open_table
@@ -42,6 +43,7 @@ class Input(InputSettings):
         check_schema(self.hints, self.format)
         check_encoding(self.encoding)
         time_of(self.modified_after)
+        _ = self.tags
         for form in FORMATS.values():
             form.configured(self)
 
@@ -54,6 +56,11 @@ class Input(InputSettings):
     def hints(self) -> pa.Schema:
         """The types that inference takes as given."""
         return arrow_columns("schema_hints", self.schema_hints) if self.schema_hints else pa.schema([])
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags of `committed_tags`."""
+        return tags_of(self.committed_tags)
 
     def misfit(self, key: str) -> str:
         """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""

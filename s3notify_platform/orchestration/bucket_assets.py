@@ -1,5 +1,5 @@
-"""The bucket-level assets of a source: the summary of its slots, its quarantine, and Delta views. They follow by
-automation. Views are off unless `delta: true`, since each costs a run after each batch.
+"""The bucket-level assets of a source: the summary of its slots, its quarantine, Delta views, tags of its objects. They
+follow by automation. Views are off unless `delta: true`, since each costs a run after each batch.
 """
 
 import json
@@ -14,6 +14,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
 from s3notify_platform.ingest.batches import EVERYTHING, Failing
+from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.dagster_internals import DATA_VERSION_TAG
 from s3notify_platform.orchestration.io_manager import SECONDS_TAG, SlotIOManager
@@ -205,6 +206,33 @@ def _reject(row: dict[str, Any]) -> dg.TableRecord:
     raw = (row["raw"] or b"")[:SHOWN_BYTES].decode("utf-8", "backslashreplace")
     shown = {"key": row["_key"], "offset": row["_offset"], "reason": row["reason"], "raw": raw}
     return dg.TableRecord(shown | {"etag": row["_etag"]})
+
+
+def build_tags(assets: SourceAssets) -> list[dg.AssetsDefinition]:
+    """`{source}_tags`, if committed objects are to be tagged."""
+    if not assets.io.committed_tags:
+        return []
+
+    @dg.asset(
+        name=f"{assets.name}_tags",
+        deps=[assets.name],
+        description=f"Tags of the objects of {assets.name!r} that are committed: {assets.io.committed_tags}. What is "
+        "in quarantine has none.",
+        kinds={"s3"},
+        automation_condition=follow_bucket(),
+        required_resource_keys={assets.io_key},
+        group_name=assets.group or assets.name,
+        owners=assets.owners,
+        tags={SOURCE_TAG: assets.name},
+    )
+    def tags(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        with step_failures():
+            done = tag_committed(assets.io_of(context).source, progress=context.log.info)
+        if done.refused:
+            context.log.warning("the store refused tags, like: %s", done.refused)
+        return dg.MaterializeResult(metadata={"slots": done.slots, **done.counts})
+
+    return [tags]
 
 
 class ViewConfig(dg.Config):

@@ -35,6 +35,7 @@ from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_wr
 from s3notify_platform.ingest.results import BatchResult, Progress, SlotResult
 from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.keyspace import Watcher
@@ -117,6 +118,21 @@ class ContinuousIngest:
         slot that fails is in `failing`, and asked for again.
         """
         return self.take_decided(signals, *self.decided(signals), batch=batch)
+
+    def tag(self) -> None:
+        """Tag what was committed, if the source has `committed_tags`; what cannot be now is tagged after a later batch.
+
+        Requests and limits of `tag_committed`.
+        """
+        if self.source.input.tags:
+            try:
+                done = tag_committed(self.source, clock=self.clock)
+                self._counts["tagged"] += done.counts.get("added", 0)
+                refused = done.refused
+            except S3NotifyError as error:
+                refused = str(error)
+            if refused:
+                self.progress(f"committed objects are not tagged: {refused}")
 
     def decided(self, signals: Iterable[Slot]) -> tuple[Decision, Rescans]:
         """How to find out what changed in these slots, and what waits for a rescan. 2 requests."""
@@ -253,6 +269,7 @@ class _Following:
             ingest.spark.range(1).count()  # raises if Spark is what failed
         self._waiting, self._table = {}, table.id
         write_seen(location, Seen(state=watcher.state, table=table.id), clock=ingest.clock)
+        ingest.tag()
         return 0.0
 
     def _begun(self) -> Watcher:

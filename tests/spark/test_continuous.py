@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
+import boto3
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -62,6 +63,32 @@ def test_it_keeps_the_table_in_step(lake: Lake) -> None:
     assert head.signal, "the commit says which signal it has seen"
     once(lake, sweep=True)
     assert generations(lake) == after
+
+
+def test_committed_objects_are_tagged(lake_of: Callable[..., Lake]) -> None:
+    """After the batch that committed them, in the version that it read; what is in quarantine is not."""
+    lake = lake_of(committed_tags="archive=yes")
+    config = lake.source.input.bucket
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    s3, bucket = boto3.client("s3", endpoint_url=config.endpoint_url, **keys), config.bucket
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.jsonl": b"{nonsense\n", "3.jsonl": b'{"id": 3}\n'})
+    first = once(lake)
+    assert first.counts()["tagged"] == 2
+    publisher(lake).publish([Put(key="raw/1.jsonl", body=b'{"id": 100}\n')])
+    assert once(lake).counts()["tagged"] == 1
+    found = {}
+    for version in s3.list_object_versions(Bucket=bucket, Prefix="raw/")["Versions"]:
+        at = {"Bucket": bucket, "Key": version["Key"], "VersionId": version["VersionId"]}
+        tags = {tag["Key"]: tag["Value"] for tag in s3.get_object_tagging(**at)["TagSet"]}
+        found[version["Key"], version["IsLatest"]] = tags
+    tagged = {"archive": "yes"}
+    assert found == {
+        ("raw/1.jsonl", True): tagged,
+        ("raw/1.jsonl", False): tagged,
+        ("raw/2.jsonl", True): {},
+        ("raw/3.jsonl", True): tagged,
+    }
 
 
 @pytest.mark.thorough

@@ -247,6 +247,20 @@ def test_policies_in_other_partitions():
         assert all(resource.startswith(f"arn:{partition}:") for resource in denial["Resource"])
 
 
+def test_who_may_tag():
+    """Runs of a source that asks for it, versions of its own objects only; as the command prints it."""
+    assert not any("Tagging" in str(allowed(role, PLACES)) for role in ROLES)
+    tagging = replace(PLACES, tags=True)
+    for role in ROLES:
+        actions = allowed(role, tagging).get("arn:aws:s3:::landing/raw/*", [])
+        found = {action for action in actions if "Tagging" in action}
+        wanted = {"s3:GetObjectVersionTagging", "s3:PutObjectVersionTagging"}
+        assert found == (wanted if role == "run" else set())
+    common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "--role", "run", "orders"]
+    assert "Tagging" not in run(*common).output
+    assert "s3:PutObjectVersionTagging" in run(*common, "--committed-tags", "a=b").output
+
+
 def test_init_prints_policies():
     """All roles, or the one asked for, with the defaults of a source."""
     common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "orders"]

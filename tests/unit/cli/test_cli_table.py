@@ -129,3 +129,16 @@ def test_erase(place) -> None:
     answer = run(*given, "--yes", table=False)
     assert (answer.exit_code, "0 entries and 1 messages removed" in answer.output) == (0, True), answer.output
     assert [message.body for message in poison.all()] == [b"another"]
+
+
+def test_tag(place) -> None:
+    """Says what there was to do, and without tags, or for some that cannot be, what to set."""
+    _, run = place
+    given = ("tag", "orders", "--prefix", "raw/")
+    without = run(*given, table=False)
+    assert (without.exit_code, "no committed_tags" in without.output) == (1, True)
+    wrong = run(*given, "--committed-tags", "archive", table=False)
+    assert (wrong.exit_code, "write name=value" in wrong.output) == (1, True)
+    done = run(*given, "--committed-tags", "archive=yes", table=False)
+    assert (done.exit_code, "0 slots with new commits" in done.output) == (0, True), done.output
+    assert '"slots": 0' in run(*given, "--committed-tags", "archive=yes", "--json", table=False).output

@@ -36,7 +36,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 OTHERS = {
     "archive", "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
     "signal", "vacuum", "units", "warm",
-    "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "table confirm", "table forget",
+    "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "tag", "table confirm", "table forget",
     "table migrate", "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
     "topics resume", "topics update",
 }  # fmt: skip

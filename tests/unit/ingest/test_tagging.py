@@ -1,0 +1,208 @@
+"""Which objects are tagged, each in the version that was committed, and what happens if that is interrupted."""
+
+from dataclasses import replace
+
+import boto3
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ingest.source import Input, Source
+from s3notify_platform.ingest.tagging import SLOTS_AT_ONCE, tag_committed
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.layout import Generation
+from tests.support.sources import with_settings
+
+SLOTS = 64
+
+
+class World:
+    """A source of a bucket with versions, at moto; its own objects are in memory."""
+
+    def __init__(self, store):
+        self.store = store
+        self.s3 = boto3.client("s3", region_name="us-east-1")
+        self.versioning("Enabled")
+        self.platform = MemoryObjectStore()
+        config = S3Config(bucket="moto")
+        self.source = Source.of(
+            name="orders", bucket=config, platform=config, prefix="raw/", format="jsonl", slots=SLOTS,
+            commit="native", committed_tags="archive=yes, by=s3notify",
+        )  # fmt: skip
+        self.source.open_table(store=self.platform)
+        self.table = self.source.table(store=self.platform)
+        self.tags = ObjectTags(config)
+
+    def versioning(self, status):
+        self.s3.put_bucket_versioning(Bucket="moto", VersioningConfiguration={"Status": status})
+
+    def put(self, key, body=b"1"):
+        """A new version; its id."""
+        return self.s3.put_object(Bucket="moto", Key=key, Body=body)["VersionId"]
+
+    def commit(self, *keys, **fields):
+        """The slots of these keys, with the objects as they are now."""
+        for slot in {slot_of(key, SLOTS) for key in keys}:
+            head = self.table.head(slot)
+            generation = Generation(head.generation + 1 if head else 1)
+            known = {state.key: state for state in head.deltas} if head else {}
+            for key in keys:
+                if slot_of(key, SLOTS) == slot:
+                    etag = self.store.head(key).etag
+                    state = ObjectState(
+                        key=key, etag=etag, size=1, rows=1, since=generation, until=generation
+                    )
+                    known[key] = replace(state, **fields)
+            commit = SlotCommit(
+                slot=Slot(slot), generation=generation, commit_id=f"c{generation}",
+                parent_id=head.commit_id if head else None, batch="b", created_ms=1, signal=None,
+                files=(), rejects=(), deltas=tuple(known.values()),
+            )  # fmt: skip
+            planned_at = self.table.clock.monotonic()
+            assert isinstance(self.table.commit(commit.staged(), planned_at=planned_at), Written)
+
+    def run(self):
+        return tag_committed(self.source, objects=self.store, tags=self.tags, platform=self.platform)
+
+    def tags_of(self, key, version):
+        found = self.s3.get_object_tagging(Bucket="moto", Key=key, VersionId=version)["TagSet"]
+        return {tag["Key"]: tag["Value"] for tag in found}
+
+
+WANTED = {"archive": "yes", "by": "s3notify"}
+
+
+@pytest.fixture
+def world(moto_store):
+    return World(moto_store)
+
+
+def test_what_is_committed_is_tagged_once(world):
+    """Beside tags of others; later passes look only at what was committed since."""
+    before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
+    theirs = {"Key": "team", "Value": "sales"}
+    world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
+    world.commit("raw/a", "raw/b")
+    assert world.run().counts == {"added": 2}
+    assert world.tags_of("raw/a", before["raw/a"]) == WANTED
+    assert world.tags_of("raw/b", before["raw/b"]) == {**WANTED, "team": "sales"}
+    assert world.tags_of("raw/c", before["raw/c"]) == {}
+    assert world.run().slots == 0
+    world.commit("raw/c")
+    assert world.run().counts == {"added": 1}
+    assert world.tags_of("raw/c", before["raw/c"]) == WANTED
+
+
+def test_a_version_that_is_not_committed_has_no_tag(world):
+    """It came after the commit: the next commit is of that one."""
+    first = world.put("raw/a", b"1")
+    world.commit("raw/a")
+    second = world.put("raw/a", b"2")
+    assert world.run().counts == {"gone": 1}
+    assert world.tags_of("raw/a", first) == world.tags_of("raw/a", second) == {}
+    world.commit("raw/a")
+    assert world.run().counts == {"added": 1}
+    assert (world.tags_of("raw/a", first), world.tags_of("raw/a", second)) == ({}, WANTED)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"rejects": 1}, {"reason": "403"}, {"reach_end": False}, {"expired": True}], ids=str
+)
+def test_what_may_be_read_again_has_no_tag(world, fields):
+    version = world.put("raw/a")
+    world.commit("raw/a", **fields)
+    assert world.run().counts == {}
+    assert world.tags_of("raw/a", version) == {}
+
+
+def test_without_versions_nothing_is_tagged(world):
+    """A tag could come to what is not committed."""
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="plain")
+    world.put("raw/a")
+    world.commit("raw/a")
+    world.store.config = replace(world.store.config, bucket="plain")
+    world.s3.put_object(Bucket="plain", Key="raw/a", Body=b"1")
+    with pytest.raises(UsageError, match=r"'moto' has no versions.*enable its versioning"):
+        world.run()
+    assert world.s3.get_object_tagging(Bucket="plain", Key="raw/a")["TagSet"] == []
+
+
+def test_too_many_tags(world):
+    """Those of others stay; the object is counted, and the rest goes on."""
+    for key in ("raw/a", "raw/b"):
+        world.put(key)
+    many = [{"Key": str(n), "Value": ""} for n in range(9)]
+    world.s3.put_object_tagging(Bucket="moto", Key="raw/a", Tagging={"TagSet": many})
+    world.commit("raw/a", "raw/b")
+    assert world.run().counts == {"full": 1, "added": 1}
+
+
+def test_an_outage_in_between(world, monkeypatch):
+    """What was done before it is done; a repetition does the rest."""
+    keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
+    versions = {key: world.put(key) for key in keys}
+    world.commit(*keys)
+    add, calls = world.tags.add, []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) > len(keys) - 3:
+            raise UnavailableError("for a while")
+        return add(*args)
+
+    monkeypatch.setattr(world.tags, "add", failing)
+    with pytest.raises(UnavailableError):
+        world.run()
+    monkeypatch.setattr(world.tags, "add", add)
+    again = world.run()
+    assert 0 < again.slots < SLOTS
+    assert {**dict.fromkeys(keys, WANTED)} == {key: world.tags_of(key, versions[key]) for key in keys}
+    assert world.run().slots == 0
+
+
+def test_another_table_begins_again(world):
+    """Its generations count from 1."""
+    world.put("raw/a")
+    world.commit("raw/a")
+    world.commit("raw/a")
+    assert world.run().counts == {"added": 1}
+    world.platform = MemoryObjectStore()
+    world.source.open_table(store=world.platform)
+    world.table = world.source.table(store=world.platform)
+    world.commit("raw/a")
+    assert world.run().counts == {"there": 1}
+
+
+def test_before_there_is_a_table(world):
+    world.platform = MemoryObjectStore()
+    assert world.run().slots == 0
+    world.source = with_settings(world.source, committed_tags="")
+    with pytest.raises(UsageError, match="no committed_tags"):
+        world.run()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("archive", "=yes", "aws:a=b", "a=b=c", "a=" + "x" * 257, "x" * 129 + "=a", "a=b;c=d"),
+        ",".join(f"{n}=" for n in range(11)),
+    ],
+)
+def test_tags_that_cannot_be(text):
+    """Refused when the source is read, whatever follows."""
+    with pytest.raises(UsageError, match="committed_tags"):
+        Input(bucket=S3Config(bucket="b"), committed_tags=text)
+
+
+def test_tags_as_people_write_them():
+    assert tags_of(" archive=yes,team name=a b/c@d , empty=") == {
+        "archive": "yes",
+        "team name": "a b/c@d",
+        "empty": "",
+    }
+    assert tags_of("") == {}
