@@ -1,6 +1,7 @@
 """What follows from committed slots: summary, quarantine, automation, checks, and assets of other steps."""
 
 from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,6 +13,7 @@ from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot
+from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.missing import forget_slots
 from tests.support.cursors import store_cursor
 from tests.support.drawn import drawn
@@ -407,3 +409,32 @@ def test_what_an_ordinary_asset_may_not_hand_over(site: Site) -> None:
     assert "slotless: drops _slot" in site.failure(result)
     result = materialize(site, whole, spec, selection=["whole"])  # type: ignore[arg-type]
     assert "stores slot-partitioned assets only" in site.failure(result)
+
+
+def test_committed_objects_are_tagged(site_of: Callable[..., Site]) -> None:
+    """By an asset that follows the batches; without versions it says what to do, and nothing else fails."""
+    site = site_of(committed_tags="archive=yes")
+    names = {key.to_user_string() for key in site.defs.resolve_asset_graph().get_all_asset_keys()}
+    assert "orders_tags" in names
+
+    def tag() -> dg.ExecuteInProcessResult:
+        return site.defs.resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=site.instance, asset_selection=[dg.AssetKey("orders_tags")], raise_on_error=False
+        )
+
+    site.write(1, 2)
+    site.settle()
+    assert not (refused := tag()).success
+    assert "enable its versioning" in site.failure(refused)
+    client: Any = S3ObjectStore(site.io.source.location.platform).client
+    at = {"Bucket": site.component.bucket}
+    client.put_bucket_versioning(**at, VersioningConfiguration={"Status": "Enabled"})
+    site.write(1, 2, body=site.line(20))
+    site.settle()
+    result = tag()
+    assert result.success
+    (event,) = result.asset_materializations_for_node("orders_tags")
+    assert {name: value.value for name, value in event.metadata.items()} == {"slots": 2, "added": 2}
+    for slot in (1, 2):
+        found = client.get_object_tagging(**at, Key=site.key(slot))["TagSet"]
+        assert found == [{"Key": "archive", "Value": "yes"}]
