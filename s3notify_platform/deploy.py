@@ -279,7 +279,8 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             )
             grants.objects(bucket, prefix, "GetObject", "AbortMultipartUpload", "ListMultipartUploadParts")
             grants.tags()
-            grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
+            # The probe tries an upload.
+            grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
             grants.objects(platform, signals, "GetObject", "PutObject")
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
             grants.table(places.tables.leases, "GetItem", "PutItem")
