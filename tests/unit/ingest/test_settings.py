@@ -53,6 +53,7 @@ OTHERS: dict[str, Any] = {
     "on_delete": "keep",
     "partition_columns": "dt date",
     "metadata_columns": "_size",
+    "committed_tags": "archive=yes",
     "encoding": "cp1252",
     "mismatches": "rescue",
     "code_version": "2",
