@@ -76,20 +76,23 @@ def tag_committed(
     behind = [slot for slot, n in sorted(newest.items()) if n is None or n > done.generations.get(slot, 0)]
     counts, refusals = Counter[str](), list[str]()
 
-    def tag(key_and_etag: tuple[str, str]) -> None:
+    def tag(key_and_etag: tuple[str, str]) -> str:
         try:
-            counts[_tag(source, objects, tags, *key_and_etag)] += 1
+            return _tag(source, objects, tags, *key_and_etag)
         except RefusedError as error:
-            counts["refused"] += 1
             refusals.append(str(error))
+            return "refused"
 
     for start in range(0, len(behind), SLOTS_AT_ONCE):
         heads = table.heads(behind[start:][:SLOTS_AT_ONCE])
-        found = {slot: head for slot, head in heads.items() if head is not None}
-        for slot, head in found.items():
+        reached: dict[Slot, int] = {}
+        for slot, head in heads.items():
             committed = _committed(table.state_columns(head), done.generations.get(slot, 0))
-            in_parallel(tag, list(committed), REQUESTS_IN_FLIGHT)
-        done.note({slot: head.generation for slot, head in found.items()})
+            outcomes = in_parallel(tag, list(committed), REQUESTS_IN_FLIGHT)
+            counts.update(outcomes)
+            if head is not None and "refused" not in outcomes:  # what was refused is tried again
+                reached[slot] = head.generation
+        done.note(reached)
         progress(f"{counts['added']} objects tagged, of {start + len(heads)} of {len(behind)} slots")
     return Tagging(slots=len(behind), counts=dict(counts), refused=refusals[0] if refusals else "")
 

@@ -109,9 +109,9 @@ def takes_event(settings: TopicSettings, bucket: str, event: Event) -> bool:
     """Whether a topic with these settings takes this very change."""
     if not settings.rules:
         return takes(settings, bucket, event.key)
-    told = (event.event_name, event.metadata, event.tags)
+    facts = (event.event_name, event.metadata, event.tags)
     return takes(settings, bucket, event.key) and any(
-        rule.takes(bucket, event.key) and rule.takes_event(*told) for rule in settings.rules
+        rule.takes(bucket, event.key) and rule.takes_event(*facts) for rule in settings.rules
     )
 
 

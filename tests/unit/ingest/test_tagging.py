@@ -5,7 +5,7 @@ from dataclasses import replace
 import boto3
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ingest.tagging import SLOTS_AT_ONCE, tag_committed
 from s3notify_platform.ports import Written
@@ -162,6 +162,27 @@ def test_an_outage_in_between(world, monkeypatch):
     again = world.run()
     assert 0 < again.slots < SLOTS
     assert {**dict.fromkeys(keys, WANTED)} == {key: world.tags_of(key, versions[key]) for key in keys}
+    assert world.run().slots == 0
+
+
+def test_what_was_refused_is_tried_again(world, monkeypatch):
+    """Once the permission is there; what was not refused is done meanwhile."""
+    versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
+    world.commit("raw/a", "raw/b")
+    add = world.tags.add
+
+    def refusing(key, *more):
+        if key == "raw/a":
+            raise RefusedError("403 AccessDenied")
+        return add(key, *more)
+
+    monkeypatch.setattr(world.tags, "add", refusing)
+    for _ in range(2):
+        done = world.run()
+        assert (done.counts["refused"], done.refused) == (1, "403 AccessDenied")
+    monkeypatch.setattr(world.tags, "add", add)
+    world.run()
+    assert [world.tags_of(key, version) for key, version in versions.items()] == [WANTED, WANTED]
     assert world.run().slots == 0
 
 
