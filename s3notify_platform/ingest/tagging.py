@@ -35,6 +35,8 @@ from s3notify_platform.stores.s3.tags import ObjectTags
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
 REQUESTS_IN_FLIGHT: Final = 16
+REFUSALS_MAX: Final = 100
+"""After so many, and nothing that was not refused, a pass asks no more: the permission is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +76,18 @@ def tag_committed(
     done = _Done(Updates(source.location.records(platform), clock), table_id)
     newest = table.newest(source.location.all_slots())
     behind = [slot for slot, n in sorted(newest.items()) if n is None or n > done.generations.get(slot, 0)]
-    counts, refusals = Counter[str](), list[str]()
+    counts, refusals, taken = Counter[str](), list[str](), set[str]()
 
     def tag(key_and_etag: tuple[str, str]) -> str:
+        if len(refusals) >= REFUSALS_MAX and not taken:
+            return "refused"
         try:
-            return _tag(source, objects, tags, *key_and_etag)
+            outcome = _tag(source, objects, tags, *key_and_etag)
         except RefusedError as error:
             refusals.append(str(error))
             return "refused"
+        taken.add(outcome)
+        return outcome
 
     for start in range(0, len(behind), SLOTS_AT_ONCE):
         heads = table.heads(behind[start:][:SLOTS_AT_ONCE])

@@ -7,7 +7,7 @@ import pytest
 
 from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.ingest.source import Input, Source
-from s3notify_platform.ingest.tagging import SLOTS_AT_ONCE, tag_committed
+from s3notify_platform.ingest.tagging import REFUSALS_MAX, REQUESTS_IN_FLIGHT, SLOTS_AT_ONCE, tag_committed
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot, slot_of
@@ -161,7 +161,7 @@ def test_an_outage_in_between(world, monkeypatch):
     monkeypatch.setattr(world.tags, "add", add)
     again = world.run()
     assert 0 < again.slots < SLOTS
-    assert {**dict.fromkeys(keys, WANTED)} == {key: world.tags_of(key, versions[key]) for key in keys}
+    assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
     assert world.run().slots == 0
 
 
@@ -184,6 +184,25 @@ def test_what_was_refused_is_tried_again(world, monkeypatch):
     world.run()
     assert [world.tags_of(key, version) for key, version in versions.items()] == [WANTED, WANTED]
     assert world.run().slots == 0
+
+
+def test_without_the_permission_few_are_asked_for(world, monkeypatch):
+    """Of however many that are committed; all of them are tried again."""
+    keys = [f"raw/{n}" for n in range(REFUSALS_MAX + 5 * REQUESTS_IN_FLIGHT)]
+    versions = {key: world.put(key) for key in keys}
+    world.commit(*keys)
+    add, asked = world.tags.add, []
+
+    def refusing(*of):
+        asked.append(of)
+        raise RefusedError("403 AccessDenied")
+
+    monkeypatch.setattr(world.tags, "add", refusing)
+    assert world.run().counts == {"refused": len(keys)}
+    assert REFUSALS_MAX <= len(asked) < REFUSALS_MAX + REQUESTS_IN_FLIGHT
+    monkeypatch.setattr(world.tags, "add", add)
+    world.run()
+    assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
 
 
 def test_another_table_begins_again(world):
