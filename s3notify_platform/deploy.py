@@ -244,6 +244,7 @@ class _Grants(dict[str, set[str]]):
         if self._places.tags:
             actions = ("GetObjectVersionTagging", "PutObjectVersionTagging")
             self.objects(self._places.bucket, self._places.prefix, *actions)
+            self.to(f"arn:{self._aws}:s3:::{self._places.bucket}", "s3:GetBucketVersioning")
 
     def events(self) -> None:
         """The SQS queue of the bucket's events."""

@@ -199,6 +199,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def announce(self, keys: Iterable[str]) -> None:
         """Announce objects of other writers, or that were not announced: the version that a HEAD finds, or a delete.
 
+        Rules of topics count but for their events, which are not known; those by tags take none of these changes.
         Safe to repeat. 1 HEAD for each key, then 1 scan of the topics, a push in each that takes it, the signals.
         `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
         """
@@ -247,7 +248,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         found = self._publisher.head(key)
         if found is None:
             return Event(key=key, op="delete", bucket=self._bucket)
-        return Event(key=key, bucket=self._bucket, etag=found.etag, size=found.size)
+        return Event(key=key, bucket=self._bucket, etag=found.etag, size=found.size, metadata=found.metadata)
 
     # 1. Reserve.
 

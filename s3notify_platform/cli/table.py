@@ -190,10 +190,12 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
     With --slots all also a missing part of the table is made again from what is left. If there is no commit at all,
     both sides are removed, and another table begins.
     """
+    from s3notify_platform.ingest.tagging import tag_again
     from s3notify_platform.protocols.source_enumerator import RescanBacklog
     from s3notify_platform.table.missing import forget_slots
 
     location = place.location()
+    tag_again(location, chosen)  # their generations begin again
     done = forget_slots(
         location.sides(), location.table(), RescanBacklog(location.records()), chosen, every=location.slots
     )

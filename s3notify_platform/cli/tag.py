@@ -11,25 +11,31 @@ from s3notify_platform.cli.printing import print_json, say
 @source_options
 @setting_option("prefix")
 @setting_option("committed_tags")
+@click.option(
+    "--again", is_flag=True, help="Look at all committed objects, not only at those of new commits."
+)
 @json_option
-def tag(*, place: SourcePlace, prefix: str, committed_tags: str, as_json: bool) -> None:
+def tag(*, place: SourcePlace, prefix: str, committed_tags: str, again: bool, as_json: bool) -> None:
     """Tag the objects that were committed since the last time, so that lifecycle rules may archive or delete them.
 
     In Dagster {name}_tags does this after each batch, and `s3notify ingest` too, once committed_tags is set. Tagged is
     exactly the version that was committed, whole and without rejects: the bucket needs versions. Tags of others stay.
     With a rule that deletes, set on_delete: keep, or the rows leave with their objects.
 
-    Safe to repeat. Exit code 1 if the store refused tags, with the reason.
+    Safe to repeat. Exit code 1 if the store refused tags, with the reason; those that it refused among others that it
+    took are tried again with --again.
     """
     from dataclasses import asdict
 
     from s3notify_platform.ingest.source import Input, Source
-    from s3notify_platform.ingest.tagging import tag_committed
+    from s3notify_platform.ingest.tagging import tag_again, tag_committed
 
     source = Source(
         location=place.location(),
         input=Input(bucket=place.s3(), prefix=prefix, committed_tags=committed_tags),
     )
+    if again:
+        tag_again(source.location, source.location.all_slots())
     done = tag_committed(source, progress=say)
     if as_json:
         print_json(asdict(done))

@@ -35,6 +35,8 @@ Kind = Literal[
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """An entry's states as shown. Its "committed" is shown as "queued", since people would think of the table."""
+CLOCKS_APART_MS: Final = 60_000
+"""At most, of two machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +252,11 @@ class Answer:
         if self.committed is None or self.sensor is None:
             return None
         generation, reported = self.committed.generation, self.sensor.reported
+        since_ms = (
+            self.committed.committed_ms - CLOCKS_APART_MS
+        )  # older ones are of a slot that was forgotten
         known = any(n <= generation for n, _ in reported)
-        return min((at for n, at in reported if known and n >= generation), default=None)
+        return min((at for n, at in reported if known and n >= generation and at >= since_ms), default=None)
 
     def is_current(self, held: CommittedVersion) -> bool:
         """Whether the committed version is the object's current one."""

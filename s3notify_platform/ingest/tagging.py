@@ -5,16 +5,19 @@ to be read again. S3 knows no condition for tags, so only versions that have an 
 versions is refused before anything is. Nothing is moved or deleted here. Tags are no change: their events are ignored,
 and no ETag moves. Killed anywhere, a repetition does the rest; several at once do no harm.
 
-A slot is done up to a generation, which a record remembers; the states of later ones are tagged. Objects that a
-lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
+A slot is done up to a generation, which a record remembers; the states of later ones are tagged. Where the store was
+unavailable, or refused everything, it is not done, and the next pass tries again. What was refused among others that
+were not is counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes leave the table,
+unless `on_delete` keeps their rows.
 
-Requests of a pass: 2 GETs to open the table, 1 read, the LISTs of `SlotTable.newest`. For each slot with new commits 1
-GET, and 1 for each page of its states; for each object 1 HEAD, 1 GET, 1 PUT. For each `SLOTS_AT_ONCE` slots 1 write.
+Requests of a pass: 2 GETs to open the table, 1 read, and 1 GET of the bucket's versioning if a slot has new commits.
+For each of these slots 1 GET, and 1 for each page of its states; for each object 1 HEAD, 1 GET, 1 PUT. For each
+`SLOTS_AT_ONCE` slots 1 read and 1 write.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import RefusedError, UsageError
+from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.results import Progress
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.parallel import in_parallel
@@ -31,12 +35,13 @@ from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.s3.tags import ObjectTags
+from s3notify_platform.table.commit import SlotCommit
 
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
 REQUESTS_IN_FLIGHT: Final = 16
-REFUSALS_MAX: Final = 100
-"""After so many, and nothing that was not refused, a pass asks no more: the permission is missing."""
+FAILURES_MAX: Final = 100
+"""After so many, and no tag that was taken, a pass asks no more: the permission is missing, or the store is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class Tagging:
 
     slots: int
     """With commits since the last pass."""
+    left: int = 0
+    """Of these, for the next pass, since the time was up."""
     counts: Mapping[str, int] = field(default_factory=dict)
     refused: str = ""
     """Why the store refused the first of them."""
@@ -55,6 +62,7 @@ class Tagging:
 def tag_committed(
     source: Source,
     *,
+    seconds: float | None = None,
     objects: ObjectStore | None = None,
     tags: ObjectTags | None = None,
     platform: ObjectStore | None = None,
@@ -63,44 +71,70 @@ def tag_committed(
 ) -> Tagging:
     """Tag what was committed since the last pass with the source's `committed_tags`.
 
-    `objects`, `tags`, `platform`: stores to use instead of the source's own. `UsageError` without `committed_tags`, and
-    for a bucket without versions; `UnavailableError`: repeat. Requests as in the module docstring.
+    `seconds`: the pass ends with the slot during which these are over. `objects`, `tags`, `platform`: stores to use
+    instead of the source's own. `UsageError` without `committed_tags`, and for a bucket without versions;
+    `UnavailableError`, once all that is possible is done: repeat. Requests as in the module docstring.
     """
     if not source.input.tags:
         raise UsageError(f"source {source.name!r} has no committed_tags: set them first")
-    objects = objects if objects is not None else shared_store(source.input.bucket)
     tags = tags if tags is not None else ObjectTags(source.input.bucket)
-    if not (table_id := source.open_table(create=False, store=platform).id):
+    opened = source.open_table(create=False, store=platform)
+    if not opened.id:
         return Tagging(slots=0)
+    done = _Done(Updates(source.location.records(platform), clock), opened.id)
+    behind = [slot for slot, n in opened.heads.items() if n > done.generations.get(slot, 0)]
+    if behind and not tags.versioned():
+        raise UsageError(
+            f"bucket {source.input.bucket.bucket!r} has no versions, and a tag could come to a version that is not "
+            "committed: enable its versioning, or leave out committed_tags"
+        )
+    # In another order each time: what fails for good must not end each pass before the rest.
+    behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
-    done = _Done(Updates(source.location.records(platform), clock), table_id)
-    newest = table.newest(source.location.all_slots())
-    behind = [slot for slot, n in sorted(newest.items()) if n is None or n > done.generations.get(slot, 0)]
-    counts, refusals, taken = Counter[str](), list[str](), set[str]()
+    over = clock.monotonic() + seconds if seconds is not None else float("inf")
+    one_pass = _Pass(source, objects if objects is not None else shared_store(source.input.bucket), tags)
+    looked = 0
 
-    def tag(key_and_etag: tuple[str, str]) -> str:
-        if len(refusals) >= REFUSALS_MAX and not taken:
-            return "refused"
-        try:
-            outcome = _tag(source, objects, tags, *key_and_etag)
-        except RefusedError as error:
-            refusals.append(str(error))
-            return "refused"
-        taken.add(outcome)
-        return outcome
+    def head_of(slot: Slot) -> SlotCommit | None:
+        return table.head(slot, opened.heads[slot])
 
     for start in range(0, len(behind), SLOTS_AT_ONCE):
-        heads = table.heads(behind[start:][:SLOTS_AT_ONCE])
-        reached: dict[Slot, int] = {}
+        if looked and clock.monotonic() >= over:
+            break
+        some = behind[start:][:SLOTS_AT_ONCE]
+        outcomes: dict[Slot, Counter[str]] = {}
+        heads = dict(zip(some, in_parallel(head_of, some, REQUESTS_IN_FLIGHT), strict=True))
         for slot, head in heads.items():
-            committed = _committed(table.state_columns(head), done.generations.get(slot, 0))
-            outcomes = in_parallel(tag, list(committed), REQUESTS_IN_FLIGHT)
-            counts.update(outcomes)
-            if head is not None and "refused" not in outcomes:  # what was refused is tried again
-                reached[slot] = head.generation
-        done.note(reached)
-        progress(f"{counts['added']} objects tagged, of {start + len(heads)} of {len(behind)} slots")
-    return Tagging(slots=len(behind), counts=dict(counts), refused=refusals[0] if refusals else "")
+            if not (looked or outcomes) or clock.monotonic() < over:
+                committed = _committed(table.state_columns(head), done.generations.get(slot, 0))
+                outcomes[slot] = one_pass.tag(committed)
+        taken = any(_TAKEN & found.keys() for found in outcomes.values())
+        retry = {"unavailable"} if taken else {"unavailable", "refused"}
+        done.note(
+            {
+                slot: head.generation
+                for slot, head in heads.items()
+                if slot in outcomes and head is not None and not retry & outcomes[slot].keys()
+            }
+        )
+        looked += len(outcomes)
+        progress(f"{one_pass.counts['added']} objects tagged, of {looked} of {len(behind)} slots")
+    if one_pass.unavailable:
+        raise one_pass.unavailable[0]
+    counts, refused = dict(one_pass.counts), next(iter(one_pass.refused), "")
+    return Tagging(slots=len(behind), left=len(behind) - looked, counts=counts, refused=refused)
+
+
+def tag_again(
+    location: Location,
+    slots: Iterable[Slot],
+    *,
+    platform: ObjectStore | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Have the next pass look at all that is committed in these slots. 3 reads, and 1 write."""
+    if (known := location.sides(platform).known()) is not None:
+        _Done(Updates(location.records(platform), clock), known.table).drop(slots)
 
 
 def _committed(states: pa.Table, since: int) -> Iterator[tuple[str, str]]:
@@ -113,18 +147,47 @@ def _committed(states: pa.Table, since: int) -> Iterator[tuple[str, str]]:
     return zip(found["key"].to_pylist(), found["etag"].to_pylist(), strict=True)
 
 
-def _tag(source: Source, objects: ObjectStore, tags: ObjectTags, key: str, etag: str) -> str:
-    meta = objects.head(key)
-    if meta is None or meta.etag != etag:
-        return "gone"
-    if not meta.version_id:
-        raise UsageError(
-            f"bucket {source.input.bucket.bucket!r} has no versions, and a tag could come to a version that is not "
-            "committed: enable its versioning, or leave out committed_tags"
-        )
-    if meta.version_id == "null":
-        return "unversioned"
-    return tags.add(key, meta.version_id, source.input.tags)
+_TAKEN: Final = frozenset({"added", "there", "full"})
+"""Outcomes that show that tags may be written."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What happened to the objects that this pass has looked at."""
+
+    source: Source
+    objects: ObjectStore
+    tags: ObjectTags
+    counts: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+    unavailable: list[UnavailableError] = field(default_factory=list)
+
+    def tag(self, committed: Iterable[tuple[str, str]]) -> Counter[str]:
+        """How many of these objects came to which outcome."""
+        outcomes = Counter(in_parallel(self._one, committed, REQUESTS_IN_FLIGHT))
+        self.counts.update(outcomes)
+        return outcomes
+
+    def _one(self, key_and_etag: tuple[str, str]) -> str:
+        failures = len(self.refused) + len(self.unavailable)
+        if failures >= FAILURES_MAX and not _TAKEN & self.counts.keys():
+            return "refused" if self.refused else "unavailable"
+        try:
+            return self._tag(*key_and_etag)
+        except RefusedError as error:
+            self.refused.append(str(error))
+            return "refused"
+        except UnavailableError as error:
+            self.unavailable.append(error)
+            return "unavailable"
+
+    def _tag(self, key: str, etag: str) -> str:
+        meta = self.objects.head(key)
+        if meta is None or meta.etag != etag:
+            return "gone"
+        if meta.version_id in (None, "null"):  # Ceph names none
+            return "unversioned"
+        return self.tags.add(key, meta.version_id, self.source.input.tags)
 
 
 class _Done:
@@ -138,10 +201,17 @@ class _Done:
 
     def note(self, reached: Mapping[Slot, int]) -> None:
         """Remember that these slots are done up to here; another process may have come further."""
+        self._change(lambda known: known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()})
 
+    def drop(self, slots: Iterable[Slot]) -> None:
+        """Forget these slots."""
+        dropped = {*slots}
+        self._change(lambda known: {slot: n for slot, n in known.items() if slot not in dropped})
+
+    def _change(self, change: Callable[[dict[Slot, int]], dict[Slot, int]]) -> None:
         def decide(record: Record | None) -> tuple[bytes | None, dict[Slot, int]]:
             known = self._of(record)
-            after = known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()}
+            after = change(known)
             body = {
                 "v": 1,
                 "table": self._table_id,

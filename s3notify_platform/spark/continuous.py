@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -57,6 +58,10 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()
+
+
+TAGGING_SECONDS: Final = 2.0
+"""At most between two polls, and as long as one slot takes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,20 +124,25 @@ class ContinuousIngest:
         """
         return self.take_decided(signals, *self.decided(signals), batch=batch)
 
-    def tag(self) -> None:
+    def tag(self, *, seconds: float | None) -> int:
         """Tag what was committed, if the source has `committed_tags`; what cannot be now is tagged after a later batch.
 
-        Requests and limits of `tag_committed`.
+        How many slots are left after so many seconds. Requests and limits of `tag_committed`.
         """
-        if self.source.input.tags:
-            try:
-                done = tag_committed(self.source, clock=self.clock)
-                self._counts["tagged"] += done.counts.get("added", 0)
-                refused = done.refused
-            except S3NotifyError as error:
-                refused = str(error)
-            if refused:
-                self.progress(f"committed objects are not tagged: {refused}")
+        if not self.source.input.tags:
+            return 0
+        left = 0
+        try:
+            done = tag_committed(self.source, seconds=seconds, clock=self.clock)
+            self._counts["tagged"] += done.counts.get("added", 0)
+            refused, left = done.refused, done.left
+        except S3NotifyError as error:
+            refused = str(error)
+        if refused:
+            self.progress(f"committed objects are not tagged: {refused}")
+        elif left:
+            self.progress(f"{self._counts['tagged']} objects tagged; {left} slots are left")
+        return left
 
     def decided(self, signals: Iterable[Slot]) -> tuple[Decision, Rescans]:
         """How to find out what changed in these slots, and what waits for a rescan. 2 requests."""
@@ -249,6 +259,7 @@ class _Following:
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
         self._table = ""
+        self._untagged = 0
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
@@ -257,6 +268,8 @@ class _Following:
         watcher = self._watcher = self._watcher or self._begun()
         self._waiting |= watcher.poll().changed
         if not self._waiting:
+            if self._untagged:
+                self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
         table = location.open_table(expected=self._table)
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
@@ -269,7 +282,7 @@ class _Following:
             ingest.spark.range(1).count()  # raises if Spark is what failed
         self._waiting, self._table = {}, table.id
         write_seen(location, Seen(state=watcher.state, table=table.id), clock=ingest.clock)
-        ingest.tag()
+        self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
 
     def _begun(self) -> Watcher:

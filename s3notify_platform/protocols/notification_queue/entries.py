@@ -105,11 +105,11 @@ class Event:
         return bool(self.version_id) and self.event_name.endswith(":Delete")
 
 
-def takes_event(settings: TopicSettings, bucket: str, event: Event) -> bool:
-    """Whether a topic with these settings takes this very change."""
+def takes_event(settings: TopicSettings, bucket: str, event: Event, *, by_name: bool = True) -> bool:
+    """Whether a topic with these settings takes this very change; not `by_name`, whatever its event is called."""
     if not settings.rules:
         return takes(settings, bucket, event.key)
-    facts = (event.event_name, event.metadata, event.tags)
+    facts = (event.event_name if by_name else None, event.metadata, event.tags)
     return takes(settings, bucket, event.key) and any(
         rule.takes(bucket, event.key) and rule.takes_event(*facts) for rule in settings.rules
     )

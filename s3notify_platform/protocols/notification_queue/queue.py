@@ -97,9 +97,8 @@ class NotificationQueue:
     def takers(
         topics: Iterable[Topic], bucket: str, event: Event, *, by_name: bool = True
     ) -> tuple[Topic, ...]:
-        """Those that take this change in a bucket; or, not `by_name`, a change of its key by whatever event. Pure."""
-        found = (t for t in topics if takes(t.settings, bucket, event.key))
-        return tuple(t for t in found if not by_name or takes_event(t.settings, bucket, event))
+        """Those that take this change in a bucket; not `by_name`, whatever its event is called. Pure."""
+        return tuple(t for t in topics if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The topics that take this change, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.

@@ -80,9 +80,9 @@ class Rule:
             return False
         return not self.regex or _pattern(self.regex).fullmatch(key) is not None
 
-    def takes_event(self, name: str, metadata: Known, tags: Known) -> bool:
-        """Whether a change of a key that fits does, too."""
-        if self.events and not any(_named(name, event) for event in self.events):
+    def takes_event(self, name: str | None, metadata: Known, tags: Known) -> bool:
+        """Whether a change of a key that fits does, too; by whatever event, if that has no `name`."""
+        if self.events and name is not None and not any(_named(name, event) for event in self.events):
             return False
         return {*self.metadata} <= {*(metadata or {}).items()} and {*self.tags} <= {*(tags or {}).items()}
 

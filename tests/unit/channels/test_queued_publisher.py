@@ -235,6 +235,16 @@ def test_announce_tells_of_what_is_there(world):
     assert (world.mark("a"), world.mark("gone")) == ("1", "1")
 
 
+def test_what_is_announced_fits_the_rules(world):
+    """Its event is not known, but its metadata is: they may say who may hear of it."""
+    world.queue.topics.delete("t")
+    world.topic("sales", rules=(Rule(events=("ObjectCreated:Copy",), metadata=(("team", "sales"),)),))
+    for team in ("sales", "hr"):
+        world.objects.put(team, b"1", metadata={"team": team})
+    world.publisher().announce(["sales", "hr", "gone"])
+    assert [key for _, key, _ in world.announced("sales")] == ["sales"]
+
+
 def test_wrong_changes(world):
     """Refused before anything is reserved, or aborted without a trace; the others of the batch are applied."""
     publisher = world.publisher()

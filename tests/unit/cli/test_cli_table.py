@@ -1,6 +1,7 @@
 """`s3notify table` and `vacuum`: accepting a loss, and what is left alone until then; on a real server."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.requests import S3Requests
 from s3notify_platform.table.layout import Generation
 from tests.support.sources import with_settings
 from tests.support.tables import create_record_table
@@ -132,13 +134,20 @@ def test_erase(place) -> None:
 
 
 def test_tag(place) -> None:
-    """Says what there was to do, and without tags, or for some that cannot be, what to set."""
-    _, run = place
+    """Says what there was to do, and without tags or versions, or for tags that cannot be, what to set."""
+    source, run = place
     given = ("tag", "orders", "--prefix", "raw/")
+    tags = (*given, "--committed-tags", "archive=yes")
     without = run(*given, table=False)
     assert (without.exit_code, "no committed_tags" in without.output) == (1, True)
     wrong = run(*given, "--committed-tags", "archive", table=False)
     assert (wrong.exit_code, "write name=value" in wrong.output) == (1, True)
-    done = run(*given, "--committed-tags", "archive=yes", table=False)
-    assert (done.exit_code, "0 slots with new commits" in done.output) == (0, True), done.output
-    assert '"slots": 0' in run(*given, "--committed-tags", "archive=yes", "--json", table=False).output
+    plain = run(*tags, table=False)
+    assert (plain.exit_code, "enable its versioning" in plain.output) == (1, True)
+    bucket = source.location.platform
+    with closing(S3Requests(bucket)) as s3:
+        versioning = {"Status": "Enabled"}
+        s3.client.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration=versioning)
+    done = run(*tags, "--again", table=False)
+    assert (done.exit_code, "5 slots with new commits" in done.output) == (0, True), done.output
+    assert '"slots": 5' in run(*tags, "--json", table=False).output

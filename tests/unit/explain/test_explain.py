@@ -417,3 +417,16 @@ def test_time_line(place):
     times = [line[:25] for line in told]
     assert times == sorted(times)
     assert max(map(len, told)) <= 80
+
+
+def test_what_was_reported_of_a_forgotten_slot():
+    """Its generations began again: Dagster has reports of the same ones, which are older than the commit."""
+    place = Place().with_topic()
+    place.put()
+    was = place.clock.wall_ms()
+    place.pass_time(3600)
+    place.commit(place.state())
+    place.pass_time(2)
+    now = place.clock.wall_ms()
+    assert place.ask(reported=((40, was + 1), (1, was))).reported_ms is None
+    assert place.ask(reported=((1, now), (40, was + 1), (1, was))).reported_ms == now

@@ -1,5 +1,6 @@
 """Which objects are tagged, each in the version that was committed, and what happens if that is interrupted."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import boto3
@@ -7,15 +8,23 @@ import pytest
 
 from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.ingest.source import Input, Source
-from s3notify_platform.ingest.tagging import REFUSALS_MAX, REQUESTS_IN_FLIGHT, SLOTS_AT_ONCE, tag_committed
-from s3notify_platform.ports import Written
-from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.ingest.tagging import (
+    FAILURES_MAX,
+    REQUESTS_IN_FLIGHT,
+    SLOTS_AT_ONCE,
+    tag_again,
+    tag_committed,
+)
+from s3notify_platform.ports import Written, list_all
+from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.missing import forget_slots
+from tests.support.faults import FaultyStore
 from tests.support.sources import with_settings
 
 SLOTS = 64
@@ -47,7 +56,7 @@ class World:
 
     def commit(self, *keys, **fields):
         """The slots of these keys, with the objects as they are now."""
-        for slot in {slot_of(key, SLOTS) for key in keys}:
+        for slot in self.slots(*keys):
             head = self.table.head(slot)
             generation = Generation(head.generation + 1 if head else 1)
             known = {state.key: state for state in head.deltas} if head else {}
@@ -65,9 +74,39 @@ class World:
             )  # fmt: skip
             planned_at = self.table.clock.monotonic()
             assert isinstance(self.table.commit(commit.staged(), planned_at=planned_at), Written)
+            self.source.open_table(store=self.platform).merge({slot: generation})
 
-    def run(self):
-        return tag_committed(self.source, objects=self.store, tags=self.tags, platform=self.platform)
+    def run(self, **more):
+        given = {"objects": self.store, "tags": self.tags, "platform": self.platform}
+        return tag_committed(self.source, **(given | more))
+
+    def again(self, *keys):
+        tag_again(self.source.location, self.slots(*keys), platform=self.platform)
+
+    def forget(self, *keys):
+        """The commits of their slots are lost, and the loss is accepted."""
+        location = self.source.location
+        for slot in self.slots(*keys):
+            for meta in list(list_all(self.platform, location.layout.commits(slot))):
+                self.platform.delete(meta.key)
+        sides, backlog = location.sides(self.platform), RescanBacklog(location.records(self.platform))
+        forget_slots(sides, self.table, backlog, self.slots(*keys), every=SLOTS)
+
+    def slots(self, *keys):
+        return frozenset(Slot(slot_of(key, SLOTS)) for key in keys)
+
+    def failing(self, monkeypatch, error, *keys):
+        """The calls by which tags of these keys, or of all, are asked for, which fail, until `monkeypatch.undo`."""
+        add, calls = self.tags.add, []
+
+        def failing(key, *more):
+            if keys and key not in keys:
+                return add(key, *more)
+            calls.append(key)
+            raise error
+
+        monkeypatch.setattr(self.tags, "add", failing)
+        return calls
 
     def tags_of(self, key, version):
         found = self.s3.get_object_tagging(Bucket="moto", Key=key, VersionId=version)["TagSet"]
@@ -120,16 +159,33 @@ def test_what_may_be_read_again_has_no_tag(world, fields):
     assert world.tags_of("raw/a", version) == {}
 
 
-def test_without_versions_nothing_is_tagged(world):
+@pytest.mark.parametrize("status", ["Suspended", None])
+def test_without_versions_nothing_is_tagged(world, status):
     """A tag could come to what is not committed."""
-    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="plain")
     world.put("raw/a")
+    if status:
+        world.versioning(status)
+    else:
+        world.s3.create_bucket(Bucket="plain")
+        world.tags = ObjectTags(S3Config(bucket="plain"))
     world.commit("raw/a")
-    world.store.config = replace(world.store.config, bucket="plain")
-    world.s3.put_object(Bucket="plain", Key="raw/a", Body=b"1")
     with pytest.raises(UsageError, match=r"'moto' has no versions.*enable its versioning"):
         world.run()
-    assert world.s3.get_object_tagging(Bucket="plain", Key="raw/a")["TagSet"] == []
+    assert world.s3.get_object_tagging(Bucket="moto", Key="raw/a")["TagSet"] == []
+
+
+@pytest.mark.parametrize("shown", ["null", None], ids=["as AWS", "as Ceph"])
+def test_what_is_older_than_the_versions(world, monkeypatch, shown):
+    """It is counted, and does not keep the rest."""
+    head = world.store.head
+    before = {key: world.put(key) for key in ("raw/a", "raw/b")}
+    world.commit(*before)
+    monkeypatch.setattr(
+        world.store, "head", lambda key: replace(head(key), version_id=shown) if key == "raw/a" else head(key)
+    )
+    assert world.run().counts == {"unversioned": 1, "added": 1}
+    assert world.tags_of("raw/a", before["raw/a"]) == {}
+    assert world.run().slots == 0
 
 
 def test_too_many_tags(world):
@@ -147,62 +203,99 @@ def test_an_outage_in_between(world, monkeypatch):
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
-    add, calls = world.tags.add, []
-
-    def failing(*args):
-        calls.append(args)
-        if len(calls) > len(keys) - 3:
-            raise UnavailableError("for a while")
-        return add(*args)
-
-    monkeypatch.setattr(world.tags, "add", failing)
+    world.failing(monkeypatch, UnavailableError("for a while"), *keys[:3])
     with pytest.raises(UnavailableError):
         world.run()
-    monkeypatch.setattr(world.tags, "add", add)
+    monkeypatch.undo()
     again = world.run()
-    assert 0 < again.slots < SLOTS
+    assert 0 < again.slots <= 3
     assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
     assert world.run().slots == 0
 
 
-def test_what_was_refused_is_tried_again(world, monkeypatch):
-    """Once the permission is there; what was not refused is done meanwhile."""
-    versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
-    world.commit("raw/a", "raw/b")
-    add = world.tags.add
-
-    def refusing(key, *more):
-        if key == "raw/a":
-            raise RefusedError("403 AccessDenied")
-        return add(key, *more)
-
-    monkeypatch.setattr(world.tags, "add", refusing)
+def test_what_was_refused_alone_is_tried_again(world, monkeypatch):
+    """Once the permission is there."""
+    version = world.put("raw/a")
+    world.commit("raw/a")
+    world.failing(monkeypatch, RefusedError("403 AccessDenied"))
     for _ in range(2):
         done = world.run()
-        assert (done.counts["refused"], done.refused) == (1, "403 AccessDenied")
-    monkeypatch.setattr(world.tags, "add", add)
+        assert (done.counts, done.refused) == ({"refused": 1}, "403 AccessDenied")
+    monkeypatch.undo()
     world.run()
-    assert [world.tags_of(key, version) for key, version in versions.items()] == [WANTED, WANTED]
+    assert world.tags_of("raw/a", version) == WANTED
     assert world.run().slots == 0
 
 
-def test_without_the_permission_few_are_asked_for(world, monkeypatch):
+def test_what_was_refused_among_others_costs_nothing_more(world, monkeypatch):
+    """A policy of the bucket may deny tags for some keys; after `tag_again` they are tried again."""
+    versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
+    world.commit(*versions)
+    calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")
+    done = world.run()
+    assert (done.counts, done.refused) == ({"refused": 1, "added": 1}, "403 AccessDenied")
+    assert (world.run().slots, calls) == (0, ["raw/a"])
+    monkeypatch.undo()
+    world.again("raw/a", "raw/b")
+    assert world.run().counts == {"added": 1, "there": 1}
+    assert world.tags_of("raw/a", versions["raw/a"]) == WANTED
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("403 AccessDenied"), UnavailableError("for a while")], ids=repr
+)
+def test_when_nothing_is_taken_few_are_asked_for(world, monkeypatch, error):
     """Of however many that are committed; all of them are tried again."""
-    keys = [f"raw/{n}" for n in range(REFUSALS_MAX + 5 * REQUESTS_IN_FLIGHT)]
+    keys = [f"raw/{n}" for n in range(FAILURES_MAX + 5 * REQUESTS_IN_FLIGHT)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
-    add, asked = world.tags.add, []
-
-    def refusing(*of):
-        asked.append(of)
-        raise RefusedError("403 AccessDenied")
-
-    monkeypatch.setattr(world.tags, "add", refusing)
-    assert world.run().counts == {"refused": len(keys)}
-    assert REFUSALS_MAX <= len(asked) < REFUSALS_MAX + REQUESTS_IN_FLIGHT
-    monkeypatch.setattr(world.tags, "add", add)
+    calls = world.failing(monkeypatch, error)
+    with nullcontext() if isinstance(error, RefusedError) else pytest.raises(UnavailableError):
+        assert world.run().counts == {"refused": len(keys)}
+    assert FAILURES_MAX <= len(calls) < FAILURES_MAX + REQUESTS_IN_FLIGHT
+    monkeypatch.undo()
     world.run()
     assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
+
+
+def test_a_slot_whose_generations_begin_again(world):
+    """As after `s3notify table forget`, whose first commits are other ones."""
+    world.put("raw/a")
+    for _ in range(3):
+        world.commit("raw/a")
+    world.run()
+    world.forget("raw/a")
+    world.again("raw/a")
+    version = world.put("raw/a", b"2")
+    world.commit("raw/a")
+    assert world.run().counts == {"added": 1}
+    assert world.tags_of("raw/a", version) == WANTED
+
+
+def test_a_pass_ends_in_time(world):
+    """After the slot with which the time is up; the next ones do the rest."""
+    keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
+    for key in keys:
+        world.put(key)
+    world.commit(*keys)
+    slots = len({slot_of(key, SLOTS) for key in keys})
+    for left in reversed(range(slots)):
+        assert world.run(seconds=0).left == left
+    assert world.run(seconds=0).slots == 0
+
+
+def test_what_is_done_is_not_read_again(world):
+    """However many commits a slot has."""
+    keys = [f"raw/{n}" for n in range(SLOTS_AT_ONCE)]
+    for key in keys:
+        world.put(key)
+    for _ in range(40):
+        world.commit("raw/0")
+    world.commit(*keys)
+    world.run()
+    platform = FaultyStore(world.platform)
+    assert world.run(platform=platform).slots == 0
+    assert [call.method for call, _ in platform.calls] == ["get", "get", "get"]
 
 
 def test_another_table_begins_again(world):
