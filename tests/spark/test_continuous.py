@@ -65,13 +65,37 @@ def test_it_keeps_the_table_in_step(lake: Lake) -> None:
     assert generations(lake) == after
 
 
-def test_committed_objects_are_tagged(lake_of: Callable[..., Lake]) -> None:
-    """After the batch that committed them, in the version that it read; what is in quarantine is not."""
+@pytest.fixture
+def tagged(lake_of: Callable[..., Lake]) -> tuple[Lake, Any]:
+    """A source whose committed objects get a tag, and a client of its bucket, which has versions."""
     lake = lake_of(committed_tags="archive=yes")
     config = lake.source.input.bucket
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    s3, bucket = boto3.client("s3", endpoint_url=config.endpoint_url, **keys), config.bucket
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    s3 = boto3.client("s3", endpoint_url=config.endpoint_url, **keys)
+    s3.put_bucket_versioning(Bucket=config.bucket, VersioningConfiguration={"Status": "Enabled"})
+    return lake, s3
+
+
+def test_tagging_leaves_time_for_polls(tagged: tuple[Lake, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pass had no time for is tagged after the next poll, though that finds nothing."""
+    lake, _ = tagged
+    monkeypatch.setattr("s3notify_platform.spark.continuous.TAGGING_SECONDS", 0)
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
+    said: list[str] = []
+    continuous = ContinuousIngest(spark=lake.spark, source=lake.source, progress=said.append)
+
+    class AllTagged(Event):
+        def is_set(self) -> bool:
+            return continuous.counts().get("tagged") == 12
+
+    continuous.run(AllTagged(), every_seconds=0.01)
+    assert len({line for line in said if "slots are left" in line}) > 1
+
+
+def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
+    """After the batch that committed them, in the version that it read; what is in quarantine is not."""
+    lake, s3 = tagged
+    bucket = lake.source.input.bucket.bucket
     lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.jsonl": b"{nonsense\n", "3.jsonl": b'{"id": 3}\n'})
     first = once(lake)
     assert first.counts()["tagged"] == 2
