@@ -27,7 +27,7 @@ from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
 from dagster._core.storage.event_log import SqliteEventLogStorage
-from dagster._core.storage.tags import PARTITION_NAME_TAG
+from dagster._core.storage.tags import BACKFILL_ID_TAG, PARTITION_NAME_TAG
 from dagster._grpc.impl import core_execute_run
 from dagster._record import copy
 from dagster._serdes import ConfigurableClassData
@@ -39,6 +39,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
     "ACTIVE_RUN_STATUSES",
+    "BACKFILL_ID_TAG",
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
     "PARTITION_NAME_TAG",

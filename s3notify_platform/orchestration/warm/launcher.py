@@ -8,6 +8,7 @@ from typing import Any, Self
 from dagster import DagsterRun, serialize_value
 
 from s3notify_platform.orchestration.dagster_internals import (
+    BACKFILL_ID_TAG,
     CheckRunHealthResult,
     ConfigurableClassData,
     DefaultRunLauncher,
@@ -45,6 +46,7 @@ class WarmRunLauncher(DefaultRunLauncher):
             "run": run.run_id,
             "job": run.job_name,
             "key": key.message(),
+            "backfill": run.tags.get(BACKFILL_ID_TAG, ""),
         }
         try:
             return bool(home.ask(message)["yes"])
@@ -98,8 +100,9 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
     if not isinstance(location, GrpcServerCodeLocation):
         return None
     spark = run.tags.get(WARM_TAG)
-    if spark is None and run.asset_selection and not run.asset_check_selection:
-        # From the UI, or of a backfill: Dagster's own job of all assets.
+    checked = {check.asset_key for check in run.asset_check_selection or ()}
+    if spark is None and run.asset_selection and checked <= run.asset_selection:
+        # From the UI, or of a backfill: Dagster's own job of all assets. Checks of assets that it makes are skipped.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None

@@ -31,6 +31,9 @@ from s3notify_platform.orchestration.warm.handover import (
 BEGIN_AGAIN_SECONDS: Final = 30.0
 """A worker that ended before it was ready is not started again for so long."""
 
+WAIT_SECONDS: Final = 60.0
+"""A run waits for a worker that is busy with its backfill, unless that is likely to take longer."""
+
 END_SECONDS: Final = 5.0
 """The same for all runs when the supervisor is asked to end, which commands do within `DRAIN_SECONDS`."""
 
@@ -63,8 +66,12 @@ class _Worker:
     ready: bool = False
     run: str = ""
     """The run that it executes; empty for none."""
+    backfill: str = ""
+    """The backfill that this run is a part of; empty for none."""
     runs: int = 0
     used_ms: int = 0
+    took_ms: int = 0
+    """By its last run."""
     terminating: bool = False
     leaving: bool = False
     """It ends as soon as it has no run."""
@@ -83,6 +90,16 @@ class _Worker:
         if self.process is not None and not self.ended.is_set():
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A run that is, or was, to be handed to a worker of this key."""
+
+    run: str
+    job: str
+    key: WorkerKey
+    backfill: str
 
 
 class Supervisor:
@@ -107,6 +124,7 @@ class Supervisor:
         self._command = worker
         self._clock = clock
         self._workers: list[_Worker] = []
+        self._waiting: list[_Asked] = []
         self._not_before: dict[WorkerKey, float] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -158,12 +176,15 @@ class Supervisor:
                 with suppress(ProcessLookupError):
                     os.killpg(self._archive.pid, signal.SIGKILL)
                 self._archive.wait()
-            workers = [*self._workers]
+            workers, waiting = [*self._workers], [*self._waiting]
+            self._waiting.clear()
             seconds = min(self._limits.terminate_seconds, END_SECONDS)
             for worker in workers:
                 self._leave(worker)
                 if worker.run:
                     self._terminate(worker, seconds)
+        for asked in waiting:
+            self._end_waiting(asked, canceled=True)
         for worker in workers:
             worker.ended.wait(seconds + 2)
 
@@ -179,26 +200,59 @@ class Supervisor:
         run = str(message["run"])
         with self._lock:
             if message["do"] in ("run", "prepare"):
-                key, job = WorkerKey.of(message["key"]), str(message["job"])
-                if message["do"] == "run" and self._take(run, job, key):
+                asked = _Asked(
+                    run=run,
+                    job=str(message["job"]),
+                    key=WorkerKey.of(message["key"]),
+                    backfill=str(message.get("backfill", "")),
+                )
+                if message["do"] == "run" and self._take(asked):
                     return True
-                self._prepare(key, job)
+                self._prepare(asked.key, asked.job)
                 return False
             worker = next((worker for worker in self._workers if worker.run == run), None)
-            if worker is not None and message["do"] == "terminate":
-                self._terminate(worker, self._limits.terminate_seconds)
-            return worker is not None
+            waits = next((asked for asked in self._waiting if asked.run == run), None)
+            if message["do"] == "terminate":
+                if worker is not None:
+                    self._terminate(worker, self._limits.terminate_seconds)
+                if waits is not None:
+                    self._waiting.remove(waits)
+            else:
+                return worker is not None or waits is not None
+        if waits is not None:
+            self._end_waiting(waits, canceled=True)
+        return worker is not None or waits is not None
 
-    def _take(self, run: str, job: str, key: WorkerKey) -> bool:
-        """Hand the run to an idle worker, if there is one. The same request again has the same answer."""
-        if any(worker.run == run for worker in self._workers):
+    def _take(self, asked: _Asked) -> bool:
+        """Hand the run to a worker that is idle, or soon will be. The same request again has the same answer."""
+        if asked.run in {*(worker.run for worker in self._workers), *(each.run for each in self._waiting)}:
             return True
-        idle = next((w for w in self._workers if w.key == key and self._idle(w)), None)
-        if idle is None or not self.home.claim(run, "warm"):
+        if not any(w.key == asked.key and (self._idle(w) or self._soon(w, asked)) for w in self._workers):
             return False
-        idle.run, idle.used_ms = run, self._clock.wall_ms()
-        idle.send({"run": run, "job": job})
+        if not self.home.claim(asked.run, "warm"):
+            return False
+        self._waiting.append(asked)
+        self._hand_out()
         return True
+
+    def _hand_out(self) -> None:
+        """Give runs that wait to idle workers."""
+        for asked in [*self._waiting]:
+            idle = next((w for w in self._workers if w.key == asked.key and self._idle(w)), None)
+            if idle is not None:
+                self._waiting.remove(asked)
+                idle.run, idle.backfill, idle.used_ms = asked.run, asked.backfill, self._clock.wall_ms()
+                idle.send({"run": asked.run, "job": asked.job})
+
+    def _soon(self, worker: _Worker, asked: _Asked) -> bool:
+        """Whether the worker is at other runs of the same backfill, which do not take long."""
+        before = 1 + sum(each.key == asked.key for each in self._waiting)
+        same = bool(asked.backfill) and worker.backfill == asked.backfill and bool(worker.run)
+        return same and not worker.leaving and before * worker.took_ms < WAIT_SECONDS * 1000
+
+    def _end_waiting(self, asked: _Asked, *, canceled: bool = False) -> None:
+        self._report(asked.run, "no warm worker could begin it", canceled=canceled)
+        self.home.forget(asked.run)
 
     @staticmethod
     def _idle(worker: _Worker) -> bool:
@@ -272,6 +326,7 @@ class Supervisor:
             with self._lock:
                 self._workers.remove(worker)
                 self._not_before[worker.key] = self._clock.monotonic() + BEGIN_AGAIN_SECONDS
+            self._give_up(worker.key)
             worker.ended.set()
             return
         with os.fdopen(reading, "rb") as said, suppress(ValueError):
@@ -296,7 +351,18 @@ class Supervisor:
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
             self._report(run, f"its warm worker ended under it, {how}", canceled=worker.terminating)
             self.home.forget(run)
+        self._give_up(worker.key)
         worker.ended.set()
+
+    def _give_up(self, key: WorkerKey) -> None:
+        """End the runs that wait for a worker of this key, unless there is one, or another is being started."""
+        with self._lock:
+            if any(worker.key == key for worker in self._workers):
+                return
+            given_up = [asked for asked in self._waiting if asked.key == key]
+            self._waiting = [asked for asked in self._waiting if asked.key != key]
+        for asked in given_up:
+            self._end_waiting(asked)
 
     def _note(self, worker: _Worker, message: Message) -> None:
         with self._lock:
@@ -306,10 +372,12 @@ class Supervisor:
             if message.get("done") and message["done"] == worker.run:
                 worker.run, run = "", worker.run
                 worker.runs += 1
+                worker.took_ms = self._clock.wall_ms() - worker.used_ms
                 self.home.forget(run)
                 used_up = worker.runs >= self._limits.runs or message["bytes"] > self._limits.bytes
                 if worker.leaving or used_up:
                     self._leave(worker)
+            self._hand_out()
 
     def _leave(self, worker: _Worker) -> None:
         worker.leaving = True

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -35,16 +36,20 @@ class Running:
     home: Home
     lines: list[str] = field(default_factory=list)
 
-    def ask(self, do: str, run: str = "", *, job: str = "works", key: WorkerKey = KEY) -> bool:
-        return self.home.ask({"do": do, "run": run, "job": job, "key": key.message()})["yes"]
+    def ask(
+        self, do: str, run: str = "", *, job: str = "works", key: WorkerKey = KEY, backfill: str = ""
+    ) -> bool:
+        message = {"do": do, "run": run, "job": job, "key": key.message(), "backfill": backfill}
+        return self.home.ask(message)["yes"]
 
     def new_run(self) -> str:
         return create_run_for_test(self.instance, job_name="any", status=DagsterRunStatus.STARTED).run_id
 
-    def handed_over(self, job: str, *, key: WorkerKey = KEY) -> str:
+    def handed_over(self, job: str, *, key: WorkerKey = KEY, backfill: str = "") -> str:
         """A run that a worker has taken, as soon as one is ready."""
         run = self.new_run()
-        until(lambda: self.ask("run", run, job=job, key=key), why=lambda: str(self.lines))
+        taken = partial(self.ask, "run", run, job=job, key=key, backfill=backfill)
+        until(taken, why=lambda: str(self.lines))
         return run
 
     def ended(self, run: str) -> tuple[DagsterRunStatus, str]:
@@ -97,6 +102,58 @@ def test_a_run_is_taken_by_a_worker_that_is_ready(instance: dg.DagsterInstance) 
         assert not it.ask("look", first)
         assert not it.ask("run", it.new_run())  # all busy
         assert len(it.workers()) == 1
+
+
+def test_runs_of_a_backfill_wait_for_the_worker_that_has_it(instance: dg.DagsterInstance) -> None:
+    """Of the same one, and no other; each has it in its turn, or may be terminated before."""
+    with supervised(instance, Limits(terminate_seconds=0.3)) as it:
+        first = it.handed_over("waits", backfill="b")
+        runs = [it.new_run() for _ in range(4)]
+        assert not it.ask("run", it.new_run(), backfill="c")
+        assert not it.ask("run", it.new_run())
+        assert all(it.ask("run", run, backfill="b") for run in runs)
+        assert it.ask("run", runs[2], backfill="b"), "the same answer"
+        assert it.ask("look", runs[3])
+        assert it.ask("terminate", runs[3])
+        assert it.ended(runs[3])[0] is DagsterRunStatus.CANCELED
+        assert not it.ask("look", runs[3])
+        assert {it.home.claimant(run) for run in runs[:3]} == {"warm"}
+        assert it.ask("terminate", first)  # its worker ends, and the next one has the others
+        for run in runs[:3]:
+            until(lambda run=run: it.home.claimant(run) is None, why=lambda: str(it.lines))
+        assert len([line for line in it.lines if line.endswith("starts")]) == 2
+        assert {instance.get_run_by_id(run).status for run in runs[:3]} == {DagsterRunStatus.STARTED}
+
+
+def test_no_run_waits_for_long_ones(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the worker's last one, each."""
+    with supervised(instance) as it:
+        it.handed_over("works", backfill="b")
+        it.handed_over("waits", backfill="b")
+        monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
+        assert not it.ask("run", it.new_run(), backfill="b")
+
+
+def test_runs_that_wait_for_a_worker_that_cannot_start(instance: dg.DagsterInstance) -> None:
+    """They are reported: nobody else would."""
+    with supervised(instance, Limits(terminate_seconds=0.3)) as it:
+        first = it.handed_over("waits", backfill="b")
+        waits = it.new_run()
+        assert it.ask("run", waits, backfill="b")
+        it.handed_over("works", key=replace(KEY, server_id="2"))  # its worker leaves with its run
+        assert it.ask("terminate", first)
+        assert it.ended(waits) == (
+            DagsterRunStatus.FAILURE,
+            "The run failed: no warm worker could begin it.",
+        )
+
+
+def test_runs_that_wait_when_the_supervisor_ends(instance: dg.DagsterInstance) -> None:
+    with supervised(instance, Limits(terminate_seconds=0.3)) as it:
+        it.handed_over("waits", backfill="b")
+        waits = it.new_run()
+        assert it.ask("run", waits, backfill="b")
+    assert it.ended(waits)[0] is DagsterRunStatus.CANCELED
 
 
 def test_what_makes_the_archive_ends_with_the_supervisor(
