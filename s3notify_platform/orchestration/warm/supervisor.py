@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -197,29 +197,31 @@ class Supervisor:
             connection.sendall(encoded({"yes": self._answer(message)}))
 
     def _answer(self, message: Message) -> bool:
-        run = str(message["run"])
+        if message["do"] not in ("run", "prepare"):
+            return self._look(str(message["run"]), terminate=message["do"] == "terminate")
+        asked = _Asked(
+            run=str(message["run"]),
+            job=str(message["job"]),
+            key=WorkerKey.of(message["key"]),
+            backfill=str(message.get("backfill", "")),
+        )
         with self._lock:
-            if message["do"] in ("run", "prepare"):
-                asked = _Asked(
-                    run=run,
-                    job=str(message["job"]),
-                    key=WorkerKey.of(message["key"]),
-                    backfill=str(message.get("backfill", "")),
-                )
-                if message["do"] == "run" and self._take(asked):
-                    return True
-                self._prepare(asked.key, asked.job)
-                return False
+            if message["do"] == "run" and self._take(asked):
+                return True
+            self._prepare(asked.key, asked.job)
+        self._give_up(asked.key)
+        return False
+
+    def _look(self, run: str, *, terminate: bool) -> bool:
+        """Whether a worker has the run, or will have it; it is to end if `terminate`."""
+        with self._lock:
             worker = next((worker for worker in self._workers if worker.run == run), None)
             waits = next((asked for asked in self._waiting if asked.run == run), None)
-            if message["do"] == "terminate":
-                if worker is not None:
-                    self._terminate(worker, self._limits.terminate_seconds)
-                if waits is not None:
-                    self._waiting.remove(waits)
-            else:
-                return worker is not None or waits is not None
-        if waits is not None:
+            if terminate and worker is not None:
+                self._terminate(worker, self._limits.terminate_seconds)
+            if terminate and waits is not None:
+                self._waiting.remove(waits)
+        if terminate and waits is not None:
             self._end_waiting(waits, canceled=True)
         return worker is not None or waits is not None
 
@@ -261,11 +263,17 @@ class Supervisor:
     # Workers
 
     def _prepare(self, key: WorkerKey, job: str) -> None:
-        """Start a worker for this key if there is none, and there is room. Those of other versions of its code end."""
+        """Start a worker for this key if there is none, and there is room. Those of other versions of its code end.
+
+        What waits for one of those has this one.
+        """
         for worker in self._workers:
             if worker.key.place == key.place and worker.key != key:
                 worker.replaced = True
                 self._leave(worker)
+        self._waiting = [
+            replace(asked, key=key) if asked.key.place == key.place else asked for asked in self._waiting
+        ]
         present = [worker for worker in self._workers if not worker.leaving]
         if self._stopping.is_set() or any(worker.key == key for worker in present):
             return

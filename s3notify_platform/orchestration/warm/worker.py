@@ -40,6 +40,9 @@ PDEATHSIG: Final = 1
 FLUSH_SECONDS: Final = 1.0
 """For a run's traces, if there are any."""
 
+NEXT_SECONDS: Final = 0.05
+"""A run that waits is there within that; without one the next session is made ready."""
+
 KEEP_SECONDS: Final = 40.0
 """Without a run for so long, Spark's Python workers get something to do."""
 
@@ -59,16 +62,19 @@ def main() -> None:
         todo: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=[orders, todo.put], daemon=True).start()
         said.write(encoded({"ready": True}))
+        wait = KEEP_SECONDS
         while True:
             try:
-                order = todo.get(timeout=KEEP_SECONDS)
+                order = todo.get(timeout=wait)
             except queue.Empty:
                 warm_up(spark)
+                wait = KEEP_SECONDS
                 continue
             _execute(instance, repository, order)
             flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
-            spark = _ready_again(spark)
+            spark = fresh_session(spark)
+            wait = NEXT_SECONDS
 
 
 # The process
@@ -182,11 +188,6 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
             and isinstance(io.spark, SlotSpark)
             and spark_digest(io.spark) == start["spark"]
         )
-    return _ready_again(spark)
-
-
-def _ready_again(spark: SparkSession) -> SparkSession:
-    """A session for the next run, in which all is loaded that a run needs."""
     fresh = fresh_session(spark)
     warm_up(fresh)
     return fresh

@@ -134,14 +134,24 @@ def test_no_run_waits_for_long_ones(instance: dg.DagsterInstance, monkeypatch: p
         assert not it.ask("run", it.new_run(), backfill="b")
 
 
-def test_runs_that_wait_for_a_worker_that_cannot_start(instance: dg.DagsterInstance) -> None:
-    """They are reported: nobody else would."""
-    with supervised(instance, Limits(terminate_seconds=0.3)) as it:
-        first = it.handed_over("waits", backfill="b")
+def test_runs_that_wait_while_the_code_is_reloaded(instance: dg.DagsterInstance) -> None:
+    """The worker of the new code has them."""
+    with supervised(instance) as it:
+        it.handed_over("waits", backfill="b")
         waits = it.new_run()
         assert it.ask("run", waits, backfill="b")
-        it.handed_over("works", key=replace(KEY, server_id="2"))  # its worker leaves with its run
-        assert it.ask("terminate", first)
+        it.handed_over("works", key=replace(KEY, server_id="2"))
+        until(lambda: it.home.claimant(waits) is None, why=lambda: str(it.lines))
+        assert instance.get_run_by_id(waits).status is DagsterRunStatus.STARTED
+
+
+def test_runs_that_wait_for_a_worker_that_cannot_start(instance: dg.DagsterInstance) -> None:
+    """They are reported: nobody else would."""
+    with supervised(instance) as it:
+        it.handed_over("waits", backfill="b")
+        waits = it.new_run()
+        assert it.ask("run", waits, backfill="b")
+        assert not it.ask("prepare", key=replace(KEY, server_id="broken"))
         assert it.ended(waits) == (
             DagsterRunStatus.FAILURE,
             "The run failed: no warm worker could begin it.",
