@@ -292,8 +292,12 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     """
     from s3notify_platform.local.demo import Demo
 
-    with interrupt_on_signals():
-        well = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
+    try:
+        with interrupt_on_signals():
+            well = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
+    except KeyboardInterrupt:  # while it started, or checked
+        say("stopped; the same command goes on from here")
+        well = not once
     sys.exit(0 if well else 1)
 
 

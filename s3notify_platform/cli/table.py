@@ -194,7 +194,7 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
     from s3notify_platform.protocols.source_enumerator import RescanBacklog
     from s3notify_platform.table.missing import forget_slots
 
-    location = place.location()
+    location = place.existing()
     tag_again(location, chosen)  # their generations begin again
     done = forget_slots(
         location.sides(), location.table(), RescanBacklog(location.records()), chosen, every=location.slots

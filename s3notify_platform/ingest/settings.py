@@ -41,19 +41,21 @@ def _formats() -> Sequence[str]:
 class LocationSettings:
     """Where a source keeps what it has made."""
 
-    name: Annotated[str, About("Name of the source and of its asset: a-z, 0-9, _")]
+    name: Annotated[str, About("Name of the source and of its asset, like orders: a-z, 0-9, _")]
     slots: Annotated[
         int, About("Slots of the keyspace, the same for all who write and read it", unit="slots")
     ] = SLOT_COUNT
     platform_prefix: Annotated[
-        str, About("Prefix of the platform's own objects, ending in /; default: _s3notify/{name}/")
+        str, About("Prefix of the platform's own objects, like own/orders/; default: _s3notify/{name}/")
     ] = ""
-    keyspace_prefix: Annotated[str, About("Prefix of the signals; default: {platform_prefix}keyspace/")] = ""
+    keyspace_prefix: Annotated[
+        str, About("Prefix of the signals, like signals/; default: {platform_prefix}keyspace/")
+    ] = ""
     known_bucket: Annotated[
         str,
         About(
-            "Bucket that keeps what is known of the table, so that a loss is noticed; default: the platform's, "
-            "below _s3notify-known/"
+            "Bucket that keeps what is known of the table, like acme-known, so that a loss is noticed; default: the "
+            "platform's, below _s3notify-known/"
         ),
     ] = ""
     queue_prefix: Annotated[
@@ -72,10 +74,11 @@ class FormatSettings:
     ] = ""
     csv_quote: Annotated[str, About("Character around values of CSV that need it, or none")] = '"'
     csv_escape: Annotated[
-        str, About("Character before a quote or delimiter in a CSV value; empty: quotes are doubled")
+        str, About("Character before a quote or delimiter in a CSV value, like \\; empty: quotes are doubled")
     ] = ""
     csv_comment: Annotated[
-        str, About("Lines of CSV that begin with this character are no records; empty: there are none")
+        str,
+        About("Lines of CSV that begin with this character, like #, are no records; empty: there are none"),
     ] = ""
     csv_skip_lines: Annotated[
         int, About("Lines of a CSV object before its header or first record", unit="lines", minimum=0)
@@ -83,12 +86,12 @@ class FormatSettings:
     csv_names: Annotated[
         str,
         About(
-            "Columns of CSV objects without a header, separated as their values; empty: they have a header"
+            "Columns of CSV objects without a header, separated as their values, like id,amount; empty: they have one"
         ),
     ] = ""
     csv_nulls: Annotated[
         str,
-        About("Texts separated by | that are null in CSV columns but strings; default: NULL|null|NA|N/A|n/a"),
+        About("Texts that are null in CSV columns but strings, like NULL|-; default: NULL|null|NA|N/A|n/a"),
     ] = ""
     json_path: Annotated[
         str, About("Where the records of a JSON document are, like data.items; empty: the document itself")
@@ -99,7 +102,9 @@ class FormatSettings:
 class InputSettings(FormatSettings):
     """What a source reads, how it is parsed, and how much at once."""
 
-    prefix: Annotated[str, About("Only keys that begin with it; empty: the whole bucket")] = ""
+    prefix: Annotated[
+        str, About("Only keys that begin with it, like raw/orders/; empty: the whole bucket")
+    ] = ""
     include: Annotated[
         str,
         About(
@@ -149,7 +154,7 @@ class InputSettings(FormatSettings):
     metadata_columns: Annotated[
         str,
         About(
-            "Columns with what the store says of the object version of a row, some of: _modified, _size, _version"
+            "Columns with what the store says of a row's object version, like _modified, _size; there is _version, too"
         ),
     ] = ""
     encoding: Annotated[
@@ -189,7 +194,7 @@ class InputSettings(FormatSettings):
     code_version: Annotated[
         str | None,
         About(
-            "Version of the transform. Change it, and a slot's objects are read again when it is next "
+            "Version of the transform, like v2. Change it, and a slot's objects are read again when it is next "
             "asked for: all of them by a backfill"
         ),
     ] = None
@@ -199,9 +204,10 @@ class InputSettings(FormatSettings):
 class BucketSettings:
     """The buckets of a source, and how its tables are committed to."""
 
-    bucket: Annotated[str, About("Bucket of the objects")]
+    bucket: Annotated[str, About("Bucket of the objects, like acme-landing")]
     platform_bucket: Annotated[
-        str | None, About("Bucket of the platform's own objects; default: the bucket of the objects")
+        str | None,
+        About("Bucket of the platform's own objects, like acme-own; default: the bucket of the objects"),
     ] = None
     commit: Annotated[
         Literal["auto", "native", "dynamodb"],
@@ -216,15 +222,16 @@ class TableSettings:
     """DynamoDB tables of a source, made by `s3notify init`. Without them the bucket carries everything."""
 
     records_table: Annotated[
-        str | None, About("DynamoDB table of queue, ack chains and heartbeats; default: on the bucket")
+        str | None,
+        About("DynamoDB table of queue, ack chains and heartbeats, like records; default: on the bucket"),
     ] = None
     lease_table: Annotated[
         str | None,
         About(
-            "DynamoDB table of the leases under which slots are committed where the store has no conditions. One "
-            "table for each bucket, and for all its writers, those of object_store up to 0.12 too. A lease cannot "
-            "cancel a write: one that is still under way after lease_timeout_seconds × lease_max_clock_skew_rate may "
-            "replace the next one's. After a writer was killed, the next one waits that long"
+            "DynamoDB table of the leases, like leases, under which slots are committed where the store has no "
+            "conditions. One table for each bucket, and for all its writers, those of object_store up to 0.12 too. A "
+            "lease cannot cancel a write: one that is still under way after lease_timeout_seconds × "
+            "lease_max_clock_skew_rate may replace the next one's. After one was killed, the next one waits as long"
         ),
     ] = None
 

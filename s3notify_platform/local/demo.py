@@ -159,9 +159,11 @@ class Demo:
                     halfway = True
                     if number == 0:
                         change.deletes += self._patiently(partial(self._strays, store, change))
+                    self.ledger.note(
+                        change
+                    )  # before it is written, so that what is not committed is known if stopped
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
-                    self.ledger.note(change)
                     self._await_commit(self._table(config), feed, change)
                     halfway = False
                     if not once:

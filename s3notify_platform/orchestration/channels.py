@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 import dagster as dg
+from pydantic import create_model
 
 from s3notify_platform.channels.queue_facts import queue_facts
 from s3notify_platform.channels.reconciler import shared_reconciler
@@ -46,11 +47,18 @@ def service_fields() -> dict[str, Any]:
 
 
 def _resolvable(settings: type[ServiceSettings]) -> Any:
-    """The same settings as a class that Dagster fills from YAML."""
-    return type(
+    """The same settings as a class that Dagster fills from YAML, and whose descriptions it shows."""
+    fields: dict[str, Any] = {
+        name: (Annotated[info.annotation, described(info.description or "")], info)
+        for name, info in settings.model_fields.items()
+    }
+    bases: Any = (settings, dg.Resolvable)
+    return create_model(
         settings.__name__,
-        (settings, dg.Resolvable),
-        {"__doc__": settings.__doc__, "__module__": settings.__module__},
+        __base__=bases,
+        __module__=settings.__module__,
+        __doc__=settings.__doc__,
+        **fields,
     )
 
 

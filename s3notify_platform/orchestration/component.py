@@ -35,8 +35,8 @@ from s3notify_platform.setting import check_settings
 class SparkSettings(dg.Model, dg.Resolvable):
     """Where Spark runs. Default: embedded, `local[*]`."""
 
-    master: Annotated[str | None, described("local[*], spark://host:7077, yarn, …; default: local[*]")] = None
-    remote: Annotated[str | None, described("Spark Connect instead: sc://host:15002")] = None
+    master: Annotated[str | None, described("Master, like spark://host:7077, yarn; default: local[*]")] = None
+    remote: Annotated[str | None, described("Spark Connect instead, like sc://host:15002")] = None
     max_sessions: Annotated[
         int,
         Field(ge=1),
@@ -59,16 +59,31 @@ class AwsSettings(dg.Model, dg.Resolvable):
     # Unknown fields are refused: among them secrets that are given by value.
     model_config = ConfigDict(extra="forbid")
 
-    endpoint_url: Annotated[str | None, described("Endpoint; default: AWS")] = None
+    endpoint_url: Annotated[str | None, described("Endpoint, like http://127.0.0.1:9000; default: AWS")] = (
+        None
+    )
     region_name: Annotated[
-        str | None, described("Region; default: AWS_REGION, or the profile's; of dynamodb: that of s3")
+        str | None,
+        described("Region, like eu-west-1; default: AWS_REGION, or the profile's; of dynamodb: s3's"),
     ] = None
-    profile_name: Annotated[str | None, described("Profile of AWS's files, on every machine")] = None
-    access_key_id_env: Annotated[str | None, described("Environment variable with the key id")] = None
-    secret_access_key_env: Annotated[str | None, described("Environment variable with the secret")] = None
-    session_token_env: Annotated[str | None, described("Environment variable with the token")] = None
-    role_arn: Annotated[str | None, described("Role to assume with these credentials")] = None
-    external_id: Annotated[str | None, described("What the role's owner asks for")] = None
+    profile_name: Annotated[
+        str | None, described("Profile of AWS's files, like landing, on every machine")
+    ] = None
+    access_key_id_env: Annotated[
+        str | None, described("Environment variable with the key id, like MY_KEY_ID")
+    ] = None
+    secret_access_key_env: Annotated[
+        str | None, described("Environment variable with the secret, like SECRET")
+    ] = None
+    session_token_env: Annotated[
+        str | None, described("Environment variable with the token, like MY_TOKEN")
+    ] = None
+    role_arn: Annotated[
+        str | None, described("Role to assume, like arn:aws:iam::123456789012:role/landing")
+    ] = None
+    external_id: Annotated[
+        str | None, described("External id that the role's owner asks for, like acme-7")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """The fields as the resources name them; variables are read where a request is sent."""
@@ -84,7 +99,7 @@ class S3Settings(AwsSettings):
     requester_pays: Annotated[bool, described("Say with each request that we pay for it")] = False
     kms_key_id: Annotated[
         str | None,
-        described("Key of KMS under which what the platform writes is encrypted; default: the bucket's"),
+        described("Key of KMS for what the platform writes, like alias/platform; default: the bucket's"),
     ] = None
 
     def fields(self) -> dict[str, Any]:
@@ -121,16 +136,20 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
 
     transform: Annotated[
         str | None,
-        described("Import path of a (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset"),
+        described(
+            "(DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset, like defs.orders.assets.clean"
+        ),
     ] = None
     slot_assets: Annotated[list[str], described("Import paths of s3_slot_asset functions of this source")] = (
         Field(default=[])
     )
-    description: Annotated[str | None, described("Description of the source's asset")] = None
+    description: Annotated[
+        str | None, described("Description of the source's asset, like: Orders of the shop")
+    ] = None
     owners: Annotated[list[str], described("Owners of its assets: user@example.com or team:name")] = Field(
         default=[]
     )
-    group: Annotated[str | None, described("Group of its assets; default: {name}")] = None
+    group: Annotated[str | None, described("Group of its assets, like landing; default: {name}")] = None
     interval_seconds: Annotated[
         int, Field(ge=1), described("Seconds between ticks of the sensor; Dagster's own loop takes 5")
     ] = 4
@@ -172,8 +191,8 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
     pool: Annotated[
         str | None,
         described(
-            "Dagster's pool of its steps with Spark; sources that name the same one share its limit, which is set in "
-            "the UI or in dagster.yaml"
+            "Dagster's pool of its steps with Spark, like spark; sources that name the same one share its limit, which "
+            "is set in the UI or in dagster.yaml"
         ),
     ] = None
     resources: Annotated[

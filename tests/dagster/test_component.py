@@ -339,3 +339,28 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path, name: str) -> None:
         folder.mkdir()
     with pytest.raises(UsageError, match="must be a folder with a"):
         definitions.load(folder)
+
+
+def test_all_fields_are_described() -> None:
+    """With an example, unless default or choices are one; also those of services and access."""
+    model = S3NotifyComponent.get_model_cls()
+    assert model is not None
+    schema = model.model_json_schema()
+    owners = {"": schema, **schema["$defs"]}
+    fields = {
+        f"{owner}.{name}": field
+        for owner, found in owners.items()
+        for name, field in found.get("properties", {}).items()
+    }
+    assert len(fields) > 70
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+    plain = [
+        name
+        for name, field in fields.items()
+        if field.get("default") in (None, "")
+        and not {"enum", "$ref"} & field.keys()
+        and "$defs" not in str(field)
+        and " like " not in f" {field['description']}".replace("Like", "like").replace("like:", "like ")
+        and '"' not in field["description"]
+    ]
+    assert plain == []

@@ -275,7 +275,8 @@ class DeliverySettings(ServiceSettings):
         json_schema_extra={"option": "--allow-kafka"},
     )
     ca_folder: str | None = Field(
-        default=None, description="Folder of the files that topics may name as ca_file; else none may."
+        default=None,
+        description="Folder of the files that topics name as ca_file, like /etc/ssl/ours; else none may.",
     )
     poll_seconds: float = Field(
         default=POLL_SECONDS,

@@ -109,8 +109,12 @@ class HttpInletSettings(ServiceSettings):
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8086, ge=0, le=65_535, description="Port to listen on; 0: a free one.")
-    cert_file: str | None = Field(default=None, description="File of the TLS certificate, PEM.")
-    key_file: str | None = Field(default=None, description="File of its private key, PEM.")
+    cert_file: str | None = Field(
+        default=None, description="File of the TLS certificate, PEM, like /etc/inlet.pem."
+    )
+    key_file: str | None = Field(
+        default=None, description="File of its private key, PEM, like /etc/inlet.key."
+    )
     plain_http: bool = Field(
         default=False, description="Accept plain HTTP on any address, since a proxy in front does TLS."
     )

@@ -31,15 +31,17 @@ class SqsInletSettings(PullInletSettings):
     Permissions: `s3notify init --print iam --role inlet --event-queue NAME …`.
     """  # noqa: D301 - click's own mark
 
-    queue_url: str = Field(description="URL of the SQS queue.")
+    queue_url: str = Field(
+        description="URL of the SQS queue, like https://sqs.eu-central-1.amazonaws.com/123456789012/events."
+    )
     region_name: str | None = Field(
         default=None,
-        description="The queue's region; default: the bucket's.",
+        description="The queue's region, like eu-central-1; default: the bucket's.",
         json_schema_extra={"option": "--queue-region"},
     )
     endpoint_url: str | None = Field(
         default=None,
-        description="SQS endpoint; AWS if not given.",
+        description="SQS endpoint, like http://127.0.0.1:9324; AWS if not given.",
         json_schema_extra={"option": "--queue-endpoint-url"},
     )
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -31,8 +31,8 @@ from s3notify_platform.orchestration.warm.handover import (
 BEGIN_AGAIN_SECONDS: Final = 30.0
 """A worker that ended before it was ready is not started again for so long."""
 
-WAIT_SECONDS: Final = 60.0
-"""A run waits for a worker that is busy with its backfill, unless that is likely to take longer."""
+WAIT_SECONDS: Final = 10.0
+"""A run waits that long for the worker that is busy with its backfill; then another worker is started."""
 
 END_SECONDS: Final = 5.0
 """The same for all runs when the supervisor is asked to end, which commands do within `DRAIN_SECONDS`."""
@@ -70,8 +70,6 @@ class _Worker:
     """The backfill that this run is a part of; empty for none."""
     runs: int = 0
     used_ms: int = 0
-    took_ms: int = 0
-    """By its last run."""
     terminating: bool = False
     leaving: bool = False
     """It ends as soon as it has no run."""
@@ -100,6 +98,8 @@ class _Asked:
     job: str
     key: WorkerKey
     backfill: str
+    since: float
+    """When, by the monotonic clock."""
 
 
 class Supervisor:
@@ -148,6 +148,7 @@ class Supervisor:
                     with suppress(TimeoutError):
                         connection, _ = listening.accept()
                         threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+                    self._start_more()
             finally:
                 archiving.cancel()
                 self._end()
@@ -183,8 +184,7 @@ class Supervisor:
                 self._leave(worker)
                 if worker.run:
                     self._terminate(worker, seconds)
-        for asked in waiting:
-            self._end_waiting(asked, canceled=True)
+        self._end_waiting(*waiting, canceled=True)
         for worker in workers:
             worker.ended.wait(seconds + 2)
 
@@ -204,6 +204,7 @@ class Supervisor:
             job=str(message["job"]),
             key=WorkerKey.of(message["key"]),
             backfill=str(message.get("backfill", "")),
+            since=self._clock.monotonic(),
         )
         with self._lock:
             if message["do"] == "run" and self._take(asked):
@@ -246,15 +247,27 @@ class Supervisor:
                 idle.run, idle.backfill, idle.used_ms = asked.run, asked.backfill, self._clock.wall_ms()
                 idle.send({"run": asked.run, "job": asked.job})
 
-    def _soon(self, worker: _Worker, asked: _Asked) -> bool:
-        """Whether the worker is at other runs of the same backfill, which do not take long."""
-        before = 1 + sum(each.key == asked.key for each in self._waiting)
+    @staticmethod
+    def _soon(worker: _Worker, asked: _Asked) -> bool:
+        """Whether the worker is at another run of the same backfill."""
         same = bool(asked.backfill) and worker.backfill == asked.backfill and bool(worker.run)
-        return same and not worker.leaving and before * worker.took_ms < WAIT_SECONDS * 1000
+        return same and not worker.leaving
 
-    def _end_waiting(self, asked: _Asked, *, canceled: bool = False) -> None:
-        self._report(asked.run, "no warm worker could begin it", canceled=canceled)
-        self.home.forget(asked.run)
+    def _start_more(self) -> None:
+        """Start another worker for what waits for long: runs that take long have as many as there is room for."""
+        with self._lock:
+            since = self._clock.monotonic() - WAIT_SECONDS
+            for key, job in {asked.key: asked.job for asked in self._waiting if asked.since < since}.items():
+                starting = any(w.key == key and not w.ready for w in self._workers)
+                if not starting and len(self._workers) < self._limits.workers:
+                    self._start(key, job)
+
+    def _end_waiting(self, *waiting: _Asked, canceled: bool = False) -> None:
+        """Report runs that no worker will begin: each, whatever becomes of the others."""
+        with ExitStack() as each:
+            for asked in waiting:
+                each.callback(self.home.forget, asked.run)
+                each.callback(self._report, asked.run, "no warm worker could begin it", canceled=canceled)
 
     @staticmethod
     def _idle(worker: _Worker) -> bool:
@@ -350,17 +363,19 @@ class Supervisor:
         with self._lock:
             self._workers.remove(worker)
             run, worker.run = worker.run, ""
-            if not worker.ready:
+            if not worker.ready and not worker.leaving:
                 self._not_before[worker.key] = self._clock.monotonic() + BEGIN_AGAIN_SECONDS
             # One that was never of use is started when it is asked for, so that none is all the time.
             if (worker.runs or run) and not worker.replaced:
                 self._prepare(worker.key, worker.job)
-        if run:
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-            self._report(run, f"its warm worker ended under it, {how}", canceled=worker.terminating)
-            self.home.forget(run)
-        self._give_up(worker.key)
-        worker.ended.set()
+        try:
+            if run:
+                how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+                self._report(run, f"its warm worker ended under it, {how}", canceled=worker.terminating)
+                self.home.forget(run)
+        finally:
+            self._give_up(worker.key)
+            worker.ended.set()
 
     def _give_up(self, key: WorkerKey) -> None:
         """End the runs that wait for a worker of this key, unless there is one, or another is being started."""
@@ -369,8 +384,7 @@ class Supervisor:
                 return
             given_up = [asked for asked in self._waiting if asked.key == key]
             self._waiting = [asked for asked in self._waiting if asked.key != key]
-        for asked in given_up:
-            self._end_waiting(asked)
+        self._end_waiting(*given_up)
 
     def _note(self, worker: _Worker, message: Message) -> None:
         with self._lock:
@@ -380,12 +394,16 @@ class Supervisor:
             if message.get("done") and message["done"] == worker.run:
                 worker.run, run = "", worker.run
                 worker.runs += 1
-                worker.took_ms = self._clock.wall_ms() - worker.used_ms
                 self.home.forget(run)
                 used_up = worker.runs >= self._limits.runs or message["bytes"] > self._limits.bytes
                 if worker.leaving or used_up:
                     self._leave(worker)
             self._hand_out()
+            if self._idle(worker) and any(
+                w.key == worker.key and self._idle(w) for w in self._workers if w != worker
+            ):
+                worker.replaced = True  # there were more for a while
+                self._leave(worker)
 
     def _leave(self, worker: _Worker) -> None:
         worker.leaving = True

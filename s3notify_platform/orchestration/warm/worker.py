@@ -72,8 +72,8 @@ def main() -> None:
                 continue
             _execute(instance, repository, order)
             flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
+            spark = fresh_session(spark)  # before another run is here, which would fail with this Java
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
-            spark = fresh_session(spark)
             wait = NEXT_SECONDS
 
 
@@ -201,13 +201,21 @@ def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) 
     run = instance.get_run_by_id(order["run"])
     if run is None:
         return
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run)
+        return
     pid = os.getpid()
     with capture_interrupts(), suppress(BaseException):  # what is raised has been written to the run's events
         instance.report_engine_event(
             f"Started process for run (pid: {pid}).", run, EngineEventData.in_process(pid)
         )
         try:
-            job = repository.get_reconstructable_job(order["job"])
+            # The job as Dagster selects from it, so that its memory of one serves runs of the same selection.
+            job = repository.get_reconstructable_job(order["job"]).get_subset(
+                op_selection=run.resolved_op_selection,
+                asset_selection=run.asset_selection,
+                asset_check_selection=run.asset_check_selection,
+            )
             for _ in core_execute_run(job, run, instance, inject_env_vars=False):
                 pass
         finally:

@@ -80,6 +80,8 @@ def test_forget(place) -> None:
     for wrong in ("x", "1-", "1000", "", "20-3"):
         assert forget(wrong).exit_code == 2
     assert "end it with '/'" in forget("1", "--platform-prefix", "p").output
+    other = run("forget", "ordres", "--slots", "all")
+    assert (other.exit_code, "'ordres' has no table" in other.output) == (1, True)
 
 
 def test_vacuum_refuses_a_table_with_a_side_missing(place) -> None:

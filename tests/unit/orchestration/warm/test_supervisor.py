@@ -125,13 +125,40 @@ def test_runs_of_a_backfill_wait_for_the_worker_that_has_it(instance: dg.Dagster
         assert {instance.get_run_by_id(run).status for run in runs[:3]} == {DagsterRunStatus.STARTED}
 
 
-def test_no_run_waits_for_long_ones(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the worker's last one, each."""
+def test_runs_that_wait_for_long(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get another worker, as long as there is room, whatever the first one does; which leaves with the last."""
+    monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
+    with supervised(instance, Limits(workers=2)) as it:
+        it.handed_over("stuck", backfill="b")
+        (first,) = it.workers()
+        for _ in range(3):
+            run = it.new_run()
+            assert it.ask("run", run, backfill="b")
+            until(lambda run=run: it.home.claimant(run) is None, why=lambda: str(it.lines))
+        assert len(it.workers()) == 2
+        stuck = it.new_run()
+        assert it.ask("run", stuck, job="waits", backfill="b")
+        until(lambda: it.home.claimant(stuck) == "warm")
+        waits = it.new_run()
+        assert it.ask("run", waits, backfill="b")
+        assert it.ask("look", waits), "there is no room"
+        assert first in it.workers()
+
+
+def test_workers_that_are_too_many_leave(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a kind is enough when nothing waits."""
+    monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
-        it.handed_over("works", backfill="b")
-        it.handed_over("waits", backfill="b")
-        monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
-        assert not it.ask("run", it.new_run(), backfill="b")
+        hung = it.handed_over("waits", backfill="b")
+        run = it.new_run()
+        assert it.ask("run", run, backfill="b")
+        until(lambda: it.home.claimant(run) is None, why=lambda: str(it.lines))
+        assert len(it.workers()) == 2
+        assert it.ask("terminate", hung)
+        it.ended(hung)
+        until(lambda: len(it.workers()) == 1, why=lambda: str(it.lines))
 
 
 def test_runs_that_wait_while_the_code_is_reloaded(instance: dg.DagsterInstance) -> None:

@@ -1,0 +1,40 @@
+"""Ctrl-C in the demo, whenever it comes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.local.process import command_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    ("moment", "last"),
+    [
+        ("starting Dagster", "the same command goes on from here"),
+        ("published", "not in the table yet"),
+    ],
+    ids=["while it starts", "in mid-batch"],
+)
+def test_ctrl_c(tmp_path: Path, moment: str, last: str) -> None:
+    """It says what is not in the table yet, which is no error, and leaves no process."""
+    command = [sys.executable, "-m", "s3notify_platform.cli", "demo", "--folder", str(tmp_path)]
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as demo:
+        assert demo.stdout
+        said: list[str] = []
+        for line in demo.stdout:
+            said.append(line)
+            if moment in line and len([each for each in said if moment in each]) == 1:
+                demo.send_signal(signal.SIGINT)
+    assert demo.returncode == 0, "".join(said)
+    assert last in "".join(said)
+    pids = [int(file.read_text()) for file in tmp_path.rglob("*.pid")]
+    assert [pid for pid in pids if str(tmp_path) in command_of(pid)] == []
