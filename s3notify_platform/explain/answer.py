@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from s3notify_platform.explain.timeline import cut, duration, timeline
+from s3notify_platform.explain.timeline import cut, duration, first_report, timeline
 from s3notify_platform.ingest.batches import Failing
 from s3notify_platform.ingest.follow import How
 
@@ -35,8 +35,6 @@ Kind = Literal[
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """An entry's states as shown. Its "committed" is shown as "queued", since people would think of the table."""
-CLOCKS_APART_MS: Final = 60_000
-"""At most, of two machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +249,8 @@ class Answer:
         """When Dagster had the version that is committed, or a later one; None: not known without its event log."""
         if self.committed is None or self.sensor is None:
             return None
-        generation, reported = self.committed.generation, self.sensor.reported
-        since_ms = (
-            self.committed.committed_ms - CLOCKS_APART_MS
-        )  # older ones are of a slot that was forgotten
-        known = any(n <= generation for n, _ in reported)
-        return min((at for n, at in reported if known and n >= generation and at >= since_ms), default=None)
+        held = self.committed
+        return first_report(self.sensor.reported, held.generation, held.committed_ms)
 
     def is_current(self, held: CommittedVersion) -> bool:
         """Whether the committed version is the object's current one."""

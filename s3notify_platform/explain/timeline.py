@@ -6,6 +6,8 @@ from operator import itemgetter
 from typing import Final
 
 REASON_SHOWN: Final = 300
+CLOCKS_APART_MS: Final = 60_000
+"""At most, of two machines."""
 
 
 def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
@@ -20,6 +22,18 @@ def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
         lines.append(f"  {when} {since:>13}  {what if len(what) <= 39 else f'{what[:38]}…'}")
         before = at
     return lines
+
+
+def first_report(reported: Iterable[tuple[int, int]], generation: int, committed_ms: int) -> int | None:
+    """When Dagster first had this generation of a slot, or a later one; None: not among what it has `reported`.
+
+    What is older than the commit is of a slot that was forgotten: its generations began again.
+    """
+    known = [*reported]
+    if not any(n <= generation for n, _ in known):
+        return None
+    since_ms = committed_ms - CLOCKS_APART_MS
+    return min((at for n, at in known if n >= generation and at >= since_ms), default=None)
 
 
 def cut(text: str) -> str:

@@ -159,9 +159,8 @@ class Demo:
                     halfway = True
                     if number == 0:
                         change.deletes += self._patiently(partial(self._strays, store, change))
-                    self.ledger.note(
-                        change
-                    )  # before it is written, so that what is not committed is known if stopped
+                    # Before it is written, so that what is not committed is known if it is stopped.
+                    self.ledger.note(change)
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
                     self._await_commit(self._table(config), feed, change)

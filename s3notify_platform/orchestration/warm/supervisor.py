@@ -259,6 +259,7 @@ class Supervisor:
             since = self._clock.monotonic() - WAIT_SECONDS
             for key, job in {asked.key: asked.job for asked in self._waiting if asked.since < since}.items():
                 starting = any(w.key == key and not w.ready for w in self._workers)
+                starting |= self._clock.monotonic() < self._not_before.get(key, 0.0)
                 if not starting and len(self._workers) < self._limits.workers:
                     self._start(key, job)
 
