@@ -1,9 +1,11 @@
 """`/metrics` of a process that runs for long, for Prometheus.
 
     s3notify_{service}_{count}_total        what `Service.counts` says: received, queued, delivered, failed, …
-    s3notify_{service}_{count}_seconds_total    the same of counts in milliseconds, like `waited_ms` of deliveries
+    s3notify_{service}_{count}_seconds_total    the same of counts in milliseconds, like `waited_ms` of deliveries and
+                                            `behind_ms` of inlets: divided by their number, the mean
     s3notify_requests_total                 requests to S3, DynamoDB and SQS by service and operation; not what obstore
                                             repeats by itself, nor those of Spark's tasks
+    s3notify_repeated_requests_total        of these, those that repeat one that failed, by service
     s3notify_queue_depth, _capacity, _oldest_age_seconds, _dead     by topic
 
 Needs the extra `metrics` (prometheus-client).
@@ -19,7 +21,7 @@ from s3notify_platform.channels.queue_facts import queue_facts
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.stores.sdk import SENT
+from s3notify_platform.stores.sdk import REPEATED, SENT
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -75,6 +77,12 @@ class Metrics:
         for (service, operation), number in dict(SENT).items():
             requests.add_metric((service, operation), number)
         yield requests
+        repeated = CounterMetricFamily(
+            "s3notify_repeated_requests", "Requests that repeat one that failed", labels=("service",)
+        )
+        for service, number in dict(REPEATED).items():
+            repeated.add_metric((service,), number)
+        yield repeated
         for fact, about in _QUEUE_FACTS.items():
             gauge = GaugeMetricFamily(f"s3notify_queue_{fact}", about, labels=("topic",))
             for topic, facts in self._queue_facts().items():

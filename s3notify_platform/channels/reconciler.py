@@ -125,7 +125,7 @@ class ReconcilerService:
             self.include(keyspace)
         self._pending: dict[str, dict[str, WaitingEntry]] = {}
         self._counts: dict[str, int] = dict.fromkeys(
-            ("passes", "committed", "aborted", "recounted", "signalled", "failed"), 0
+            ("passes", "committed", "aborted", "recounted", "signalled", "failed", "working_ms"), 0
         )
         self._unannounced: set[str] = set()
         """Keys to signal that are not announced in every topic."""
@@ -171,6 +171,7 @@ class ReconcilerService:
             return self._reconcile()
 
     def _reconcile(self) -> ReconcilerReport:
+        began = self._clock.monotonic()
         errors: list[str] = []
         self._poll(errors)
         reconciled: list[Reconciled] = []
@@ -210,6 +211,7 @@ class ReconcilerService:
         for name in ("committed", "aborted", "recounted", "signalled"):
             self._counts[name] += getattr(report, name)
         self._counts["passes"] += 1
+        self._counts["working_ms"] += int((self._clock.monotonic() - began) * 1000)
         self._counts["failed"] += bool(errors)
         return report
 

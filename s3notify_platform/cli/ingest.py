@@ -79,6 +79,7 @@ def ingest(
     from pyspark.sql import SparkSession
 
     from s3notify_platform.channels.metrics import Metrics, served
+    from s3notify_platform.cli.reading_bar import reading_bar
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.continuous import ContinuousIngest
     from s3notify_platform.spark.datasource.options import reading_of
@@ -108,23 +109,24 @@ def ingest(
         "ingest", lambda: {} if not running else running[0].counts(), queue=source.location.queue()
     )
     builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
-    bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-    for name, value in session_conf(master=master, extra=bar | _pairs(confs)).items():
+    for name, value in session_conf(master=master, extra=_pairs(confs)).items():
         builder = builder.config(name, value)
     with served(metrics, shown), stop_on_signals("ingest") as stop:
         spark = builder.getOrCreate()
         signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has set its own
         spark.sparkContext.setLogLevel("ERROR")
         try:
-            continuous = ContinuousIngest(
-                spark=spark,
-                source=source,
-                transform=function,
-                progress=lambda text: say(text, err=True),
-                list_seconds=reading.list_seconds,
-            )
-            running.append(continuous)
-            continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
+            with reading_bar(spark.sparkContext) as reads:
+                continuous = ContinuousIngest(
+                    spark=spark,
+                    source=source,
+                    transform=function,
+                    progress=lambda text: say(text, err=True),
+                    reads=reads,
+                    list_seconds=reading.list_seconds,
+                )
+                running.append(continuous)
+                continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
             if not stop.is_set():  # else Java got the signal too, and was quicker
                 raise click.ClickException(reason_of(error)) from error

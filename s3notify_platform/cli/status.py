@@ -141,7 +141,7 @@ def _cells(one: "SourceStatus") -> Sequence[str]:
         waiting.append(f"{one.rescan} slots to list")
     batches = [
         f"{'all' if batch.slots is None else batch.slots} slots, {batch.acked} of {batch.children} done, "
-        f"{_age(batch.age_seconds)}"
+        f"{_age(batch.age_seconds)}{''.join(f': {what}' for what in batch.doing)}"
         for batch in one.batches
     ]
     failing = [f"{len(one.failures)} slots"] if one.failures else []

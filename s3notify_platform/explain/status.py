@@ -13,6 +13,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.explain.slot_map import SlotMap
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, SensorState
+from s3notify_platform.ingest.heartbeats import all_beats
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -26,7 +27,10 @@ from s3notify_platform.table.commit import HEADS_IN_FLIGHT, SlotCommit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: how many it was asked for, None for all. `acked` of its chain's `children` are."""
+    """A batch in flight. `slots`: how many it was asked for, None for all. `acked` of its chain's `children` are.
+
+    `doing`: what its runs do; none says so before its Spark starts.
+    """
 
     id: str
     age_seconds: float
@@ -34,6 +38,7 @@ class BatchStatus:
     acked: int
     children: int
     found_by: str
+    doing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +161,10 @@ class SourceLook:
         return self._heads[slot].generation if slot in self._heads else 0
 
     def _batches(self, now_ms: int) -> tuple[tuple[BatchStatus, ...], set[Slot]]:
-        found, in_flight = [], set[Slot]()
-        for state in AckChains(self.source.location.records()).open_states():
+        found, in_flight, records = [], set[Slot](), self.source.location.records()
+        states = [*AckChains(records).open_states()]
+        beats = all_beats(records) if states else []
+        for state in states:
             batch = BatchPayload.loads(state.payload)
             everything = EVERYTHING in batch.slots
             asked = self.source.location.all_slots() if everything else [*map(Slot, batch.slots)]
@@ -170,6 +177,7 @@ class SourceLook:
                     acked=len(state.children) - len(state.missing),
                     children=len(state.children),
                     found_by="listing" if batch.listing else "queue",
+                    doing=tuple(beat.doing for beat in beats if beat.batch == state.tag and beat.doing),
                 )
             )
         return tuple(found), in_flight

@@ -6,7 +6,7 @@ slot that another run committed meanwhile is planned again, and so is one with m
 one slot.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import OUTAGES
 from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_missing, refuse_withdrawals
-from s3notify_platform.ingest.results import BatchResult, Progress, Run, SlotResult, added_result
+from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
 from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, merge_known
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
@@ -82,6 +82,8 @@ class Ingest:
     source: Source
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
+    reads: Callable[[Reading], None] = lambda _: None
+    """Called when a round begins to read."""
     opened: OpenTable | None = None
     """The source's table; opened by the first round, if it is not given."""
     state: Run = field(init=False)
@@ -285,6 +287,7 @@ class _Round:
                 seconds = (ingest.clock.monotonic() - self.started) / done * wanted
                 text = f"{text}, about {seconds / 60:.1f} minutes to go"
         ingest.progress(text)
+        ingest.reads(Reading(objects=reading, bytes=size, wanted=wanted, done=done))
 
     def _cut(self) -> None:
         """Leave what is beyond `max_bytes` for the next round."""

@@ -19,6 +19,16 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a round begins to read: so many objects and bytes, of all that are `wanted` still, after `done` objects."""
+
+    objects: int
+    bytes: int
+    wanted: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotResult:
     """How one slot ended, and what the run did to it.
 

@@ -69,6 +69,9 @@ def _provider() -> "TracerProvider | None":
 
         exporter = OTLPSpanExporter(timeout=None if given else TIMEOUT_SECONDS)
     except ModuleNotFoundError:
+        getLogger(__name__).warning(
+            "batches are not traced, as OTEL_EXPORTER_OTLP_ENDPOINT asks for: pip install 's3notify-platform[traces]'"
+        )
         return None
     except ValueError as error:  # a variable of OpenTelemetry's
         getLogger(__name__).warning("batches are not traced: %s", error)

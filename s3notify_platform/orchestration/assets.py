@@ -18,12 +18,13 @@ from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.batches import BatchPayload
 from s3notify_platform.ingest.engine import Ingest
+from s3notify_platform.ingest.heartbeats import heartbeat
+from s3notify_platform.ingest.results import Progress
 from s3notify_platform.ingest.rounds import Round, StagedTable
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
-from s3notify_platform.orchestration.resources import heartbeat
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.ack_chain import Chain
@@ -116,7 +117,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         acknowledgement = Acknowledgement(
             clients=io.clients, batch=config, chain=chain, opened=opened, run_id=context.run.run_id
         )
-        with heartbeat(io.clients.records, context.run.run_id):
+        with heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing:
             step = _Step(
                 context=context,
                 config=config,
@@ -125,6 +126,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
                 opened=opened,
                 made=made,
                 table=table,
+                doing=doing,
             )
             rounds = step.ingested(slots) if settings.name in selected else step.derived(slots)
             io.commit(context, table, rounds, acknowledgement, step)
@@ -141,6 +143,8 @@ class _Step:
     opened: BatchPayload
     made: Sequence[SlotAsset]
     table: OpenTable
+    doing: Progress
+    """Shown by `s3notify status`."""
     ingest: Ingest | None = None
     _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     _began_ms: int = field(default_factory=SYSTEM_CLOCK.wall_ms)
@@ -150,6 +154,10 @@ class _Step:
     def _batch(self) -> str:
         return self.config.batch or self.context.run.run_id
 
+    def _say(self, text: str) -> None:
+        self.context.log.info(text)
+        self.doing(text)
+
     def derived(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """One round, of what is derived from what is committed."""
         heads = self.io.source.table().heads(slots)
@@ -158,13 +166,14 @@ class _Step:
 
     def ingested(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """The rounds of these slots. Take one after the other is committed."""
+        self.doing("starting Spark")
         spark = self.io.spark.spark_session
         self._spark_seconds = SYSTEM_CLOCK.monotonic() - self._started
         self.ingest = spark_ingest(
             spark,
             self.io.source,
             transform=self.settings.transform,
-            progress=self.context.log.info,
+            progress=self._say,
             opened=self.table,
         )
         for each in self.ingest.rounds(
@@ -187,7 +196,7 @@ class _Step:
 
     def _derived(self, generations: Mapping[Slot, Generation]) -> Iterator[StagedTable]:
         for asset in self.made:
-            self.context.log.info("deriving %s of %d slots", asset.name, len(generations))
+            self._say(f"deriving {asset.name} of {len(generations)} slots")
             yield from derived_tables(
                 self.io.spark.spark_session,
                 self.io.source,
@@ -197,7 +206,7 @@ class _Step:
                 batch=self._batch,
                 table_id=self.table.id,
                 force=self.config.force,
-                progress=self.context.log.info,
+                progress=self._say,
             )
 
     def _waits(self) -> dict[str, float]:

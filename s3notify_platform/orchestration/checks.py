@@ -10,6 +10,7 @@ import dagster as dg
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.heartbeats import purge_heartbeats
 from s3notify_platform.ingest.plan import missing_commits, refuse_missing, refuse_withdrawals
 from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.limits import OVERDUE_SECONDS
@@ -17,7 +18,6 @@ from s3notify_platform.orchestration.assets import MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
 from s3notify_platform.orchestration.freshness import FRESH, freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.spark.jobs import SparkJobs
 

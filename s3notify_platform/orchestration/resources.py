@@ -1,11 +1,8 @@
-"""Resources: Spark and DynamoDB by configuration, and the runs' heartbeat."""
+"""Resources: Spark and DynamoDB by configuration."""
 
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import dagster as dg
@@ -15,19 +12,15 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, create_model
 from pyspark.sql import SparkSession
 
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import LeaseTimeSettings, TableSettings
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import SESSIONS_MAX, take_place
 from s3notify_platform.orchestration.setting_fields import settings_fields
-from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.spark.warm import is_replaced
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.stores.credentials import session_of
-
-BEAT_SECONDS: Final = 5.0
-HEARTBEATS: Final = "heartbeats"
 
 
 class SlotSpark(PySparkResource):
@@ -147,50 +140,3 @@ def access_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
         "profile": resource.profile_name,
         **{key: getattr(resource, f"aws_{key}", None) for key in given},
     }
-
-
-def beats_of(records: RecordStore, run_id: str) -> int | None:
-    """The number of a run's heartbeats; None before the first. 1 GET."""
-    record = records.read(HEARTBEATS, run_id)
-    return int(record.value) if record else None
-
-
-@contextmanager
-def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
-    """Increase the run's counter every `BEAT_SECONDS` as long as the body runs. 1 PUT for each beat.
-
-    A beat that fails is skipped: the sensor fails a run only after several missing beats.
-    """
-    stop = threading.Event()
-
-    def beat() -> None:
-        count = 0
-        while not stop.is_set():
-            count += 1
-            body = str(count).encode()
-            try:
-                if (known := records.read(HEARTBEATS, run_id)) is None:
-                    records.create(HEARTBEATS, run_id, body)
-                else:
-                    records.replace(HEARTBEATS, run_id, body, expected=known.version)
-            except Exception:  # noqa: BLE001 - the work continues; it is safe even if the sensor fails the run
-                dg.get_dagster_logger().warning("a heartbeat could not be written")
-            stop.wait(BEAT_SECONDS)
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=BEAT_SECONDS)
-        with suppress(S3NotifyError):  # a heartbeat that stays behind stops, and the run has ended anyway
-            if (known := records.read(HEARTBEATS, run_id)) is not None:
-                records.remove(HEARTBEATS, run_id, expected=known.version)
-
-
-def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:
-    """Remove heartbeats that killed runs left. 1 LIST, and 1 GET and 2 writes for each."""
-    for record in records.scan(HEARTBEATS):
-        if ended(record.key):
-            records.remove(HEARTBEATS, record.key, expected=record.version)

@@ -33,7 +33,7 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ingest.batches import BatchSettings, Failing
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
-from s3notify_platform.ingest.results import BatchResult, Progress, SlotResult
+from s3notify_platform.ingest.results import BatchResult, Progress, Reading, SlotResult
 from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.tagging import tag_committed
@@ -72,6 +72,8 @@ class ContinuousIngest:
     source: Source
     transform: Transform | None = None
     progress: Progress = lambda _: None
+    reads: Callable[[Reading], None] = lambda _: None
+    """Called when a round begins to read."""
     clock: Clock = SYSTEM_CLOCK
     settings: BatchSettings = field(default_factory=BatchSettings)
     """Of its retries."""
@@ -202,7 +204,12 @@ class ContinuousIngest:
         self, slots: Sequence[Slot], signals: Mapping[Slot, str | None], decision: Decision, batch: str
     ) -> BatchResult:
         ingest = spark_ingest(
-            self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
+            self.spark,
+            self.source,
+            transform=self.transform,
+            clock=self.clock,
+            progress=self.progress,
+            reads=self.reads,
         )
         last = [slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)]
         try:

@@ -5,7 +5,7 @@ over one slot, by a signal or for want of memory, it goes on by the objects of t
 """
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.part_writer import part_writer
 from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
 from s3notify_platform.ingest.reader import SplitReader, read_task
-from s3notify_platform.ingest.results import Progress, Run
+from s3notify_platform.ingest.results import Progress, Reading, Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager, stager
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import (
@@ -331,11 +331,12 @@ def spark_ingest(
     transform: Transform | None = None,
     clock: Clock = SYSTEM_CLOCK,
     progress: Progress = lambda _: None,
+    reads: Callable[[Reading], None] = lambda _: None,
     opened: OpenTable | None = None,
 ) -> Ingest:
     """The engine, with Spark to work for it. `opened`: the source's table, if it was opened before."""
     jobs = SparkJobs(spark, source, transform=transform, clock=clock, progress=progress)
-    return Ingest(jobs=jobs, source=source, clock=clock, progress=progress, opened=opened)
+    return Ingest(jobs=jobs, source=source, clock=clock, progress=progress, reads=reads, opened=opened)
 
 
 _UNSAID: Final = "a task that read or staged something of it did not come to its end"

@@ -33,7 +33,10 @@ LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserErr
 """The request may have been applied."""
 
 SENT: Final[Counter[tuple[str, str]]] = Counter()
-"""How many requests this process sent, retries by the SDK too, by service and operation: ("s3", "PutObject")."""
+"""How many requests this process sent, repetitions too, by service and operation: ("s3", "PutObject")."""
+
+REPEATED: Final[Counter[str]] = Counter()
+"""How many of them repeat one that failed, or whose outcome was unknown, by service."""
 
 _COUNTING = Lock()
 
@@ -101,6 +104,12 @@ def count_request(service: str, operation: str) -> None:
     """Count a request in `SENT`: those that no client of the SDK sends."""
     with _COUNTING:
         SENT[service, operation] += 1
+
+
+def count_repeated(service: str) -> None:
+    """Count in `REPEATED` that a request is about to be sent again."""
+    with _COUNTING:
+        REPEATED[service] += 1
 
 
 def _new_client(

@@ -7,10 +7,10 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 
+from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.orchestration import channels
 from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
-from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -314,7 +314,7 @@ def test_the_sweep_shows_open_chains_and_removes_what_is_old(
     site.write(3)
     (request,) = site.tick()
     batch = request.tags["s3notify/batch"]
-    site.io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    site.io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", Beat(number=5).dumps())
     assert check_results(site.job("sweep"))["chains_settled"].passed
     assert list(site.io.clients.records.scan(HEARTBEATS)) == []
     monkeypatch.setattr("s3notify_platform.orchestration.checks.OVERDUE_SECONDS", -1)

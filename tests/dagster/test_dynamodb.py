@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.deploy import Places, Role, Tables, policy
+from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
-from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import Slot
@@ -237,7 +237,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     io.clients.watcher().poll()
     check("reader")
 
-    io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", Beat(number=5).dumps())
     site.write_silently(9)
     proxy.answered.clear()
     assert site.job("sweep").success

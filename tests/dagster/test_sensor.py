@@ -12,8 +12,8 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobO
 from dagster._core.test_utils import create_run_for_test
 from pyspark.serializers import CloudPickleSerializer
 
+from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat, beats_of, heartbeat
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
-from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.credentials import session_of
@@ -234,7 +234,7 @@ def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[
         tags=dict(request.tags),
         status=DagsterRunStatus.STARTED,
     )
-    site.io.clients.records.create(HEARTBEATS, run.run_id, b"7")
+    site.io.clients.records.create(HEARTBEATS, run.run_id, Beat(number=7).dumps())
     (again,) = site.tick()
     assert site.slots_of(again) == [3]
     found = site.instance.get_run_by_id(run.run_id)

@@ -68,6 +68,11 @@ def test_a_project_of_one_s_own(project: Path) -> None:
         code, said = dg(*command)
         assert code == 0, said
     assert "orders_sensor" in said
+    validate = [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "shop.definitions"]
+    validated = subprocess.run(
+        validate, cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert validated.returncode == 0, validated.stdout + validated.stderr
     code, shown = dg("utils", "inspect-component", "s3notify_platform.S3NotifyComponent")
     assert code == 0, shown
     written.write_text(written.read_text().replace("bucket:", "buckett:"))

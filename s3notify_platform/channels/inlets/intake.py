@@ -26,6 +26,7 @@ from typing import Final, Literal, assert_never
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import unaddressable
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
@@ -183,6 +184,12 @@ class Intake:
             with self._lock:
                 self._counts["received"] += len(reports)
                 self._counts.update(report.outcome or "unavailable" for report in reports)
+                now_ms = SYSTEM_CLOCK.wall_ms()
+                self._counts["behind_ms"] += sum(
+                    max(0, now_ms - report.event.time_ms)
+                    for report in reports
+                    if report.outcome == "queued" and report.event.time_ms
+                )
         return Accepted(
             outcomes=tuple(report.outcome or "queued" for report in reports),
             retry_after_seconds=trouble.retry_after_seconds,
@@ -190,10 +197,13 @@ class Intake:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """Events since this process began: received, and by outcome; those reported again count again."""
+        """Events since this process began: received, and by outcome; those reported again count again.
+
+        `behind_ms`: of all queued ones together, since their time, by the clocks of the store and of this machine.
+        """
         with self._lock:
             counts = self._counts.copy()
-        kinds = ("received", "queued", "ignored", "failed", "full", "unavailable")
+        kinds = ("received", "queued", "ignored", "failed", "full", "unavailable", "behind_ms")
         return {**{kind: counts[kind] for kind in kinds}, "duplicates": counts["duplicate"]}
 
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:

@@ -67,6 +67,7 @@ def main() -> None:
             try:
                 order = todo.get(timeout=wait)
             except queue.Empty:
+                gc.collect()
                 warm_up(spark)
                 wait = KEEP_SECONDS
                 continue
@@ -138,7 +139,6 @@ def _listen(orders: BinaryIO, put: Callable[[Message], None]) -> None:
 
 
 def _resident_bytes() -> int:
-    gc.collect()
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -23,7 +23,7 @@ from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.lean import LeanDynamo
-from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, unusable
+from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, count_repeated, unusable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -194,6 +194,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         raise UnavailableError(f"{self.config.place}: {cause}, {self._attempts} times")
 
     def _pause(self, attempt: int) -> None:
+        count_repeated("dynamodb")
         self._clock.sleep(
             backoff_seconds(attempt, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS)
         )

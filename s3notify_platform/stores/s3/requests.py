@@ -11,7 +11,7 @@ from s3notify_platform.ports import Conflict, ETag, Metadata, Unknown, WriteOutc
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
 from s3notify_platform.stores.s3.listing import read_listing
-from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser
+from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser, count_repeated
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -92,6 +92,7 @@ class S3Requests(SdkUser["S3Client"]):
             attempt += 1
             if attempt == (attempts or self._attempts):
                 return maybe_applied or fault
+            count_repeated("s3")
             self._clock.sleep(
                 backoff_seconds(
                     attempt - 1, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS

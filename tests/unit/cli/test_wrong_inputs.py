@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,28 +88,20 @@ def test_a_dagster_home_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(run("status", *SOURCE[:1], *BUCKET), "DAGSTER_HOME='nowhere' is no folder")
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "said"),
-    [
-        (403, "InvalidAccessKeyId", ("InvalidAccessKeyId",)),
-        (403, "SignatureDoesNotMatch", ("SignatureDoesNotMatch",)),
-        (403, "AccessDenied", ("AccessDenied",)),
-        (403, "RequestTimeTooSkewed", ("RequestTimeTooSkewed",)),
-        (400, "AuthorizationHeaderMalformed", ("AuthorizationHeaderMalformed",)),
-        (503, "SlowDown", ("is unavailable",)),
-    ],
-)
-def test_what_a_store_answers(status: int, error: str, said: tuple[str, ...]) -> None:
-    """Wrong keys, too few rights, a clock that is off, the wrong region: with the bucket and its endpoint."""
-    body = f"<Error><Code>{error}</Code><Message>no</Message></Error>".encode()
+@contextmanager
+def answering(answers: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
+    """The URL of a server that answers each request by its method."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, body = answers(self.command)
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
+            self.send_header("etag", '"1"')
+            self.send_header("last-modified", "Mon, 23 Nov 2026 12:00:00 GMT")
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
@@ -121,12 +113,41 @@ def test_what_a_store_answers(status: int, error: str, said: tuple[str, ...]) ->
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
         try:
-            ran = run("rows", "orders", *BUCKET, "--slot", "1", "--endpoint-url", url)
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+
+
+def error_of(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (403, "InvalidAccessKeyId", ("InvalidAccessKeyId", "check the access key id")),
+        (403, "SignatureDoesNotMatch", ("SignatureDoesNotMatch", "check the secret access key")),
+        (403, "AccessDenied", ("AccessDenied", "check the credentials, and that they may")),
+        (403, "RequestTimeTooSkewed", ("RequestTimeTooSkewed", "check this machine's clock")),
+        (403, "ExpiredToken", ("ExpiredToken", "get new credentials")),
+        (400, "AuthorizationHeaderMalformed", ("AuthorizationHeaderMalformed", "is region")),
+        (503, "SlowDown", ("is unavailable",)),
+    ],
+)
+def test_what_a_store_answers(status: int, error: str, said: tuple[str, ...]) -> None:
+    """Wrong keys, too few rights, a clock that is off, the wrong region: with the bucket and its endpoint."""
+    with answering(lambda _: (status, error_of(error))) as url:
+        ran = run("rows", "orders", *BUCKET, "--slot", "1", "--endpoint-url", url)
     refused(ran, "'b'", url, *said)
+
+
+def test_a_bucket_that_may_only_be_read() -> None:
+    """As soon as something is to be written: what may be missing, and where."""
+    answers = {"GET": (404, error_of("NoSuchKey")), "HEAD": (200, b"")}
+    with answering(lambda method: answers.get(method, (403, error_of("AccessDenied")))) as url:
+        ran = run("signal", "raw/1", "--name", "orders", *BUCKET, "--prefix", "raw/", "--endpoint-url", url)
+    refused(ran, "'b'", url, "AccessDenied", "that they may list, read, write and delete")
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:

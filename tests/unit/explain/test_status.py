@@ -10,6 +10,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.explain.status import SourceLook
 from s3notify_platform.ingest.batches import BatchPayload, Failing, SensorState
+from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
@@ -81,6 +82,8 @@ def test_of_a_source(source: Source) -> None:
     AckChains(source.location.records()).open_batch(
         "batch-1", ["0", "1"], payload=BatchPayload(slots=(SLOT,), listing=False).dumps()
     )
+    beat = Beat(number=1, batch="batch-1", doing="reading 3 objects")
+    source.location.records().create(HEARTBEATS, "run", beat.dumps())
     commit(source, rows=5)
     (now,) = json.loads(run("orders", "--json").stdout)
     assert now["queue"]["depth"] == 1
@@ -92,7 +95,14 @@ def test_of_a_source(source: Source) -> None:
     assert (now["last"]["slot"], now["last"]["batch"]) == (SLOT, "b1")
     assert now["last"]["latency_seconds"] < 60
     shown = run().stdout
-    for text in ("1 of 16", "1 entries", "2 slots to list", "1 slots, 0 of 2 done", "in flight"):
+    for text in (
+        "1 of 16",
+        "1 entries",
+        "2 slots to list",
+        "1 slots, 0 of 2 done",
+        "reading 3 objects",
+        "in flight",
+    ):
         assert text in shown, shown
     source.location.signals().signal([KEY])
     assert json.loads(run("--json").stdout)[0]["last"]["latency_seconds"] is None

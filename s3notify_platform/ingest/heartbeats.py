@@ -1,0 +1,89 @@
+"""Heartbeats of runs: that they live, and what they do. One record a run, which goes when it ends."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.results import Progress
+from s3notify_platform.ports import RecordStore
+
+BEAT_SECONDS: Final = 5.0
+HEARTBEATS: Final = "heartbeats"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The newest heartbeat of a run. `batch`: what it works for; `doing`: at what it was last."""
+
+    number: int
+    batch: str = ""
+    doing: str = ""
+
+    def dumps(self) -> bytes:
+        """JSON."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def loads(cls, body: bytes) -> Self:
+        """Inverse of `dumps`."""
+        return cls(**json.loads(body))
+
+
+def beats_of(records: RecordStore, run_id: str) -> int | None:
+    """The number of a run's heartbeats; None before the first. 1 GET."""
+    record = records.read(HEARTBEATS, run_id)
+    return Beat.loads(record.value).number if record else None
+
+
+def all_beats(records: RecordStore) -> list[Beat]:
+    """The newest heartbeat of each run that has not ended. 1 LIST, and 1 GET for each."""
+    return [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
+
+
+@contextmanager
+def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator[Progress]:
+    """Beat every `BEAT_SECONDS` as long as the body runs, which may say what it does. 1 PUT for each beat.
+
+    A beat that fails is skipped: the sensor fails a run only after several missing beats.
+    """
+    stop, doing = threading.Event(), [""]
+
+    def say(text: str) -> None:
+        doing[0] = text
+
+    def beat() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            body = Beat(number=number, batch=batch, doing=doing[0]).dumps()
+            try:
+                if (known := records.read(HEARTBEATS, run_id)) is None:
+                    records.create(HEARTBEATS, run_id, body)
+                else:
+                    records.replace(HEARTBEATS, run_id, body, expected=known.version)
+            except Exception:  # noqa: BLE001 - the work continues; it is safe even if the sensor fails the run
+                logging.getLogger(__name__).warning("a heartbeat could not be written")
+            stop.wait(BEAT_SECONDS)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        stop.set()
+        thread.join(timeout=BEAT_SECONDS)
+        with suppress(S3NotifyError):  # a heartbeat that stays behind stops, and the run has ended anyway
+            if (known := records.read(HEARTBEATS, run_id)) is not None:
+                records.remove(HEARTBEATS, run_id, expected=known.version)
+
+
+def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:
+    """Remove heartbeats that killed runs left. 1 LIST, and 1 GET and 2 writes for each."""
+    for record in records.scan(HEARTBEATS):
+        if ended(record.key):
+            records.remove(HEARTBEATS, record.key, expected=record.version)
