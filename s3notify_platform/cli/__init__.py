@@ -113,6 +113,7 @@ _tables_options = options(
 @setting_option("platform_bucket")
 @setting_option("platform_prefix")
 @setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
+@setting_option("committed_tags")
 @_tables_options
 @json_option
 def doctor(
@@ -122,6 +123,7 @@ def doctor(
     platform_bucket: str | None,
     platform_prefix: str,
     commit: "CommitChoice",
+    committed_tags: str,
     records_table: str | None,
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
@@ -138,6 +140,7 @@ def doctor(
     from s3notify_platform.deploy import Tables, examine_tables
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
+    from s3notify_platform.stores.s3.tags import ObjectTags
 
     platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
     prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
@@ -157,13 +160,15 @@ def doctor(
         decision = choose_commit(
             found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
         )
+        if committed_tags:
+            ObjectTags(place.s3()).check_versioned()
     except S3NotifyError as error:
         refusal = str(error)
     if as_json:
         document = {"bucket": platform.bucket, "endpoint": asked, "checks": asdict(found), "tables": tables}
         print_json(
             document
-            | {"commit": decision and decision.commit, "reason": decision.reason if decision else refusal}
+            | {"commit": decision and decision.commit, "reason": refusal or (decision and decision.reason)}
         )
     else:
         _print_capabilities(f"{platform.bucket} at {asked}", found)
@@ -173,10 +178,12 @@ def doctor(
         for table_name, problems in tables.items():
             for problem in problems or ("is correct",):
                 say(f"- {table_name} {problem}")
-        say(f"commit: {decision.commit} ({decision.reason})" if decision else refusal)
         if decision:
+            say(f"commit: {decision.commit} ({decision.reason})")
             say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
-    if decision is None or any(tables.values()):
+        if refusal:
+            say(refusal)
+    if refusal or any(tables.values()):
         sys.exit(1)
 
 

@@ -2,12 +2,15 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from s3notify_platform.cli.configured import access
+from s3notify_platform.cli.printing import say
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import LEASE_TIMES, SETTINGS, lease_settings
 from s3notify_platform.slots import SLOT_COUNT, Slot, slots_in
@@ -52,11 +55,11 @@ def options(*given: Option) -> Option:
     return lambda command: functools.reduce(lambda done, option: option(done), reversed(given), command)
 
 
-bucket_options = options(
-    setting_option("bucket"),
+_reach_options = options(
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of buckets and tables"),
 )
+bucket_options = options(setting_option("bucket"), _reach_options)
 """Options that say how to reach a bucket: the fields of `BucketPlace`."""
 
 
@@ -198,21 +201,25 @@ def options_as(place: type[Any], *given: Option) -> Option:
     return decorate
 
 
-_QUEUE_OPTIONS = (
-    bucket_options,
+_OF_QUEUE = (
     setting_option("platform_bucket"),
     setting_option("queue_prefix"),
     setting_option("records_table"),
     dynamodb_endpoint_option,
 )
+_QUEUE_OPTIONS = (bucket_options, *_OF_QUEUE)
 queue_options = options_as(QueuePlace, *_QUEUE_OPTIONS)
 """Options that locate the queue; the command takes them as one `place: QueuePlace`."""
 
+_OF_SOURCE = (setting_option("platform_prefix"), setting_option("keyspace_prefix"), slot_count_option)
+sources_options = options(
+    setting_option("bucket", required=False, default=None), _reach_options, *_OF_QUEUE, *_OF_SOURCE
+)
+"""Options of a command about several sources, which may all be in YAML."""
+
 _SOURCE_OPTIONS = (
     *_QUEUE_OPTIONS,
-    setting_option("platform_prefix"),
-    setting_option("keyspace_prefix"),
-    slot_count_option,
+    *_OF_SOURCE,
     setting_option("lease_table"),
     options(*(setting_option(name) for name in LEASE_TIMES)),
     setting_option("known_bucket"),
@@ -236,6 +243,25 @@ keyspace_options = options(
     ),
 )
 """Options that say which sources are signalled: `slots` and `keyspaces`."""
+
+
+def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...]) -> None:
+    """Warn if no source will be signalled, or a keyspace was never signalled: it is new, or mistyped. 1 HEAD each."""
+    from s3notify_platform.errors import S3NotifyError
+    from s3notify_platform.protocols.keyspace import root_key
+    from s3notify_platform.stores.s3.fast import shared_store
+
+    if not keyspaces:
+        say("no --keyspace: changes go to the topics, and no source is signalled", err=True)
+    if click.get_current_context().get_parameter_source("keyspaces") is not ParameterSource.COMMANDLINE:
+        return
+    for signals, _ in keyspaces:
+        with suppress(S3NotifyError):  # which the service gets too, and waits for
+            if shared_store(place.platform()).head(root_key(signals)) is None:
+                say(
+                    f"--keyspace {signals}: nothing was signalled there yet; if its source is not new, correct it",
+                    err=True,
+                )
 
 
 def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:

@@ -1,9 +1,14 @@
 """`s3notify reconcile`: finish the work that killed writers left incomplete."""
 
-from s3notify_platform.cli.common import QueuePlace, keyspace_options, metrics_option, queue_options
+from s3notify_platform.cli.common import (
+    QueuePlace,
+    check_keyspaces,
+    keyspace_options,
+    metrics_option,
+    queue_options,
+)
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.ending import run_in_foreground
-from s3notify_platform.cli.printing import say
 
 
 @command(short_help="Finish the work of killed writers.")
@@ -25,8 +30,7 @@ def reconcile(
     """
     from s3notify_platform.channels.reconciler import reconciler_over
 
-    if not keyspaces:
-        say("no --keyspace: changes are resolved in the topics, and no source is signalled", err=True)
+    check_keyspaces(place, keyspaces)
     queue = place.queue()
     reconciler = reconciler_over(queue, place.s3(), place.platform(), keyspaces=keyspaces, slots=slots)
     run_in_foreground(reconciler, queue=queue, metrics=metrics)

@@ -11,6 +11,7 @@ from s3notify_platform.cli.common import (
     Command,
     Option,
     QueuePlace,
+    check_keyspaces,
     keyspace_options,
     metrics_option,
     queue_options,
@@ -18,7 +19,6 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
-from s3notify_platform.cli.printing import say
 from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _command(kind: ServiceKind) -> click.Command:
         metrics: str | None,
         **given: Any,
     ) -> None:
-        if kind.direction == "inlet" and not keyspaces:
-            say("no --keyspace: changes go to the topics, and no source is signalled", err=True)
+        if kind.direction == "inlet":
+            check_keyspaces(place, keyspaces)
         from s3notify_platform.table.known import KNOWN
 
         context = ServiceContext(

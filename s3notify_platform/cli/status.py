@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.common import json_option, options, setting_option
+from s3notify_platform.cli.common import json_option, options, setting_option, sources_options
 from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
@@ -26,14 +26,8 @@ REASONS_SHOWN = 5
 
 @command(short_help="Show where the sources stand.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@options(
-    setting_option("bucket", required=False, default=None),
-    setting_option("prefix"),
-    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-    setting_option("platform_bucket"),
-    setting_option("platform_prefix"),
-    setting_option("slots"),
-)
+@sources_options
+@options(setting_option("prefix"), setting_option("known_bucket"))
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
     "--every",

@@ -83,11 +83,8 @@ def tag_committed(
         return Tagging(slots=0)
     done = _Done(Updates(source.location.records(platform), clock), opened.id)
     behind = [slot for slot, n in opened.heads.items() if n > done.generations.get(slot, 0)]
-    if behind and not tags.versioned():
-        raise UsageError(
-            f"bucket {source.input.bucket.bucket!r} has no versions, and a tag could come to a version that is not "
-            "committed: enable its versioning, or leave out committed_tags"
-        )
+    if behind:
+        tags.check_versioned()
     # In another order each time: what fails for good must not end each pass before the rest.
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)

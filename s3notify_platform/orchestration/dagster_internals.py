@@ -5,7 +5,13 @@ So one file shows what an upgrade of Dagster can break, which is why `pyproject.
 
 from collections.abc import Sequence
 
-from dagster import AssetMaterialization, DagsterEvent, OpExecutionContext
+from dagster import (
+    AssetMaterialization,
+    DagsterEvent,
+    DagsterInstance,
+    OpExecutionContext,
+    SensorEvaluationContext,
+)
 from dagster._core.code_pointer import CodePointer
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.reconstruct import ReconstructableRepository
@@ -66,6 +72,7 @@ __all__ = [
     "copy",
     "core_execute_run",
     "disable_dagster_warnings",
+    "lend_instance",
     "log_events",
 ]
 
@@ -77,3 +84,8 @@ def log_events(context: OpExecutionContext, events: Sequence[AssetMaterializatio
         place = DagsterEventBatchMetadata(batch, is_end=number == len(events))
         logged = DagsterEvent.asset_materialization(step, event, place)
         context._events.append(logged)  # noqa: SLF001 - as `log_event` does, which knows no batches
+
+
+def lend_instance(context: SensorEvaluationContext, instance: DagsterInstance) -> None:
+    """Have a tick, and its log, use an instance that stays open, where it would open and close one of its own."""
+    context._instance = instance  # noqa: SLF001 - an argument of its constructor, which Dagster calls

@@ -146,11 +146,20 @@ def build_sensor(
         if (compared := tick.state.enumerated) and compared != before.enumerated:
             run_key = f"{checks.name}-{tick.state.epoch}-{compared}"
             requests.append(dg.RunRequest(run_key=run_key, job_name=checks.name))
-        return dg.SensorResult(
-            run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note
-        )
+        return _result(context, tick, requests)
 
     return poll_keyspace
+
+
+def _result(
+    context: dg.SensorEvaluationContext, tick: Tick, requests: Sequence[dg.RunRequest]
+) -> dg.SensorResult:
+    """What a tick has seen is in its log if it requests runs, else it is the reason why not."""
+    if requests:
+        context.log.info(tick.note)
+    return dg.SensorResult(
+        run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note
+    )
 
 
 def _run_request(assets: SourceAssets, job: str, request: BatchRequest) -> dg.RunRequest:

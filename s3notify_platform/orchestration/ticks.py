@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from s3notify_platform.orchestration.dagster_internals import lend_instance
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
@@ -41,6 +42,7 @@ def tick_of(
         yield assets.io_of(context), context.instance
         return
     instance = _opened(context.instance_ref)
+    lend_instance(context, instance)
     wanted = with_requirements(repository.get_top_level_resources(), [assets.io_key])
     with dg.build_resources(wanted, instance=instance) as found:
         yield getattr(found, assets.io_key), instance

@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
+from dagster._core.definitions.instigation_logger import get_instigation_log_records
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test
 from pyspark.serializers import CloudPickleSerializer
@@ -41,7 +42,10 @@ def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -
 def test_ticks_in_a_code_server_share_one_instance(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening one takes longer than a poll. The sensor works on the resources of the definitions."""
+    """Opening one takes longer than a poll. The sensor works on the resources of the definitions.
+
+    What a tick saw, for how many requests, is in its log if it requests runs.
+    """
     opened: list[object] = []
     from_ref = dg.DagsterInstance.from_ref
 
@@ -54,14 +58,15 @@ def test_ticks_in_a_code_server_share_one_instance(
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         monkeypatch.setattr(dg.DagsterInstance, "from_ref", counted)
         cursor = None
-        for _ in range(2):
+        for number in range(2):
+            log_key = ["ticks", str(number)]
             sensor = repository.get_sensor_def("orders_sensor")
             with dg.SensorEvaluationContext(
                 instance.get_ref(),
                 last_tick_completion_time=None,
                 last_run_key=None,
                 cursor=cursor,
-                log_key=None,
+                log_key=log_key,
                 repository_name=repository.name,
                 repository_def=repository,
                 sensor_name=sensor.name,
@@ -69,6 +74,8 @@ def test_ticks_in_a_code_server_share_one_instance(
             ) as context:
                 found = sensor.evaluate_tick(context)
             cursor = found.cursor
+        (logged,) = get_instigation_log_records(instance, log_key)
+        assert "1 HEAD" in str(logged)
         (request,) = found.run_requests or []
         assert request.run_config["ops"]["orders_slots"]["config"]["everything"]
     assert len(opened) == 1

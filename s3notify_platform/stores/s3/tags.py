@@ -32,12 +32,16 @@ def tags_of(text: str) -> dict[str, str]:
 class ObjectTags(S3Requests):
     """The tags of one bucket's objects. Thread-safe."""
 
-    def versioned(self) -> bool:
-        """Whether whatever is written to the bucket now becomes a version with an id. 1 GET."""
+    def check_versioned(self) -> None:
+        """`UsageError` unless whatever is written to the bucket now becomes a version with an id. 1 GET."""
         found = self._send(lambda: self.client.get_bucket_versioning(Bucket=self.config.bucket))
         if isinstance(found, Fault):
             raise self._unavailable(found)
-        return found.get("Status") == "Enabled"
+        if found.get("Status") != "Enabled":
+            raise UsageError(
+                f"bucket {self.config.bucket!r} has no versions, and a tag could come to a version that is not "
+                "committed: enable its versioning, or leave out committed_tags"
+            )
 
     def add(
         self, key: str, version_id: str, tags: Mapping[str, str]

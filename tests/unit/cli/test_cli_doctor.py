@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
+from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.tables import create_lease_table, create_record_table
 
@@ -26,6 +27,27 @@ def test_a_good_store(doctor, ministack):
     assert "commit: native (the store keeps If-None-Match and If-Match on PUT)" in result.output
     assert "records: on the bucket" in result.output
     assert "copy_if_absent: a COPY onto an existing object was applied" in result.output
+
+
+@pytest.mark.server
+def test_tags_need_versions(doctor, ministack):
+    """Told before a source's first commit; its slots could be committed, though."""
+    bucket = ministack.make_bucket()
+    options = [
+        "--bucket",
+        bucket,
+        "--endpoint-url",
+        ministack.endpoint_url,
+        "--committed-tags",
+        "archive=yes",
+    ]
+    result = doctor(*options)
+    assert result.exit_code == 1, result.output
+    assert "commit: native" in result.output
+    assert "enable its versioning" in result.output
+    store = S3ObjectStore(ministack.config(bucket))
+    store.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert doctor(*options).exit_code == 0
 
 
 @pytest.mark.server

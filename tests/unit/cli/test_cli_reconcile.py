@@ -13,7 +13,7 @@ from s3notify_platform.stores.queue_records import queue_records
 
 @pytest.mark.server
 def test_it_runs_until_it_is_stopped(ministack):
-    """It says what it did, and ends with its counts."""
+    """It says what it did, and ends with its counts. A keyspace that may be mistyped is named, and served."""
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))
     queue.topics.create("t", TopicSettings(shards=1))
@@ -22,6 +22,7 @@ def test_it_runs_until_it_is_stopped(ministack):
     command += ["--endpoint-url", config.endpoint_url, "--keyspace", "ks/", "raw/"]
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | keys) as process:
+        assert "--keyspace ks/: nothing was signalled there yet" in process.stderr.readline()
         assert "running" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         _, printed = process.communicate(timeout=30)
