@@ -2,7 +2,8 @@
 
     s3notify_{service}_{count}_total        what `Service.counts` says: received, queued, delivered, failed, …
     s3notify_{service}_{count}_seconds_total    the same of counts in milliseconds, like `waited_ms` of deliveries and
-                                            `behind_ms` of inlets: divided by their number, the mean
+                                            `behind_ms` of inlets, 0 of events that name no time: divided by their
+                                            number, the mean
     s3notify_requests_total                 requests to S3, DynamoDB and SQS by service and operation; not what obstore
                                             repeats by itself, nor those of Spark's tasks
     s3notify_repeated_requests_total        of these, those that repeat one that failed, by service

@@ -140,7 +140,7 @@ def doctor(
     from s3notify_platform.deploy import Tables, examine_tables
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
-    from s3notify_platform.stores.s3.tags import ObjectTags
+    from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
 
     platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
     prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
@@ -160,7 +160,7 @@ def doctor(
         decision = choose_commit(
             found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
         )
-        if committed_tags:
+        if tags_of(committed_tags):
             ObjectTags(place.s3()).check_versioned()
     except S3NotifyError as error:
         refusal = str(error)
@@ -168,7 +168,11 @@ def doctor(
         document = {"bucket": platform.bucket, "endpoint": asked, "checks": asdict(found), "tables": tables}
         print_json(
             document
-            | {"commit": decision and decision.commit, "reason": refusal or (decision and decision.reason)}
+            | {
+                "commit": decision and decision.commit,
+                "reason": decision and decision.reason,
+                "refused": refusal,
+            }
         )
     else:
         _print_capabilities(f"{platform.bucket} at {asked}", found)

@@ -245,18 +245,18 @@ keyspace_options = options(
 """Options that say which sources are signalled: `slots` and `keyspaces`."""
 
 
-def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...]) -> None:
+def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *, without: str) -> None:
     """Warn if no source will be signalled, or a keyspace was never signalled: it is new, or mistyped. 1 HEAD each."""
     from s3notify_platform.errors import S3NotifyError
     from s3notify_platform.protocols.keyspace import root_key
     from s3notify_platform.stores.s3.fast import shared_store
 
     if not keyspaces:
-        say("no --keyspace: changes go to the topics, and no source is signalled", err=True)
+        say(f"no --keyspace: {without}, and no source is signalled", err=True)
     if click.get_current_context().get_parameter_source("keyspaces") is not ParameterSource.COMMANDLINE:
         return
-    for signals, _ in keyspaces:
-        with suppress(S3NotifyError):  # which the service gets too, and waits for
+    with suppress(S3NotifyError):  # which the service gets too, and waits
+        for signals, _ in keyspaces:
             if shared_store(place.platform()).head(root_key(signals)) is None:
                 say(
                     f"--keyspace {signals}: nothing was signalled there yet; if its source is not new, correct it",

@@ -1,8 +1,9 @@
 """A bar while a round is read: objects, bytes, and an estimate."""
 
+import atexit
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -10,20 +11,24 @@ from s3notify_platform.ingest.results import Reading
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from rich.progress import Progress
 
 LOOK_SECONDS: Final = 0.5
 
 
 @contextmanager
-def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading], None]]:
-    """What is called when a round begins. Nothing is shown where stderr is no terminal."""
+def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], None]]:
+    """What is called with what a round begins to read, and with None when it is read.
+
+    Nothing is shown where stderr is no terminal.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    ended = Event()
+    console, ended = Console(stderr=True), Event()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,36 +36,58 @@ def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading], None]]:
         TextColumn("objects, {task.fields[read]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", visible=False, read="")
-        now: list[Reading] = []
-
-        def begin(reading: Reading) -> None:
-            now[:] = [reading]
-            bar.update(task, total=reading.done + reading.wanted, completed=reading.done, visible=True)
-
-        def look() -> None:
-            while not ended.wait(LOOK_SECONDS):
-                if now and (share := share_done(spark)) is not None:
-                    done, size = now[0].done + share * now[0].objects, share * now[0].bytes
-                    read = f"{size / 1e6:,.0f} of {now[0].bytes / 1e6:,.0f} MB of this round"
-                    bar.update(task, completed=int(done), read=read)
-                else:
-                    bar.update(task, visible=False)
-
-        looking = Thread(target=look, daemon=True)
+    show_cursor = atexit.register(lambda: console.show_cursor(True))  # also if the process ends in the middle
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = ReadingBar(bar)
+        looking = Thread(target=shown.follow, args=[ended, lambda: share_done(spark)], daemon=True)
         looking.start()
         try:
-            yield begin
+            yield shown.begin
         finally:
             ended.set()
             looking.join()
+            atexit.unregister(show_cursor)
 
 
-def share_done(spark: "SparkContext") -> float | None:
-    """The share of the tasks of all jobs that run now; None if none does. No request."""
+class ReadingBar:
+    """The bar of one batch after the other."""
+
+    def __init__(self, bar: "Progress") -> None:
+        self._bar = bar
+        self._task = bar.add_task("reading", visible=False, read="")
+        self._reading: Reading | None = None
+        self._share = 0.0
+
+    def begin(self, reading: Reading | None) -> None:
+        """A round begins to read; None: it has read."""
+        self._reading, self._share = reading, 0.0
+        if reading is None:
+            self._bar.update(self._task, visible=False)
+            return
+        if not reading.done:
+            self._bar.reset(self._task)
+        self._bar.update(
+            self._task, total=reading.done + reading.wanted, completed=reading.done, visible=True, read=""
+        )
+
+    def follow(self, ended: Event, share_done: Callable[[], float]) -> None:
+        """Show until `ended` how far the round is: the largest share of a job's tasks, since it may have several."""
+        from s3notify_platform.spark.failures import JOB_ERRORS
+
+        with suppress(*JOB_ERRORS, OSError):  # Java has ended, which the round says
+            while not ended.wait(LOOK_SECONDS):
+                if (reading := self._reading) is not None:
+                    self._share = max(self._share, share_done())
+                    read = f"{self._share * reading.bytes / 1e6:,.0f} of {reading.bytes / 1e6:,.0f} MB of this round"
+                    completed = reading.done + int(self._share * reading.objects)
+                    self._bar.update(self._task, completed=completed, read=read)
+
+
+def share_done(spark: "SparkContext") -> float:
+    """The share of tasks that have ended of all stages that run now; 0 if none does. No request."""
     tracker = spark.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    tasks = sum(stage.numTasks for stage in stages if stage)
-    return sum(stage.numCompletedTasks for stage in stages if stage) / tasks if tasks else None
+    found = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    begun = [stage for stage in found if stage and (stage.numActiveTasks or stage.numCompletedTasks)]
+    tasks = sum(stage.numTasks for stage in begun)
+    return sum(stage.numCompletedTasks for stage in begun) / tasks if tasks else 0.0

@@ -30,7 +30,7 @@ def reconcile(
     """
     from s3notify_platform.channels.reconciler import reconciler_over
 
-    check_keyspaces(place, keyspaces)
+    check_keyspaces(place, keyspaces, without="changes are resolved in the topics")
     queue = place.queue()
     reconciler = reconciler_over(queue, place.s3(), place.platform(), keyspaces=keyspaces, slots=slots)
     run_in_foreground(reconciler, queue=queue, metrics=metrics)

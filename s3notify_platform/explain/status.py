@@ -2,7 +2,8 @@
 
 Requests of one look at a source: 2 GETs for what is known of the table, 1 GET for each slot whose generation has moved
 since the look before (the first time: each slot with a commit), 1 HEAD for the latency, 1 GET of the rescan backlog, 1
-scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains.
+scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains. If
+there is one, also 1 LIST of heartbeats, and 1 GET for each.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.explain.slot_map import SlotMap
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, SensorState
-from s3notify_platform.ingest.heartbeats import all_beats
+from s3notify_platform.ingest.heartbeats import fresh_beats
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -29,7 +30,7 @@ from s3notify_platform.table.commit import HEADS_IN_FLIGHT, SlotCommit
 class BatchStatus:
     """A batch in flight. `slots`: how many it was asked for, None for all. `acked` of its chain's `children` are.
 
-    `doing`: what its runs do; none says so before its Spark starts.
+    `doing`: what its runs did at their last heartbeat.
     """
 
     id: str
@@ -163,7 +164,7 @@ class SourceLook:
     def _batches(self, now_ms: int) -> tuple[tuple[BatchStatus, ...], set[Slot]]:
         found, in_flight, records = [], set[Slot](), self.source.location.records()
         states = [*AckChains(records).open_states()]
-        beats = all_beats(records) if states else []
+        beats = fresh_beats(records, now_ms) if states else []
         for state in states:
             batch = BatchPayload.loads(state.payload)
             everything = EVERYTHING in batch.slots

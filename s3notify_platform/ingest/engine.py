@@ -82,8 +82,8 @@ class Ingest:
     source: Source
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
-    reads: Callable[[Reading], None] = lambda _: None
-    """Called when a round begins to read."""
+    reads: Callable[[Reading | None], None] = lambda _: None
+    """Called when a round begins to read, and with None when it has read."""
     opened: OpenTable | None = None
     """The source's table; opened by the first round, if it is not given."""
     state: Run = field(init=False)
@@ -233,7 +233,10 @@ class _Round:
         ]
         if busy:
             self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
-            staged += self._stage(busy)
+            try:
+                staged += self._stage(busy)
+            finally:
+                self.ingest.reads(None)
         table = StagedTable(
             name=ingest.source.name,
             table=self._table,

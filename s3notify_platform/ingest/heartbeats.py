@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.results import Progress
 from s3notify_platform.ports import RecordStore
@@ -15,12 +16,16 @@ from s3notify_platform.ports import RecordStore
 BEAT_SECONDS: Final = 5.0
 HEARTBEATS: Final = "heartbeats"
 
+FRESH_MS: Final = 60_000
+"""A run is taken to live that long after a heartbeat: clocks of machines differ."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The newest heartbeat of a run. `batch`: what it works for; `doing`: at what it was last."""
+    """The newest heartbeat of a run. `batch`: what it works for; `doing`: at what it was then, by its clock."""
 
     number: int
+    at_ms: int = 0
     batch: str = ""
     doing: str = ""
 
@@ -30,8 +35,11 @@ class Beat:
 
     @classmethod
     def loads(cls, body: bytes) -> Self:
-        """Inverse of `dumps`."""
-        return cls(**json.loads(body))
+        """Inverse of `dumps`. What another version wrote is a heartbeat that stands still."""
+        try:
+            return cls(**json.loads(body))
+        except (ValueError, TypeError):
+            return cls(number=0)
 
 
 def beats_of(records: RecordStore, run_id: str) -> int | None:
@@ -40,9 +48,10 @@ def beats_of(records: RecordStore, run_id: str) -> int | None:
     return Beat.loads(record.value).number if record else None
 
 
-def all_beats(records: RecordStore) -> list[Beat]:
-    """The newest heartbeat of each run that has not ended. 1 LIST, and 1 GET for each."""
-    return [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
+def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
+    """The newest heartbeat of each run that lives. 1 LIST, and 1 GET for each that has not ended or was killed."""
+    found = [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
+    return [beat for beat in found if now_ms - beat.at_ms < FRESH_MS]
 
 
 @contextmanager
@@ -60,7 +69,7 @@ def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator
         number = 0
         while not stop.is_set():
             number += 1
-            body = Beat(number=number, batch=batch, doing=doing[0]).dumps()
+            body = Beat(number=number, at_ms=SYSTEM_CLOCK.wall_ms(), batch=batch, doing=doing[0]).dumps()
             try:
                 if (known := records.read(HEARTBEATS, run_id)) is None:
                     records.create(HEARTBEATS, run_id, body)

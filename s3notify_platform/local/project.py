@@ -100,6 +100,8 @@ class ConfiguredSource:
         from s3notify_platform.ingest.source import Source
 
         values, s3, dynamodb = self.values | given, self.access("s3"), self.access("dynamodb")
+        if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:
+            values.pop("keyspace_prefix")  # which was made from another one
         region = values.get("region") or default_region()
         settings: dict[str, Any] = {name: values[name] for name in SETTINGS if name in values}
         settings |= {

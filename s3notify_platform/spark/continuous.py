@@ -72,7 +72,7 @@ class ContinuousIngest:
     source: Source
     transform: Transform | None = None
     progress: Progress = lambda _: None
-    reads: Callable[[Reading], None] = lambda _: None
+    reads: Callable[[Reading | None], None] = lambda _: None
     """Called when a round begins to read."""
     clock: Clock = SYSTEM_CLOCK
     settings: BatchSettings = field(default_factory=BatchSettings)

@@ -331,7 +331,7 @@ def spark_ingest(
     transform: Transform | None = None,
     clock: Clock = SYSTEM_CLOCK,
     progress: Progress = lambda _: None,
-    reads: Callable[[Reading], None] = lambda _: None,
+    reads: Callable[[Reading | None], None] = lambda _: None,
     opened: OpenTable | None = None,
 ) -> Ingest:
     """The engine, with Spark to work for it. `opened`: the source's table, if it was opened before."""

@@ -34,6 +34,6 @@ def test_protocols_work_alone(ministack):
     found = BLOCK.search(README.read_text())
     assert found
     exec(found[1], names)
+    assert names["cache"].try_get("raw/orders/1.jsonl").body == b"{}"
     assert isinstance(names["chains"].stamp_children(names["chain"], ["report"]), AlreadyAcked)
     assert isinstance(names["shared"].stamp("job", names["b"]), Acked)
-    assert names["cache"].try_get("raw/orders/1.jsonl").body == b"{}"

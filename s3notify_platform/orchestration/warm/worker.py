@@ -43,6 +43,9 @@ FLUSH_SECONDS: Final = 1.0
 NEXT_SECONDS: Final = 0.05
 """A run that waits is there within that; without one the next session is made ready."""
 
+COLLECT_BYTES: Final = 1 << 30
+"""Garbage is collected when nothing runs, and after each run of a process that is larger."""
+
 KEEP_SECONDS: Final = 40.0
 """Without a run for so long, Spark's Python workers get something to do."""
 
@@ -74,6 +77,8 @@ def main() -> None:
             _execute(instance, repository, order)
             flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
             spark = fresh_session(spark)  # before another run is here, which would fail with this Java
+            if _resident_bytes() > COLLECT_BYTES:
+                gc.collect()
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
             wait = NEXT_SECONDS
 

@@ -40,6 +40,11 @@ _OPS: tuple[tuple[str, Op], ...] = (
 )
 """Event names by their beginning."""
 
+_OF_NO_CHANGE = frozenset(
+    f"ObjectCreated:{name}" for name in ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
+)
+"""MinIO's, of which the first two are among its `put` events: what is in the object stays as it was."""
+
 _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
 _CREATED_BY = {
     "PutObject": "ObjectCreated:Put",
@@ -123,7 +128,7 @@ def _decode(record: dict[str, Any]) -> Event | None:
     if str(record.get("eventSource", "")).startswith("minio:") and _by_lifecycle(record.get("source")):
         name = name.replace("ObjectRemoved:", "LifecycleExpiration:", 1)
     op = next((op for beginning, op in _OPS if name.startswith(beginning)), None)
-    if op is None:
+    if op is None or name in _OF_NO_CHANGE:
         return None
     found = record["s3"]["object"]
     key = str(found["key"])

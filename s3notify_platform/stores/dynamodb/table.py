@@ -194,6 +194,8 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         raise UnavailableError(f"{self.config.place}: {cause}, {self._attempts} times")
 
     def _pause(self, attempt: int) -> None:
+        if attempt + 1 == self._attempts:
+            return
         count_repeated("dynamodb")
         self._clock.sleep(
             backoff_seconds(attempt, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS)

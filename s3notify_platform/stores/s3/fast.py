@@ -26,7 +26,7 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
-from s3notify_platform.stores.sdk import count_request
+from s3notify_platform.stores.sdk import count_repeated, count_request
 
 if TYPE_CHECKING:
     from obstore import PutMode
@@ -73,7 +73,7 @@ class FastObjectStore(DelegatingStore):
                 if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
                     return None
             except (BaseError, OSError):
-                pass
+                count_repeated("s3")
             else:
                 return StoredObject(meta=meta, body=body)
         return self.store.get(key, if_match=if_match, if_none_match=if_none_match)
@@ -118,6 +118,7 @@ class FastObjectStore(DelegatingStore):
             # Certainly not applied. `S3ObjectStore` finds out whether key or bucket is missing, or access refused.
             refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
             if precondition is None or refused:
+                count_repeated("s3")
                 return self.store.put(key, body, precondition=precondition, metadata=metadata)
             return _unknown(error)
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))

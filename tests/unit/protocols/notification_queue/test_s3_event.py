@@ -240,6 +240,7 @@ def test_eventbridge_says_why(kind, detail, name):
 def test_what_is_no_change_is_counted():
     """Restores, tags, non-current versions, other services' events and the test event."""
     assert decode_events(message("ObjectTagging:Put", "a")).ignored == 1
+    assert decode_events(message("s3:ObjectCreated:PutTagging", "a")).ignored == 1  # as MinIO names it
     assert decode_events(message("ObjectLifecycle:Expiration:NonCurrent", "a")).ignored == 1
     assert decode_events(eventbridge("Object Tags Added", key="a")).ignored == 1
     assert decode_events(eventbridge("Object Created", source="aws.ec2")).ignored == 1

@@ -1,0 +1,63 @@
+"""The bar of `s3notify ingest`, on a terminal of its own."""
+
+from io import StringIO
+from threading import Event
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from s3notify_platform.cli import reading_bar
+from s3notify_platform.cli.reading_bar import ReadingBar
+from s3notify_platform.ingest.results import Reading
+
+
+@pytest.fixture
+def bar(monkeypatch: pytest.MonkeyPatch) -> Progress:
+    monkeypatch.setattr(reading_bar, "LOOK_SECONDS", 0.001)
+    return Progress("{task.fields[read]}", console=Console(file=StringIO(), force_terminal=True))
+
+
+def follow(shown: ReadingBar, *shares: float) -> None:
+    """Look as often as there are shares."""
+    ended, found = Event(), iter(shares)
+
+    def share() -> float:
+        now = next(found)
+        if now == shares[-1]:
+            ended.set()
+        return now
+
+    shown.follow(ended, share)
+
+
+def test_a_round_has_several_jobs(bar):
+    """Between two of them nothing runs, and the second one begins at 0: the bar stays where it is."""
+    shown = ReadingBar(bar)
+    shown.begin(Reading(objects=100, bytes=50_000_000, wanted=300, done=0))
+    follow(shown, 0.5, 0.0, 0.25)
+    (task,) = bar.tasks
+    assert (task.visible, task.completed, task.total) == (True, 50, 300)
+    assert task.fields["read"] == "25 of 50 MB of this round"
+
+
+def test_rounds_follow_each_other(bar):
+    """What earlier ones have read counts; between them, and when nothing is read, there is no bar."""
+    shown = ReadingBar(bar)
+    shown.begin(Reading(objects=100, bytes=1, wanted=300, done=0))
+    follow(shown, 1.0)
+    shown.begin(None)
+    assert not bar.tasks[0].visible
+    shown.begin(Reading(objects=200, bytes=1, wanted=200, done=100))
+    assert (bar.tasks[0].visible, bar.tasks[0].completed, bar.tasks[0].total) == (True, 100, 300)
+
+
+def test_java_that_ends_ends_the_bar(bar):
+    """The round says why."""
+
+    def share() -> float:
+        raise ConnectionResetError
+
+    shown = ReadingBar(bar)
+    shown.begin(Reading(objects=1, bytes=1, wanted=1, done=0))
+    shown.follow(Event(), share)
