@@ -58,16 +58,19 @@ sensors: {use_threads: true, num_workers: 8}
 """
 
 
-def event_log(home: Path) -> str:
-    """The lines of a home's `dagster.yaml` for its events, where it names no other storage.
+def storage(home: Path) -> str:
+    """The lines of a home's `dagster.yaml` for its events and ticks, where it names no other storage.
 
     With its path, so that whoever opens the instance needs no `DAGSTER_HOME`: who moves a home changes it.
     """
+    place = f"  config: {{home: {json.dumps(str(home.resolve()))}}}\n"
     return (
         "event_log_storage:\n"
         "  module: s3notify_platform.orchestration.event_log\n"
-        "  class: BatchedSqliteEventLog\n"
-        f"  config: {{home: {json.dumps(str(home.resolve()))}}}\n"
+        f"  class: BatchedSqliteEventLog\n{place}"
+        "schedule_storage:\n"
+        "  module: s3notify_platform.orchestration.schedule_storage\n"
+        f"  class: PooledSqliteSchedules\n{place}"
     )
 
 
@@ -163,7 +166,7 @@ class DagsterDev:
             )
         try:
             if not (self.home / "dagster.yaml").exists():
-                (self.home / "dagster.yaml").write_text(INSTANCE + event_log(self.home))
+                (self.home / "dagster.yaml").write_text(INSTANCE + storage(self.home))
             self._end_leftover()
             refuse_taken(self.port, "--port")
             self._make_storage()

@@ -14,7 +14,7 @@ from typing import Final
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
-from s3notify_platform.local.dagster_dev import EVENTS_AT_ONCE, INSTANCE, QUIET, event_log
+from s3notify_platform.local.dagster_dev import EVENTS_AT_ONCE, INSTANCE, QUIET, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import HOST
 
@@ -104,7 +104,7 @@ class Machine:
         }
         server = {"host": HOST, "port": self.code_port, "location_name": "s3notify_platform.definitions"}
         return {
-            self.home / "dagster.yaml": INSTANCE + (_POSTGRES if self.postgres else event_log(self.home)),
+            self.home / "dagster.yaml": INSTANCE + (_POSTGRES if self.postgres else storage(self.home)),
             workspace: json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
             **units,
             self.into / "s3notify.target": _TARGET.format(units=" ".join(unit.name for unit in units)),

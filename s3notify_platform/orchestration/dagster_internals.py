@@ -33,6 +33,8 @@ from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
 from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.schedules import SqliteScheduleStorage
+from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
 from dagster._core.storage.tags import BACKFILL_ID_TAG, PARTITION_NAME_TAG
 from dagster._grpc.impl import core_execute_run
 from dagster._record import copy
@@ -49,6 +51,7 @@ __all__ = [
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
     "PARTITION_NAME_TAG",
+    "SQLITE_BUSY_TIMEOUT_SECONDS",
     "AssetCheckExecutionRecordStatus",
     "AssetMaterializationPlannedData",
     "CheckRunHealthResult",
@@ -65,6 +68,7 @@ __all__ = [
     "SensorExecutionData",
     "SensorInstigatorData",
     "SqliteEventLogStorage",
+    "SqliteScheduleStorage",
     "TagConcurrencyLimitsCounter",
     "UnresolvedAssetJobDefinition",
     "WorkerStatus",

@@ -26,7 +26,7 @@ from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunSta
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.local.dagster_dev import INSTANCE, event_log
+from s3notify_platform.local.dagster_dev import INSTANCE, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
@@ -159,7 +159,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 @contextmanager
 def _site(folder: Path, *, cold: bool = False) -> Iterator[Site]:
     if cold:
-        settings = yaml.safe_load(INSTANCE + event_log(folder / "dagster"))
+        settings = yaml.safe_load(INSTANCE + storage(folder / "dagster"))
         del settings["run_launcher"]
         (folder / "dagster").mkdir(parents=True)
         (folder / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(settings))

@@ -82,7 +82,7 @@ def test_of_a_source(source: Source) -> None:
     AckChains(source.location.records()).open_batch(
         "batch-1", ["0", "1"], payload=BatchPayload(slots=(SLOT,), listing=False).dumps()
     )
-    beat = Beat(number=1, batch="batch-1", doing="reading 3 objects")
+    beat = Beat(number=1, at_ms=SYSTEM_CLOCK.wall_ms(), batch="batch-1", doing="reading 3 objects")
     source.location.records().create(HEARTBEATS, "run", beat.dumps())
     commit(source, rows=5)
     (now,) = json.loads(run("orders", "--json").stdout)

@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from s3notify_platform.local.dagster_dev import event_log
+from s3notify_platform.local.dagster_dev import storage
 from s3notify_platform.orchestration.dagster_internals import DATA_VERSION_TAG, log_events
 
 KEYS = [dg.AssetKey("orders"), dg.AssetKey("derived")]
@@ -17,7 +17,7 @@ def test_all_are_there_when_they_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Of two assets, slot by slot: in the run's log, by partition, by tag, and the last one of each asset."""
-    (tmp_path / "dagster.yaml").write_text(event_log(tmp_path))
+    (tmp_path / "dagster.yaml").write_text(storage(tmp_path))
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", str(at_once))
     seen: list[set[str]] = []
