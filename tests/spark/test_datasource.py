@@ -292,6 +292,16 @@ def test_through_spark(lake: Lake, spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_by_the_names_of_spark(lake: Lake) -> None:
+    """What they choose is read, and in a stream so many objects at once."""
+    lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.csv": b"id\n2\n", "3.jsonl": b'{"id": 3}\nno JSON\n'})
+    names = {"pathGlobFilter": "*.jsonl", "mode": "DROPMALFORMED", "modifiedAfter": "2020-01-01T00:00:00Z"}
+    assert {row.id for row in read(lake, **names, schema="id bigint").collect()} == {1, 3}
+    later = {**names, "modifiedAfter": "2090-01-01T00:00:00Z", "schema": "id bigint"}
+    assert read(lake, **later).count() == 0
+
+
+@pytest.mark.spark
 def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
     """`read="table"`: the committed rows, of the newest or of given generations, whatever the bucket holds by now."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})

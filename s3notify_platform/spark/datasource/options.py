@@ -4,7 +4,8 @@ Spark shows options in its plans, so none of them is a secret: keys are given by
 by that of a profile, and else come from boto3's own chain. Each of them is looked up where a request is sent: on the
 driver (with Spark Connect, on the server) and on every worker.
 
-Spark's own names for the same are understood too (`SPARK_NAMES`).
+Spark's own names for the same are understood too (`SPARK_NAMES`). A time needs its zone, unlike Spark's: where options
+are read there is no session whose zone it could be of.
 """
 
 import json
