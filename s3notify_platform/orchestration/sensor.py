@@ -2,8 +2,9 @@
 
 Dagster begins a sensor's ticks five seconds apart at best, so a tick goes on polling for most of that time, and ends as
 soon as there is something to request. It holds a thread of daemon and code server meanwhile. So it polls once unless
-dagster.yaml has `sensors: {use_threads: true}`, without which other sensors would wait for it, and at most half of the
-threads of a code server watch (`WATCHERS`). What changes between a request and the next tick waits for that one.
+dagster.yaml has `sensors: {use_threads: true}`, without which other sensors would wait for it, and if the code server has
+few sources (`SOURCES_WATCHED`); at most half of its threads watch (`WATCHERS`). What changes between a request and the
+next tick waits for that one.
 """
 
 import os
@@ -38,6 +39,11 @@ def _code_server_threads() -> int:
     given = os.environ.get("DAGSTER_GRPC_MAX_WORKERS", "")
     return int(given) if given.isdigit() else min(32, (os.cpu_count() or 1) + 4)
 
+
+SOURCES_WATCHED: Final = 20
+"""With more sources in a code server, ticks poll once: its threads are needed for the ticks of the others."""
+
+_SOURCES: Final[set[str]] = set()
 
 WATCHERS: Final = BoundedSemaphore(max(1, _code_server_threads() // 2))
 """Ticks that watch at the same time, in this code server."""
@@ -81,6 +87,7 @@ def build_sensor(
     While batches are open, 1 LIST more for each, and 1 GET for each of their runs. `checks` is requested once after a
     batch that compared everything, like the first one.
     """
+    _SOURCES.add(assets.name)
     # Ticks that are further apart than Dagster's are asked for by who wants few requests.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
@@ -139,7 +146,8 @@ def build_sensor(
             return tick
 
         threads = instance.get_sensor_settings().get("use_threads")
-        poll_seconds = assets.poll_seconds if watches and threads else 0.0
+        few = len(_SOURCES) <= SOURCES_WATCHED
+        poll_seconds = assets.poll_seconds if watches and threads and few else 0.0
         before = SensorState.loads(context.cursor)
         tick = watch(look, before, poll_seconds=poll_seconds)
         requests = [_run_request(assets, job.name, request) for request in tick.requests]
