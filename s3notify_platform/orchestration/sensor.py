@@ -2,9 +2,9 @@
 
 Dagster begins a sensor's ticks five seconds apart at best, so a tick goes on polling for most of that time, and ends as
 soon as there is something to request. It holds a thread of daemon and code server meanwhile. So it polls once unless
-dagster.yaml has `sensors: {use_threads: true}`, without which other sensors would wait for it, and if the code server has
-few sources (`SOURCES_WATCHED`); at most half of its threads watch (`WATCHERS`). What changes between a request and the
-next tick waits for that one.
+dagster.yaml has `sensors: {use_threads: true}`, without which other sensors would wait for it, and if the code server
+has few sources (`SOURCES_WATCHED`); at most half of its threads watch (`WATCHERS`). What changes between a request and
+the next tick waits for that one.
 """
 
 import os
