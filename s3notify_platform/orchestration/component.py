@@ -157,8 +157,8 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         float,
         Field(ge=0),
         described(
-            "Seconds between polls within a tick; a tick polls once if 0, if ticks are more than 5 s apart, if the code "
-            "location has more than 20 sources, or if dagster.yaml does not have sensors: {use_threads: true}"
+            "Seconds between polls within a tick; a tick polls once if 0, if ticks are more than 5 s apart, if the "
+            "code location has more than 20 sources, or if dagster.yaml does not have sensors: {use_threads: true}"
         ),
     ] = 0.3
     delta: Annotated[
