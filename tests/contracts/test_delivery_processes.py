@@ -35,6 +35,13 @@ class Place:
         assert result.exit_code == code, result.output
         return result.output
 
+    def typed(self, *arguments, code=0):
+        """A command about topics in a process of its own, to which nobody answers: what it printed."""
+        command = [sys.executable, "-m", "s3notify_platform.cli", "topics", *arguments, *self.options]
+        ran = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        return ran.stdout
+
     def stats(self, name):
         return json.loads(self.run("topics", "stats", name, "--json"))[0]
 
@@ -167,6 +174,57 @@ def test_topics_by_command(place):
     assert "plain" in place.run("topics", "stats")
     place.run("topics", "delete", "plain", "--yes")
     assert [topic["name"] for topic in json.loads(place.run("topics", "list", "--json"))] == ["hook"]
+
+
+def test_a_paused_topic_is_looked_into_and_cleaned_up(place):
+    """Pause, dump, show, purge, resume: a worker that is started meanwhile delivers other topics only."""
+    broken = [True]
+    with Receiver(lambda _: 400 if broken[0] else 200).serving() as server:
+        hook = ["--url", server.url, "--shards", "2", "--max-attempts", "1"]
+        place.run("topics", "create", "t", *hook)
+        place.push("t", 3)
+        with place.deliver() as first:
+            until(lambda: place.stats("t")["dead"] == 3)
+            first.terminate()
+            assert first.wait(10) == 0
+        broken[0] = False
+        place.run("topics", "create", "other", *hook)
+        assert place.typed("pause", "t") == "topic 't': paused\n"
+        place.push("t", 5, first=3)
+        with place.deliver():
+            until(lambda: [*place.owned("t").values()] == [2])
+            place.push("other", 5, first=100)
+            server.wait(lambda s: len(s.keys) == 5)
+
+            waiting = [f"k{n:04}" for n in range(3, 8)]
+            lines = [json.loads(line) for line in place.typed("dump", "t").splitlines()]
+            assert sorted(line["key"] for line in lines) == waiting
+            assert {(line["state"], line["bucket"], line["attempts"]) for line in lines} == {
+                ("committed", place.bucket, 0)
+            }
+            some = [json.loads(line)["id"] for line in place.typed("dump", "t", "--limit", "2").splitlines()]
+            assert some == [line["id"] for line in lines[:2]]
+
+            shown = json.loads(place.typed("show", "t", "--json"))
+            assert (shown["paused"], shown["depth"], shown["dead"]) == (True, 5, 3)
+            assert shown["endpoint"]["url"] == server.url
+            assert [shard["worker"] for shard in shown["shards"]] == [*place.owned("t")] * 2
+            assert sum(shard["depth"] for shard in shown["shards"]) == 5
+            assert place.typed("show", "t").splitlines()[0].endswith("; paused")
+
+            assert "3 dead letters\n" in place.typed("purge", "t", code=1)
+            assert place.stats("t")["dead"] == 3
+            assert place.typed("purge", "t", "--yes").endswith("3 dead letters removed\n")
+            assert (place.stats("t")["dead"], place.stats("t")["depth"]) == (0, 5)
+            assert sorted(server.keys) == [f"k{n:04}" for n in range(100, 105)]
+
+            assert place.typed("resume", "t") == "topic 't': delivered again\n"
+            server.wait(lambda s: set(waiting) <= set(s.keys))
+            until(lambda: place.typed("dump", "t") == "")
+    assert set(server.seen.values()) == {1}
+    place.run("topics", "create", "pulled")
+    for arguments in (["pause", "pulled"], *([name, "none"] for name in ("show", "dump", "pause", "purge"))):
+        place.typed(*arguments, code=1)
 
 
 def test_dead_letters_are_seen_and_sent_again(place):
