@@ -19,7 +19,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
-from tests.support.programs.dying_writer import KS, STALE_SECONDS, TOPICS
+from tests.support.programs.dying_writer import KS, SOURCE, STALE_SECONDS, TOPICS
 
 pytestmark = pytest.mark.server
 
@@ -112,21 +112,35 @@ def test_killed_before_each_request(seaweed):
 
 
 @pytest.mark.thorough
-def test_an_upload_killed_before_each_request(seaweed):
+@pytest.mark.parametrize(
+    ("how", "requests", "parts"),
+    [
+        # Two topics reserved in, begun, named twice, a part, completed, two commits, signals.
+        ("streams", 15, 1),
+        # One part more.
+        ("files", 16, 2),
+        # Looked for, copied at once.
+        ("copies", 12, 0),
+        # Looked for, and then as a stream.
+        ("parts", 16, 1),
+    ],
+)
+def test_an_upload_killed_before_each_request(seaweed, how, requests, parts):
     """Announced if it was completed, and else not; either way nothing is left of it."""
     site = Site(seaweed.config(seaweed.make_bucket()))
-    with site.writer("uploads") as process:
+    site.store.put(SOURCE, b"copied")
+    with site.writer(how) as process:
         killed = int(process.stdout.readline())
-    # Two topics reserved in, begun, named twice, a part, completed, two commits, signals.
-    assert killed >= 15
+    assert killed >= requests
     client = S3ObjectStore(site.config).client
-    assert client.list_multipart_uploads(Bucket=site.config.bucket).get("Uploads")
+    assert bool(client.list_multipart_uploads(Bucket=site.config.bucket).get("Uploads")) == (parts > 0)
     site.settle()
     there = site.check()
     assert f"raw/{killed}" in there
     assert f"raw/{killed - 1}" in there
     assert "raw/0" not in there
     assert not client.list_multipart_uploads(Bucket=site.config.bucket).get("Uploads")
+    assert site.store.head(f"raw/{killed}").etag.partition("-")[2] == (f"{parts}" if parts else "")
 
 
 @pytest.mark.thorough

@@ -1,7 +1,10 @@
 """Writers that are killed: run as a process of its own, which forks them.
 
     python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
-    python -m tests.support.programs.dying_writer uploads    the same with uploads
+    python -m tests.support.programs.dying_writer streams    the same with streams that are uploaded
+    python -m tests.support.programs.dying_writer files      with files, in parts
+    python -m tests.support.programs.dying_writer copies     with copies of `SOURCE` by one request
+    python -m tests.support.programs.dying_writer parts      with copies of it as an upload
     python -m tests.support.programs.dying_writer loop       one writer that publishes batches until somebody kills it
 
 Reads a bucket's configuration as JSON from its standard input. Killed is killed: SIGKILL, no handler runs.
@@ -13,11 +16,12 @@ import json
 import os
 import signal
 import sys
+import tempfile
 
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ports import Written
+from s3notify_platform.ports import ABSENT, Written
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, uploads
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
@@ -26,6 +30,8 @@ from s3notify_platform.stores.s3.fast import FastObjectStore
 
 KS = "ks/"
 STALE_SECONDS = 6.0
+SOURCE = "source"
+"""What is copied."""
 TOPICS = {
     "all": TopicSettings(capacity=2000, shards=2),
     "raw": TopicSettings(capacity=2000, shards=1, prefix="raw/"),
@@ -84,7 +90,25 @@ def upload(publisher, calls):
     assert isinstance(publisher.put_stream(f"raw/{calls}", io.BytesIO(b"%04d" % calls)), Written)
 
 
-def steps(config, act=batch):
+def put_file(publisher, calls):
+    """Its body lies in no folder, since nobody is left to tidy up."""
+    with tempfile.TemporaryFile() as file:
+        file.write(b"%04d" % calls)
+        file.truncate(uploads.PART_BYTES + 1)
+        file.seek(0)
+        assert isinstance(publisher.put_file(f"raw/{calls}", f"/dev/fd/{file.fileno()}"), Written)
+
+
+def copy(publisher, calls):
+    assert isinstance(publisher.copy(f"raw/{calls}", "", SOURCE), Written)
+
+
+def copy_parts(publisher, calls):
+    """A precondition has it copied as an upload."""
+    assert isinstance(publisher.copy(f"raw/{calls}", "", SOURCE, precondition=ABSENT), Written)
+
+
+def steps(config, act):
     """Prints how many writers were killed before one got through."""
     # Made once, since that takes long; no connection is open when a child comes to be.
     store = FastObjectStore(config)
@@ -113,5 +137,9 @@ def loop(config):
 
 
 if __name__ == "__main__":
-    programs = {"steps": steps, "uploads": lambda config: steps(config, upload), "loop": loop}
-    programs[sys.argv[1]](S3Config(**json.loads(sys.stdin.readline())))
+    acts = {"steps": batch, "streams": upload, "files": put_file, "copies": copy, "parts": copy_parts}
+    place = S3Config(**json.loads(sys.stdin.readline()))
+    if sys.argv[1] == "loop":
+        loop(place)
+    else:
+        steps(place, acts[sys.argv[1]])
