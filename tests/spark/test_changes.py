@@ -9,6 +9,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 import pytest
@@ -22,6 +23,8 @@ from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import Changing, changing_source
 from tests.support.independent import differences, differing, rows_of
 from tests.support.servers import S3Server
+from tests.support.sources import with_settings
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -331,6 +334,30 @@ def test_what_is_chosen_is_read(changing_of: Callable[..., Changing]) -> None:
     bucket.put("raw/a.jsonl", TWO)
     bucket.run()
     assert bucket.committed() == {"raw/a.jsonl": 4, "raw/b.jsonl": 3}
+
+
+@pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
+def test_what_was_written_before_modified_after(changing_of: Callable[..., Changing]) -> None:
+    """By the store's own times: it is not read, nor in quarantine, until it is written again."""
+    bucket = changing_of()
+    broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"
+
+    def written(key: str) -> datetime:
+        return bucket.s3.head_object(Bucket=bucket.bucket, Key=key)["LastModified"]
+
+    bucket.put(broken, b"{\n")
+    bucket.put(old, ONE)
+    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # it has whole seconds
+    bucket.source = with_settings(bucket.source, modified_after=written(new).isoformat())
+    bucket.run()
+    assert set(bucket.asked()) == {new}
+    assert (bucket.last.ok, bucket.last.objects, bucket.last.rejects) == (True, 1, 0)
+    assert (bucket.committed(), bucket.entries()) == ({new: 4}, [])
+
+    bucket.put(old, ONE)
+    bucket.run()
+    assert set(bucket.asked()) == {old}
+    assert (bucket.last.ok, bucket.committed()) == (True, {new: 4, old: 3})
 
 
 @pytest.mark.parametrize("listing", [True], ids=["listing"])
