@@ -101,6 +101,24 @@ def test_unknown_and_wrong_keys(ask):
 
 
 @pytest.mark.server
+def test_not_chosen(ask):
+    """Nothing is wrong with an object that the source does not read; unless rows of it are in the table."""
+    key = next(key for n in range(9999) if slot_of(key := f"raw/_tmp/{n}") == slot_of(KEY))
+    ask.objects.put(key, b"{}\n")
+    reason = "not read by source 'orders': hidden_files is skip, and '_tmp' is hidden"
+    result = ask(key)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(f"{reason}\n")
+    document = json.loads(ask(key, "--json").stdout)
+    assert (document["verdict"], document["slot"], document["key"]) == ("not_chosen", slot_of(KEY), key)
+    meta = ask.objects.head(key)
+    commit(ask.source, ObjectState(key=key, etag=meta.etag, size=meta.size, rows=1))
+    result = ask(key)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{reason}; its 1 rows leave with the next listing\n")
+
+
+@pytest.mark.server
 def test_records_in_dynamodb(ministack, monkeypatch):
     """Queue, rescan backlog and ack chains in a table; objects, signals and commits on the bucket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

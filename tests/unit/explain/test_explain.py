@@ -39,18 +39,33 @@ def test_committed(place):
     assert f"data file: _s3notify/orders/table/data/slot={SLOT}/f.parquet" in answer.lines
 
 
-def test_not_chosen(place):
+HIDDEN = next(key for n in range(999) if slot_of(key := f"raw/_{n}", 16) == SLOT)
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "reason"),
+    [
+        (KEY, {"exclude": "*"}, "exclude '*' matches 'a.jsonl'"),
+        (KEY, {"include": "*.csv"}, "include '*.csv' does not match 'a.jsonl'"),
+        (KEY, {"modified_after": "2100-01-01T00:00:00Z"}, "it was written before modified_after"),
+        (HIDDEN, {}, f"hidden_files is skip, and {HIDDEN[4:]!r} is hidden"),
+    ],
+    ids=["exclude", "include", "modified_after", "hidden"],
+)
+def test_not_chosen(place, key, settings, reason):
     """Why; and that rows which it has from earlier leave."""
     place.put()
-    place.source = with_settings(place.source, exclude="*")
-    answer = place.ask()
-    assert said(answer)[0] == "not_chosen"
-    assert "exclude '*' matches" in said(answer)[1]
+    place.publish(Put(key=key, body=b"one"))
+    place.source = with_settings(place.source, **settings)
+    answer = place.ask(key)
+    assert said(answer) == ("not_chosen", f"not read by source 'orders': {reason}")
     assert answer.verdict.settled
-    place.commit(place.state())
-    answer = place.ask()
-    assert said(answer)[0] == "rescan"
-    assert said(answer)[1].endswith("; its 3 rows leave with the next listing")
+    place.commit(place.state(key=key))
+    text = f"not read by source 'orders': {reason}; its 3 rows leave with the next listing"
+    assert said(place.ask(key)) == ("rescan", text)
+    chosen = {"exclude": "", "include": "", "modified_after": "2020-01-01T00:00:00Z", "hidden_files": "read"}
+    place.source = with_settings(place.source, **chosen)
+    assert said(place.ask(key))[0] == "committed"
 
 
 def test_rows_of_a_deleted_object_stay_if_they_are_to(place):
