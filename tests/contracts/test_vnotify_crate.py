@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import CausalCache, Delete, Publisher, Put, Watcher
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -65,6 +66,33 @@ def test_what_the_crate_reads(ministack: S3Server, program: Path, prefix: str, s
         for key in KEYS:
             until(partial(sees, Put(key=key, body=b"2"), "2"))
             until(partial(sees, Delete(key=key), None))
+
+
+@pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
+def test_what_our_cache_puts(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
+    """The crate reads it, also over what it has cached; and our cache reads what the crate puts over that."""
+    config = ministack.config(ministack.make_bucket())
+    store = S3ObjectStore(config)
+    cache = CausalCache(
+        store,
+        Watcher(store, prefix=prefix, slots=slots),
+        publisher=Publisher(store, prefix=prefix, slots=slots),
+        staleness_seconds=0,
+    )
+
+    def sees(key: str, body: str) -> bool:
+        assert isinstance(cache.put(key, body.encode()), Written)
+        return peer.get(key) == body
+
+    with running_peer(program, config, prefix=prefix, slots=slots) as peer:
+        for key in KEYS:
+            assert sees(key, "1")  # which it has not asked for before
+            until(partial(sees, key, "2"))
+            assert (ours := cache.get(key)) is not None
+            assert ours.body == b"2"
+            peer.put(key, "3")
+            assert (theirs := cache.get(key)) is not None
+            assert theirs.body == b"3"
 
 
 def test_a_whole_bucket_of_the_crates_becomes_a_table(ministack: S3Server, program: Path) -> None:
