@@ -5,12 +5,15 @@ They are posted to a `Recorder`, which can fail on demand; `test_receiver` has t
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
+    Rule,
     TopicSettings,
     decode_events,
 )
@@ -61,16 +64,44 @@ def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -
 
 
 def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, ceph: Ceph) -> None:
-    """Metadata and tags, for the rules of our topics."""
+    """Metadata and tags, and the rules of our topics go by them."""
     before = len(recorder.posts("rgw"))
-    ceph.client("s3").put_object(
+    s3 = ceph.client("s3")
+    s3.put_object(
         Bucket=notified.bucket, Key="described", Body=b"1", Metadata={"team": "sales"}, Tagging="class=public"
     )
-    recorder.wait_posts(before + 1)
-    (event,) = [event for event in events_of(recorder, before) if event.key == "described"]
+    s3.put_object(Bucket=notified.bucket, Key="plain", Body=b"1")
+    recorder.wait_posts(before + 2)
+    events = [event for event in events_of(recorder, before) if event.key in ("described", "plain")]
+    (event,) = [event for event in events if event.key == "described"]
     assert event.metadata is not None
     assert event.metadata["team"] == "sales"
     assert event.tags == {"class": "public"}
+
+    # In a bucket of its own: RGW would tell of its records, too.
+    queue = NotificationQueue(queue_records(ceph.config(ceph.server.make_bucket())))
+    sales, others = Rule(metadata=(("team", "sales"),)), Rule(metadata=(("team", "support"),))
+    public, private = Rule(tags=(("class", "public"),)), Rule(tags=(("class", "private"),))
+    rules = {
+        "all": (),
+        "sales": (sales,),
+        "others": (others,),
+        "public": (public,),
+        "private": (private,),
+        "both": (replace(sales, tags=public.tags),),
+        "one": (replace(sales, tags=private.tags),),
+        "either": (others, public),
+        "neither": (others, private),
+    }
+    for name, some in rules.items():
+        settings = TopicSettings(slots=16, shards=1, bucket=notified.bucket, rules=some)
+        queue.topics.create(name, settings)
+    taken = Intake(queue, [], bucket=notified.bucket).accept(events)
+    assert taken.outcomes == ("queued", "queued")
+    found = {name: {entry.event.key for entry in queue.entries(name, range(16))} for name in rules}
+    takers = {"sales", "public", "both", "either"}
+    assert {name for name in rules if "described" in found[name]} == {"all", *takers}
+    assert {name for name in rules if "plain" in found[name]} == {"all"}
 
 
 def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
