@@ -1,6 +1,6 @@
 """`s3notify explain KEY`: what happened to this object."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -8,6 +8,7 @@ from s3notify_platform.cli.common import (
     SourcePlace,
     json_option,
     key_options,
+    options,
     setting_option,
 )
 from s3notify_platform.cli.configured import command, configured, dagster_instance
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from s3notify_platform.ingest.source import Source
 
 
+_CHOICE: Final = ("prefix", "include", "exclude", "hidden_files", "modified_after", "on_delete")
+"""Settings that say whether the source reads the key, and whether its rows stay."""
+
+
 @command(short_help="Report what happened to one object.")
 @click.argument("key")
 @key_options
-@setting_option("prefix")
+@options(*map(setting_option, _CHOICE))
 @json_option
-def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None:
+def explain(key: str, *, place: SourcePlace, as_json: bool, **chosen: Any) -> None:
     """Report what happened to the object KEY: signalled, queued, in a batch, committed, rejected, or why not.
 
     Reads only. If DAGSTER_HOME names the instance, also failing slots, runs of batches, and when Dagster had it.
@@ -34,7 +39,7 @@ def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None
     from s3notify_platform.explain import explain as look
     from s3notify_platform.ingest.source import Input, Source
 
-    source = Source(location=place.location(), input=Input(bucket=place.s3(), prefix=prefix))
+    source = Source(location=place.location(), input=Input(bucket=place.s3(), **chosen))
     if not configured() and not source.location.is_begun():
         source.location.check_exists()
     answer = look(source, key, sensor=_sensor_view(source, key))

@@ -281,3 +281,26 @@ def test_a_home_where_dagster_has_not_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("DAGSTER_HOME", "home")
     with dagster_instance() as found:
         assert found is not None
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("setting", "key", "chosen"),
+    [
+        ("exclude: '*.csv'", "raw/orders/1.csv", False),
+        ("include: '*.jsonl'", "raw/orders/1.csv", False),
+        ("modified_after: '2100-01-01T00:00:00Z'", "raw/orders/1.csv", False),
+        ("hidden_files: read", "raw/orders/_1.csv", True),
+    ],
+)
+def test_explain_knows_what_the_file_chooses(
+    bucket: S3Config, tmp_path: Path, setting: str, key: str, chosen: bool
+) -> None:
+    file = tmp_path / "defs" / "orders" / "defs.yaml"
+    file.write_text(f"{file.read_text()}  {setting}\n")
+    S3ObjectStore(bucket).put(key, b"{}\n")
+    run("signal", key)
+    told = run("explain", key)
+    assert (told.exit_code, told.stdout.startswith("not read")) == ((1, False) if chosen else (0, True)), (
+        told.output
+    )
