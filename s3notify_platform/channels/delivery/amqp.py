@@ -18,7 +18,7 @@ from amqp import AMQPError, Connection, Message
 
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.messages import single_message
+from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import (
     KEEP_SECONDS,
     Answer,
@@ -74,13 +74,14 @@ class AmqpPush(PooledPush):
     ) -> Exception | None:
         """None if the broker has confirmed every message."""
         _, connection = kept
+        single, opaque = FORMATS[self.endpoint.format].single, self.endpoint.opaque_data
         try:
             channel = connection.channel()
             for entry in batch:
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     raise TimeoutError("timed out")
-                content_type, body = single_message(self.endpoint.format, entry, self.endpoint.opaque_data)
+                content_type, body = single(entry, opaque)
                 message = Message(
                     body,
                     content_type=content_type,

@@ -64,7 +64,7 @@ class Endpoint:
             "without the last s of the scheme only for workers that allow it. No user or password in it"
         ),
     ]
-    format: Annotated[str, About("Of the messages", choices=lambda: FORMATS)] = S3
+    format: Annotated[str, About("Of the messages", choices=lambda: [*FORMATS])] = S3
     login_env: Annotated[
         str, About("Name of the worker's variable with the login, S3NOTIFY_SEND_…; see `deliver --help`")
     ] = ""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint, check_secret, sign
-from s3notify_platform.channels.delivery.messages import batch_message
+from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import (
     ERROR_CHARS,
     KEEP_SECONDS,
@@ -62,7 +62,7 @@ class HttpPush(PooledPush):
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`. Sent a second time only if a kept connection had been closed."""
-        content_type, body = batch_message(self.endpoint.format, batch, self.endpoint.opaque_data)
+        content_type, body = FORMATS[self.endpoint.format].batch(batch, self.endpoint.opaque_data)
         ids = ",".join(entry.id for entry in batch)
         headers = {
             **dict(self._login.headers if self._login else ()),

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.messages import single_message
+from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import Answer, Delivered, Down, PooledPush, Rejected, described
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
@@ -72,9 +72,10 @@ class KafkaPush(PooledPush):
         except KafkaException as error:
             return Down(error=f"no connection: {described(error)}", reached=False)
         failures: list[KafkaError | None] = []
+        single, opaque = FORMATS[self.endpoint.format].single, self.endpoint.opaque_data
         try:
             for entry in batch:
-                _, body = single_message(self.endpoint.format, entry, self.endpoint.opaque_data)
+                _, body = single(entry, opaque)
                 producer.produce(
                     kafka_topic,
                     body,

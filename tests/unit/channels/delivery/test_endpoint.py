@@ -1,6 +1,7 @@
 """Endpoints: what may be named, what may be connected to, and signatures."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from s3notify_platform.channels.delivery.endpoint import (
     sign,
     verify_signature,
 )
-from s3notify_platform.channels.delivery.messages import FORMATS, batch_message, single_message
+from s3notify_platform.channels.delivery.messages import FORMATS, MessageFormat
 from s3notify_platform.errors import UsageError
 from tests.support.pushing import entry
 
@@ -204,13 +205,28 @@ def test_a_short_key_is_no_secret():
         check_secret(b"short")
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_format_is_one_of_the_registry():
+    """Another is refused with the topic; one that is added there is taken."""
+    for name in FORMATS:
+        assert Endpoint(url="https://a/", format=name).format == name
+    with pytest.raises(UsageError, match=re.escape(f"use one of {', '.join(FORMATS)}")):
+        Endpoint(url="https://a/", format="xml")
+
+
+def test_a_new_format_is_an_item(monkeypatch):
+    """Nothing else names the formats."""
+    new = MessageFormat(batch=lambda entries, _: ("a/b", b""), single=lambda entry, _: ("a/b", b""))
+    monkeypatch.setitem(FORMATS, "new", new)
+    assert Endpoint(url="https://a/", format="new").format == "new"
+
+
+@pytest.mark.parametrize("messages", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("opaque", ["", "for me, 日本"])
-def test_opaque_data_is_in_every_message(format_name, opaque):
+def test_opaque_data_is_in_every_message(messages, opaque):
     """Of a batch, and of each event for brokers; without any there is no field."""
     bodies = [
-        batch_message(format_name, [entry(0), entry(1)], opaque)[1],
-        single_message(format_name, entry(0), opaque)[1],
+        messages.batch([entry(0), entry(1)], opaque)[1],
+        messages.single(entry(0), opaque)[1],
     ]
     for body, number in zip(map(json.loads, bodies), (2, 1), strict=True):
         events = body if isinstance(body, list) else [body]
