@@ -188,6 +188,21 @@ def certificate(folder, host):
     except ValueError:
         alternative = x509.DNSName(host)
     now = dt.datetime.now(dt.UTC)
+    uses = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    )
+
+    def usage(ca):
+        of = {"key_cert_sign"} if ca else {"digital_signature"}
+        return x509.KeyUsage(**{use: use in of for use in uses})
 
     def signed(subject, key, *, by, ca):
         return (
@@ -200,6 +215,12 @@ def certificate(folder, host):
             .not_valid_after(now + dt.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+            # Which Python 3.13 asks for.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False
+            )
+            .add_extension(usage(ca), critical=True)
             .sign(by, hashes.SHA256())
         )
 
