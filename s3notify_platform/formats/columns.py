@@ -1,6 +1,7 @@
-"""Operations on Arrow columns: timestamps from texts, numbers that are too large, values without a column."""
+"""Operations on Arrow columns: timestamps from texts, values that no reader can hold, values without a column."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from typing import Final
 
 import numpy as np
@@ -85,12 +86,62 @@ def check_finite(found: int, written: Callable[[], int]) -> None:
         raise pa.ArrowInvalid("a number is too large for its floating point column")
 
 
+_FIRST_DAY: Final = (date.min - date(1970, 1, 1)).days
+_LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
+_TIMES_OF_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def check_years(values: pa.Array) -> None:
+    """Refuse dates and times beyond the years 1 to 9999, at any depth: each Python reader of the table would raise."""
+    kind = values.type
+    if pa.types.is_nested(kind):
+        for child in children(values) if _has_dates(kind) else ():
+            check_years(child)
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        ticks = _TIMES_OF_DAY[kind.unit] if pa.types.is_timestamp(kind) else 1
+        found = pc.min_max(values)
+        if found["min"].is_valid and not (
+            _FIRST_DAY * ticks <= found["min"].value and found["max"].value < (_LAST_DAY + 1) * ticks
+        ):
+            raise pa.ArrowInvalid(f"a {kind} is not of the years 1 to 9999, in UTC")
+
+
+def _has_dates(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_dates(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def children(values: pa.Array) -> list[pa.Array]:
+    """What a column of structs, lists or maps is made of, without what is null or sliced off."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return [*values.flatten()]
+    if pa.types.is_map(kind):
+        pairs = pa.struct([kind.key_field, kind.item_field])
+        return [*values.cast(pa.list_(pairs)).flatten().flatten()]
+    return [values.flatten()]
+
+
+def check_held(columns: Sequence[pa.Array], written: Callable[[], int]) -> None:
+    """Refuse values of texts that their columns cannot hold: see `check_finite` and `check_years`."""
+    check_finite(sum(map(infinities, columns)), written)
+    for values in columns:
+        check_years(values)
+
+
 _USUAL: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d(:?\d\d)?)$"
 _UTC: Final = pa.timestamp("us", tz="UTC")
 
 
 def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Strings as timestamps, with a zone or (then in UTC) without; cut to microseconds, the precision of Spark."""
+    found = _timestamps(column, kind)
+    check_years(found)
+    return found
+
+
+def _timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
     none = pa.scalar(None, pa.string())

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.formats.columns import check_finite, infinities, unnamed_columns
+from s3notify_platform.formats.columns import check_held, unnamed_columns
 from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut, malformed
 from s3notify_platform.formats.csv_values import infinite, most_values, values_of
 from s3notify_platform.formats.records import (
@@ -132,7 +132,7 @@ class CsvRecords(Parser):
         schema = self.target.schema
         columns = [_typed(table[column.name].combine_chunks(), column.type, dialect) for column in schema]
         for column, values in zip(schema, columns, strict=True):
-            check_finite(infinities(values), partial(self._infinities_in, joined, column.name))
+            check_held([values], partial(self._infinities_in, joined, column.name))
         return self._converted(columns, table, joined)
 
     def convert_most(self, records: Records) -> Converted:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.columns import check_finite, infinities, timestamps
+from s3notify_platform.formats.columns import check_held, timestamps
 from s3notify_platform.formats.csv_cut import Dialect
 from s3notify_platform.formats.forms import FORMS
 from s3notify_platform.formats.records import Misfits
@@ -53,7 +53,7 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         values = texts.cast(kind)
     except pa.ArrowInvalid:
         values = pc.ascii_trim(texts, " \t").cast(kind)
-    check_finite(infinities(values), lambda: infinite(texts))
+    check_held([values], lambda: infinite(texts))
     return values
 
 

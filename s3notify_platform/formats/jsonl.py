@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from s3notify_platform.formats.columns import (
-    check_finite,
+    check_held,
     count_fields,
-    infinities,
     timestamps,
     unnamed_columns,
 )
@@ -270,7 +269,7 @@ class JsonLines(Parser):
             else nulls[column.type]
             for column in self.target.schema
         ]
-        check_finite(sum(map(infinities, columns)), lambda: infinities_in(joined))
+        check_held(columns, lambda: infinities_in(joined))
         return pa.Table.from_arrays(columns, schema=self.target.schema)
 
     def _looked_up(self, records: Records) -> dict[str, Offsets]:
@@ -432,7 +431,7 @@ def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
         try:
             table = read_json(joined, _options(schema, "error", times=times))
             values = _typed(table["v"].combine_chunks(), kind)
-            check_finite(infinities(values), lambda: infinities_in(joined))
+            check_held([values], lambda: infinities_in(joined))
             return values
         except pa.ArrowInvalid as error:
             if times or "to timestamp" not in str(error):

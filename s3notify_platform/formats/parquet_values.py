@@ -10,7 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
+from s3notify_platform.formats.columns import (
+    check_finite,
+    check_years,
+    infinities,
+    timestamps,
+    unnamed_columns,
+)
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, no_rows, reason_of
 from s3notify_platform.formats.rescue import (
     Rescued,
@@ -26,27 +32,33 @@ from s3notify_platform.formats.rescue import (
 
 def fit_rows(table: pa.Table, target: Target) -> Parsed:
     """The rows of a table, as object 0, or one reject in place of all. Never raises for bad data."""
-    schema, count_ = target.schema, table.num_rows
     found = no_rows(target, [])
+    try:
+        found.table = _fit(table, target, found)
+    except Exception as error:  # noqa: BLE001 - whatever its values bring about, also want of memory
+        reason = reason_of(error) or type(error).__name__
+        found.rejects.append(Reject(index=0, offset=0, reason=reason, raw=b""))
+        return found
+    found.index, found.offset = np.zeros(table.num_rows, np.int64), np.arange(table.num_rows)
+    return found
+
+
+def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
+    """The rows; `found` gets the counts."""
+    schema = target.schema
     unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
         count(found.unnamed, 0, [path], len(places))
     if target.inferred and new_fields is not None:
         found.new_fields.append(new_fields)
     rescued: dict[int, Rescued] = {}
-    try:
-        if unnamed and target.inferred and not target.rescue:
-            raise pa.ArrowInvalid(f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}")
-        columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
-    except pa.ArrowException as error:
-        found.rejects.append(Reject(index=0, offset=0, reason=reason_of(error), raw=b""))
-        return found
+    if unnamed and target.inferred and not target.rescue:
+        raise pa.ArrowInvalid(f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}")
+    columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
     if target.rescue:
         _rescue_unnamed(table, unnamed, schema, rescued)
-    texts = [rescued.get(row) for row in range(count_)] if rescued else None
-    found.table = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
-    found.index, found.offset = np.zeros(count_, np.int64), np.arange(count_)
-    return found
+    texts = [rescued.get(row) for row in range(table.num_rows)] if rescued else None
+    return target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
 
 
 def fit_by_halves(table: pa.Table, target: Target) -> Iterator[tuple[int, Parsed]]:
@@ -100,7 +112,21 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         values = pc.cast(values, pa.decimal128(20, 0))
     if pa.types.is_float32(kind):
         check_finite(infinities(pc.cast(values, kind)), lambda: infinities(values))
-    return pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
+    if pa.types.is_nested(found) and (twin := _twin_in(found)):
+        raise pa.ArrowInvalid(f"field {twin!r} occurs twice")  # a cast would drop one
+    fit = pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
+    check_years(fit)
+    return fit
+
+
+def _twin_in(kind: pa.DataType) -> str:
+    """A name that two fields of one struct have, at any depth; "" if there is none."""
+    if not pa.types.is_nested(kind):
+        return ""
+    parts = [kind.field(number) for number in range(kind.num_fields)]
+    names = [part.name for part in parts] if pa.types.is_struct(kind) else []
+    twin = next((name for name in names if names.count(name) > 1), "") if len({*names}) < len(names) else ""
+    return twin or next(filter(None, (_twin_in(part.type) for part in parts)), "")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -123,7 +149,27 @@ def _rescue_unnamed(
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """A Python value; nanoseconds, which Python lacks, as text."""
-    if pa.types.is_timestamp(value.type) or pa.types.is_time(value.type) or pa.types.is_duration(value.type):
-        return str(value.cast(pa.string())) if value.is_valid else None
+    """A Python value. Times are texts: Python has fewer years, zones and digits. Structs with twin names are pairs."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_temporal(kind):
+        return _text_of_time(value)
+    if isinstance(value, pa.ExtensionScalar | pa.DictionaryScalar | pa.UnionScalar | pa.RunEndEncodedScalar):
+        return _plain(value.value)
+    if pa.types.is_struct(kind):
+        pairs = [(part.name, _plain(value[number])) for number, part in enumerate(kind)]
+        return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else pairs
+    if pa.types.is_nested(kind):
+        items = [_plain(item) for item in value.values]
+        return [[*pair.values()] for pair in items] if pa.types.is_map(kind) else items
     return value.as_py()
+
+
+def _text_of_time(value: pa.Scalar) -> str:
+    try:
+        return str(value.cast(pa.string()))
+    except pa.ArrowException:  # an unknown zone
+        if not pa.types.is_timestamp(value.type):
+            return str(value)
+        return f"{pa.scalar(value.value, pa.timestamp(value.type.unit)).cast(pa.string())} {value.type.tz}"
