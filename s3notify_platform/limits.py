@@ -68,6 +68,15 @@ MAX_ROW_GROUP_CELLS: Final = 1 << 28
 MAX_ROWS_PER_BYTE: Final = 100
 """Rows of a Parquet file for each of its bytes, beyond its first million: of columns that say the same in all rows."""
 
+MAX_DECODED_BYTES: Final = 256 << 20
+"""Bytes of the rows of an object of Parquet, ORC or Avro, decoded: 500 bytes can repeat one value to gigabytes."""
+
+MAX_DECODED_PER_BYTE: Final = 1000
+"""Bytes of such rows for each byte of a larger object, if that is more."""
+
+BATCH_BYTES: Final = 16 << 20
+"""Bytes of Arrow rows that pass between Python and the JVM at once, unless one row has more."""
+
 MAX_TASK_BYTES: Final = 8 << 30
 """Memory that a task of Spark may take beyond what its process had, and no more than `MAX_TASK_SHARE` of all there is.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes, chunks
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Target, reason_of
 
 
@@ -21,6 +21,11 @@ class ArrowFile(io.RawIOBase):
         self._source = source
         self._place = 0
         self.failure: S3NotifyError | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading it again costs no request."""
+        return isinstance(self._source, BytesInMemory)
 
     def readable(self) -> bool:
         """See `io.RawIOBase`."""

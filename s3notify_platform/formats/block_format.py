@@ -3,14 +3,45 @@
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 
+import pyarrow as pa
+
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
-from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows
+from s3notify_platform.limits import MAX_DECODED_BYTES, MAX_DECODED_PER_BYTE
 from s3notify_platform.protocols.source_enumerator import Split
+
+
+def most_decoded(size: int) -> int:
+    """Bytes of rows that an object of so many bytes may have. Pure."""
+    return max(MAX_DECODED_BYTES, size * MAX_DECODED_PER_BYTE)
+
+
+def bytes_of(rows: pa.Table) -> int:
+    """Bytes of rows, without the columns that are null in all of them, as those are that a file does not have."""
+    return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 
 
 class BlockFormat(Format):
     """A format of such files. A split reads the blocks that are its own."""
+
+    def bounded(
+        self, source: ObjectBytes, start: int, end: int, target: Target
+    ) -> Generator[Parsed, None, int]:
+        """What `rows` gives. Where its rows are more than `most_decoded` bytes, the rest is one reject."""
+        decoded, most, rows = 0, most_decoded(source.size), self.rows(source, start, end, target)
+        while True:
+            try:
+                found = next(rows)
+            except StopIteration as stop:
+                return int(stop.value)
+            decoded += bytes_of(found.table)
+            if decoded > most:
+                reason = f"{self.name}: its rows from here on are more than {most} bytes, decoded"
+                offset = int(found.offset[0]) if len(found.offset) else 0
+                yield no_rows(target, [Reject(index=0, offset=offset, reason=reason, raw=b"")])
+                return min(end, source.size)
+            yield found
 
     @abstractmethod
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
@@ -28,12 +59,12 @@ class BlockFormat(Format):
     ) -> Iterator[Parsed]:
         """See `Format`."""
         for number, (_, body) in enumerate(objects):
-            for parsed in self.rows(BytesInMemory(body), 0, len(body), target):
+            for parsed in self.bounded(BytesInMemory(body), 0, len(body), target):
                 yield parsed.of(number)
 
     def records(
         self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
         """See `Format`. Requests: see `rows`."""
-        offset = yield from self.rows(source, split.start, split.end, target)
+        offset = yield from self.bounded(source, split.start, split.end, target)
         return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)

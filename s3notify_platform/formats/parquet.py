@@ -6,19 +6,21 @@ readable footer, or with no column of a given schema, is one reject, from the sp
 `_offset` is the number of the row in the file.
 
 Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked by the footer before
-anything is decoded, and once more as it is.
+anything is decoded, and once more as it is: an object whose rows turn out to be more than `block_format.most_decoded`
+is one reject, and none of it becomes rows. One that looks harmless for its first `BATCH_BYTES` keeps what was before.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.block_format import BlockFormat
+from s3notify_platform.formats.block_format import BlockFormat, bytes_of, most_decoded
 from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.parquet_values import fit_rows
@@ -50,6 +52,12 @@ _MILLION: Final = 1_000_000
 
 DECODED_ROWS: Final = 1024
 """Rows that are decoded at once: what they take is known only afterwards."""
+
+PROBED_ROWS: Final = 8
+"""Rows by which it is guessed beforehand, of an object in memory whose values may be large."""
+
+SUSPECT_PER_BYTE: Final = 20
+"""Decoded bytes for each byte of an object, from which on all is counted before more of it becomes rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +130,17 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
         if start == 0:
             yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", target)
         return min(end, size)
-    for group in groups:
-        if not start <= group.middle < end:
-            continue
+    wanted = [group for group in groups if start <= group.middle < end]
+    decoded, counted = 0, False
+    for group in wanted:
         for found in _of_group(file, reader, group, names, target):
+            decoded += bytes_of(found.table)
+            if not counted and decoded > SUSPECT_PER_BYTE * size:
+                counted = True
+                if _are_more(most_decoded(size), file, reader, wanted, names):
+                    reason = f"Parquet: more than {most_decoded(size)} bytes, decoded"
+                    yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), reason, target)
+                    return min(end, size)
             # Of several row groups, none can be cut out: the reason names the one.
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
             found.rejects = [
@@ -136,6 +151,19 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
     # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
+
+
+def _are_more(
+    bytes_: int, file: ArrowFile, reader: pq.ParquetFile, groups: Sequence[RowGroup], names: list[str]
+) -> bool:
+    """Whether the rows of these groups, as far as they can be read, have more bytes."""
+    for group in groups:
+        with suppress(UnreadableError):
+            for table in _decoded(file, reader, group, names, len(names)):
+                bytes_ -= table.nbytes
+                if bytes_ < 0:
+                    return True
+    return False
 
 
 def _of_group(
@@ -203,6 +231,8 @@ def _decoded(
             return
         most = max(1, min(BATCH_ROWS, MAX_CELLS // max(leaves, columns)))
         at_once = min(DECODED_ROWS, most)
+        if file.in_memory and min(group.rows, at_once) * group.bytes > 4 * BATCH_BYTES:
+            at_once = min(at_once, _fitting_rows(reader, group, names))
         read = reader.iter_batches(at_once, row_groups=[group.number], columns=names, use_threads=False)
         batches = (plain for batch in read for plain in _without_dictionaries(batch))
     waiting: list[pa.RecordBatch] = []
@@ -224,6 +254,14 @@ def _decoded(
             waiting, rows, size = [], 0, 0
         if batch is None:
             return
+
+
+def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> int:
+    """Rows that have about `BATCH_BYTES`, going by the first ones."""
+    first = reader.iter_batches(PROBED_ROWS, row_groups=[group.number], columns=names, use_threads=False)
+    probed = [plain for batch in islice(first, 1) for plain in _without_dictionaries(batch)]
+    size = sum(batch.nbytes for batch in probed)
+    return max(1, BATCH_BYTES * sum(batch.num_rows for batch in probed) // max(1, size))
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -42,10 +42,11 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big, work_of
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, ReadSlot, Reject
-from s3notify_platform.limits import MAX_REJECTS
+from s3notify_platform.limits import BATCH_BYTES, MAX_REJECTS
 from s3notify_platform.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.reader import in_slices
 
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
@@ -316,7 +317,9 @@ def _row_batches(
     columns = [of_row.get(each.name, pa.nulls(count, each.type)) for each in READ.schema]
     columns += parsed.table.columns
     columns += [values.take(index) for values in of_object]
-    yield from pa.Table.from_arrays(columns, schema=output).combine_chunks().to_batches(max_chunksize=100_000)
+    rows = pa.Table.from_arrays(columns, schema=output).combine_chunks()
+    for batch in rows.to_batches(max_chunksize=100_000):
+        yield from in_slices(batch, BATCH_BYTES)
 
 
 def control(output: pa.Schema, rows: Sequence[Read]) -> pa.RecordBatch:

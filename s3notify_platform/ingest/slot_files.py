@@ -20,9 +20,10 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable, TableFile, spanning
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reader import in_slices
 
 FILE_BYTES: Final = 64 << 20
-"""Arrow bytes gathered before a file is written."""
+"""Arrow bytes gathered before a file is written, and of rows added at once: a file holds up to twice as many."""
 
 SMALL_FILE_BYTES: Final = 8 << 20
 """Larger files are never merged."""
@@ -57,8 +58,10 @@ class SlotFiles:
 
     def add(self, rows: pa.Table, *, since: int | None = None, until: int | None = None) -> None:
         """Rows of this generation, or of those that a replaced file held."""
-        if not rows.num_rows:
-            return
+        for part in in_slices(rows, FILE_BYTES) if rows.num_rows else ():
+            self._add(part, since, until)
+
+    def _add(self, rows: pa.Table, since: int | None, until: int | None) -> None:
         since = self.generation if since is None else since
         self._since = since if self._since is None else min(since, self._since)
         self._until = max(self.generation if until is None else until, self._until)

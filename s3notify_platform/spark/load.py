@@ -19,13 +19,14 @@ from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.fetch import windows
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.limits import MAX_CELLS
+from s3notify_platform.limits import BATCH_BYTES, MAX_CELLS
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout
+from s3notify_platform.table.reader import in_slices
 
 LINEAGE: Final = (
     StructType().add("_slot", "integer").add("_key", "string").add("_etag", "string").add("_offset", "long")
@@ -82,7 +83,10 @@ def table_schema(source: Source, layout: TableLayout | None = None) -> StructTyp
 def read_slots(
     table: SlotTable, wanted: Iterable[tuple[Slot, Generation | None]], output: pa.Schema
 ) -> Batches:
-    """The rows of slots, each at a generation or, without one, at its head, with the columns of `output`."""
+    """The rows of slots, each at a generation or, without one, at its head, with the columns of `output`.
+
+    `BATCH_BYTES` at a time: a JVM takes in a batch as a whole.
+    """
     output = pa.schema([field.with_nullable(True) for field in output])
 
     def commit_of(item: tuple[Slot, Generation | None]) -> SlotCommit | None:
@@ -107,7 +111,7 @@ def read_slots(
                 for piece in pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=at_once):
                     given = dict(zip(piece.schema.names, piece.columns, strict=True))
                     given["_slot"] = pa.repeat(pa.scalar(slot, pa.int32()), piece.num_rows)
-                    yield shaped(output, piece.num_rows, given)
+                    yield from in_slices(shaped(output, piece.num_rows, given), BATCH_BYTES)
 
 
 def shaped(output: pa.Schema, count: int, given: Mapping[str, Any]) -> pa.RecordBatch:

@@ -1,10 +1,11 @@
 """Reads committed rows and rejects without Spark, for the command line, checks and small tools.
 
-Requests: 1 LIST + 1 GET for each slot, 1 GET for each live file.
+Requests: 1 LIST + 1 GET for each slot, 1 GET for each live file. Memory: the rows of one slot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,8 @@ from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
+
+Sliced = TypeVar("Sliced", pa.Table, pa.RecordBatch)
 
 REJECT_SCHEMA = pa.schema(
     [
@@ -34,6 +37,18 @@ class SlotRows:
     slot: Slot
     commit: SlotCommit
     table: pa.Table
+
+
+def in_slices(rows: Sliced, most_bytes: int) -> Iterator[Sliced]:
+    """The rows in their order, up to so many bytes at a time; a row that has more is alone. Pure."""
+    waiting = [rows]
+    while waiting:
+        part = waiting.pop()
+        if part.nbytes <= most_bytes or part.num_rows <= 1:
+            yield part
+        else:
+            half = part.num_rows // 2
+            waiting += [part.slice(half), part.slice(0, half)]
 
 
 def read_slots(

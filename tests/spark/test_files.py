@@ -1,11 +1,17 @@
 """Spark reads the Parquet files of slots, whatever the encodings of their columns."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.ingest.slot_files import encoded
+from s3notify_platform.limits import BATCH_BYTES
+from s3notify_platform.spark.load import read_slots
+from tests.support.poison.files import one_long_value
+from tests.support.spark import Lake
 
 
 def test_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path) -> None:
@@ -25,3 +31,15 @@ def test_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path
     (tmp_path / "rows.parquet").write_bytes(encoded(rows))
     found = spark.read.parquet(str(tmp_path / "rows.parquet")).toArrow()
     assert found.sort_by("number").to_pylist() == rows.to_pylist()
+
+
+@pytest.mark.server
+def test_the_table_is_read_by_bytes(lake_of: Callable[..., Lake]) -> None:
+    """Rows that were a few hundred bytes in the bucket, and are many in the table, reach a JVM in small batches."""
+    lake = lake_of(slots=1, format="parquet", schema="id bigint, name string")
+    lake.put("long.parquet", one_long_value(100, 1_000_000))
+    assert lake.ingest().slots[lake.slot("long.parquet")].rows == 100
+    schema = pa.schema([("_slot", pa.int32()), ("_key", pa.string()), ("name", pa.string())])
+    batches = [*read_slots(lake.source.table(), [(lake.slot("long.parquet"), None)], schema)]
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert max(batch.nbytes for batch in batches) <= BATCH_BYTES

@@ -13,9 +13,9 @@ from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_of
-from s3notify_platform.limits import MAX_CELLS
+from s3notify_platform.limits import MAX_CELLS, MAX_DECODED_BYTES
 from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
-from tests.support.poison.files import nulls, parquet
+from tests.support.poison.files import nulls, one_long_value, parquet
 from tests.support.poison.texts import TEXTS
 from tests.support.split_reading import Remote, version, whole_split
 
@@ -123,23 +123,24 @@ def test_as_documents(name: str) -> None:
 def test_the_last_line() -> None:
     """What takes more memory than a process may have is a reject, and the process goes on."""
     program = """
+import sys
 from tests.support.poison import SCHEMA
-from tests.support.poison.files import one_long_value
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.spark.memory import limit_memory
 
-body = one_long_value(2000, 1_000_000, store_schema=False)
-limit_memory(300 << 20)
+body = sys.stdin.buffer.read()
+limit_memory(100 << 20)
 for _ in range(2):
     for parsed in FORMATS["parquet"].parse([("k", body)], Target(schema=SCHEMA)):
         print(parsed.table.num_rows, [reject.reason for reject in parsed.rejects])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.count("Parquet: row group 0: ") == 2, done.stdout
-    assert done.stdout.count("alloc of size") == 2, done.stdout
+    command = [sys.executable, "-c", program]
+    body = one_long_value(200, 1_000_000, store_schema=False)
+    found = subprocess.run(command, check=True, capture_output=True, input=body, timeout=120)
+    printed = found.stdout.decode()
+    assert printed.count("Parquet: row group 0: ") == 2, printed
+    assert printed.count("alloc of size") == 2, printed
 
 
 @pytest.mark.thorough
@@ -149,3 +150,16 @@ def test_memory() -> None:
     program = [sys.executable, "-m", "tests.support.programs.read_poison"]
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=880)
     assert 0 < int(done.stdout) <= 1 << 30
+
+
+@pytest.mark.parametrize("how", [{}, {"store_schema": False}])
+@pytest.mark.parametrize("size", [460_000, 10_000_000])
+def test_rows_of_an_object_are_bounded_as_decoded(size: int, how: dict[str, Any]) -> None:
+    """A few hundred bytes that repeat one value are refused as a whole: not one of their rows comes first."""
+    body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
+    rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))
+    assert not rows
+    assert [reject.reason for reject in rejects] == [f"Parquet: more than {MAX_DECODED_BYTES} bytes, decoded"]
+    few = one_long_value(MAX_DECODED_BYTES // size // 2, size, **how)
+    found = [*FORMATS["parquet"].parse([("a", few)], Target(schema=SCHEMA))]
+    assert sum(parsed.table.num_rows for parsed in found) == MAX_DECODED_BYTES // size // 2

@@ -10,7 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.ingest.slot_files import encoded
+from s3notify_platform.ingest import slot_files
+from s3notify_platform.ingest.slot_files import encoded, new_files
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reader import in_slices, read_file
+from tests.support.slot_writer import SLOT, slot_table
 
 COUNT = 3000
 
@@ -64,3 +69,26 @@ def test_others_read_it(tmp_path: Path, count: int) -> None:
     assert [row | {"tags": dict(row["tags"])} for row in found] == wanted
     plain = table.drop_columns("tags")
     assert pl.read_parquet(place).drop("tags").to_dicts() == plain.to_pylist()
+
+
+def test_what_is_added_at_once_becomes_files_of_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers decode a file as a whole: rows that repeat a long text take many."""
+    monkeypatch.setattr(slot_files, "FILE_BYTES", 100_000)
+    table = slot_table(MemoryObjectStore())
+    data, _ = new_files(table, SLOT, Generation(1))
+    added = pa.table({"_key": ["k"] * 100, "text": ["x" * 10_000] * 100})
+    data.add(added)
+    data.flush()
+    found = [read_file(table, SLOT, file, rejects=False) for file in data.written]
+    assert pa.concat_tables(found).equals(added)
+    assert all(part.nbytes <= 200_000 for part in found)
+
+
+def test_slices() -> None:
+    """They are the rows in their order, each of at most so many bytes, or one row."""
+    batch = pa.record_batch({"text": ["x" * size for size in (1, 10, 5000, 1, 0, 300, 300, 300)]})
+    parts = [*in_slices(batch, 700)]
+    assert pa.Table.from_batches(parts).combine_chunks().equals(pa.Table.from_batches([batch]))
+    assert all(part.nbytes <= 700 or part.num_rows == 1 for part in parts)
+    assert len(parts) < batch.num_rows
+    assert [part.num_rows for part in in_slices(batch.slice(0, 0), 1)] == [0]
