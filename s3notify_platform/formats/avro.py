@@ -8,6 +8,8 @@ file's beginning. `_offset` is the byte at which the record's block begins, plus
 Differs from the specification: a union of several types, beside null, is read if these are numbers. A type that
 contains itself, and arrays whose items take no bytes, are refused.
 
+Fields that are always null are not decoded: they take no bytes, and a few bytes would hold millions.
+
 Memory: blocks of `BLOCK_BYTES` or `ROWS` together, decompressed, and one more; their records as Python's values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
@@ -29,7 +31,7 @@ import pyarrow as pa
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.arrow_file import UnreadableError, wanted_columns
-from s3notify_platform.formats.avro_types import ArrowTypes, stored, without_times
+from s3notify_platform.formats.avro_types import ArrowTypes, as_read, empty_fields, stored, without_nulls
 from s3notify_platform.formats.block_format import BlockFormat
 from s3notify_platform.formats.codecs import new_zstd, snappy_length
 from s3notify_platform.formats.columns import count_fields
@@ -99,12 +101,14 @@ class Avro(BlockFormat):
 class _Header:
     """What the beginning of a file says. `each`: the schema of a record as it is read, `all` that of an array of them.
 
-    `columns`: what they become.
+    `columns`: what they become, and `read` those of them that can have values. `block_bytes`: of a block, decompressed.
     """
 
     each: Any
     all: Any
     columns: pa.Schema
+    read: pa.Schema
+    block_bytes: int
     decompress: Callable[[bytes], bytes]
     sync: bytes
     end: int
@@ -131,7 +135,7 @@ def _header(source: ObjectBytes) -> _Header:
     try:
         schema = json.loads(found["meta"]["avro.schema"])
         columns = ArrowTypes().columns(schema)
-        schema = without_times(schema)
+        schema = as_read(schema)
         each = fastavro.parse_schema(schema)
         every = fastavro.parse_schema({"type": "array", "items": schema})
     except UnreadableError:
@@ -142,6 +146,8 @@ def _header(source: ObjectBytes) -> _Header:
         each=each,
         all=every,
         columns=columns,
+        read=without_nulls(columns),
+        block_bytes=BLOCK_BYTES // (1 + empty_fields(without_nulls(columns))),
         decompress=_CODECS[codec],
         sync=found["sync"],
         end=beginning.tell(),
@@ -300,9 +306,17 @@ class _Batch:
             raise UnreadableError(
                 f"a block of {block.count} records in {len(block.records)} bytes, and {BLOCK_ROWS} are allowed"
             )
+        if len(block.records) > self._header.block_bytes:
+            raise UnreadableError(
+                f"a block of {len(block.records)} bytes whose records have fields of no bytes"
+            )
         error = ""
         try:
             values = block.together(self._header.all) if block.records else []
+        except MemoryError as found:
+            raise UnreadableError(
+                f"a block of {block.count} records takes more memory than there is"
+            ) from found
         except Exception:  # noqa: BLE001 - a damaged file can raise anything
             values, error = block.one_by_one(self._header.each)
         self._values += values
@@ -323,8 +337,8 @@ class _Batch:
 
     def _fitted(self, values: list[Any], places: list[tuple[_Block, int]]) -> Iterator[Parsed]:
         try:
-            table = pa.Table.from_pylist(values, schema=stored(self._header.columns))
-            table = table.cast(self._header.columns)
+            table = pa.Table.from_pylist(values, schema=stored(self._header.read))
+            table = table.cast(self._header.read)
         except Exception as error:  # noqa: BLE001 - of whatever kind
             if len(values) == 1:
                 yield no_rows(self._target, [self._reject(places[0], reason_of(error))])

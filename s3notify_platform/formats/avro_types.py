@@ -146,6 +146,20 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
+def without_nulls(columns: pa.Schema) -> pa.Schema:
+    """The columns without fields that are always null, at any depth. Pure."""
+    return pa.schema([*_without_nulls(pa.struct([*columns]))])
+
+
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        kept = [part.with_type(_without_nulls(part.type)) for part in kind if not pa.types.is_null(part.type)]
+        return pa.struct(kept)
+    if pa.types.is_list(kind):
+        return pa.list_(_without_nulls(kind.value_type))
+    return pa.map_(kind.key_type, _without_nulls(kind.item_type)) if pa.types.is_map(kind) else kind
+
+
 def stored(columns: pa.Schema) -> pa.Schema:
     """The columns in the types of their values as they are read. Pure."""
     return pa.schema([column.with_type(_stored(column.type)) for column in columns])
@@ -161,17 +175,34 @@ def _stored(kind: pa.DataType) -> pa.DataType:
     return _storage(kind)
 
 
-def without_times(schema: Any) -> Any:
-    """The schema without its logical types, except decimals. Pure."""
+def as_read(schema: Any) -> Any:
+    """The schema without its logical types, except decimals, and without fields that are always null. Pure.
+
+    These take no bytes: a few thousand would make gigabytes of a record's byte.
+    """
     if isinstance(schema, list):
-        return [without_times(one) for one in schema]
+        return [as_read(one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
     kept = {"logicalType"} if schema.get("logicalType") == "decimal" else set()
     found = {name: value for name, value in schema.items() if name in kept or name != "logicalType"}
     for name in ("type", "items", "values"):
         if name in found:
-            found[name] = without_times(found[name])
+            found[name] = as_read(found[name])
     if isinstance(found.get("fields"), list):
-        found["fields"] = [without_times(part) for part in found["fields"]]
+        found["fields"] = [as_read(part) for part in found["fields"] if not _is_null(part["type"])]
     return found
+
+
+def _is_null(schema: Any) -> bool:
+    return schema == "null" or (isinstance(schema, Mapping) and _is_null(schema.get("type")))
+
+
+def empty_fields(columns: pa.Schema | pa.DataType) -> int:
+    """Fields, at any depth, that are records without a field of their own: they take no bytes either. Pure."""
+    if not isinstance(columns, pa.Schema):
+        if not pa.types.is_nested(columns):
+            return 0
+        if not pa.types.is_struct(columns):
+            return empty_fields(columns.item_type if pa.types.is_map(columns) else columns.value_type)
+    return sum(empty_fields(part.type) + (not _takes_bytes(part.type)) for part in columns)

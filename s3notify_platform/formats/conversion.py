@@ -59,11 +59,15 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
             found = parser.convert(part) if few else parser.convert_most(part)
             if found.table.num_rows != len(numbers) - len(found.left):
                 raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
-        except (pa.ArrowException, UnicodeError) as error:
+        except (pa.ArrowException, UnicodeError, MemoryError) as error:
             if few:
-                left = rows.take_recovered(numbers, parser.recover(part))
+                left = (
+                    numbers
+                    if isinstance(error, MemoryError)
+                    else rows.take_recovered(numbers, parser.recover(part))
+                )
                 if len(numbers) == 1 and len(left):
-                    rows.reject(left, [reason_of(error)])
+                    rows.reject(left, [reason_of(error) or "it takes more memory than there is"])
                 else:
                     pending += [*left.reshape(-1, 1)]
             else:

@@ -23,6 +23,8 @@ HEAVY = (
     "nulls.parquet",
     "long-value.parquet",
     "long-text.parquet",
+    "null-fields.avro",
+    "null-fields-in-list.avro",
     "new-keys-10000.jsonl",
     "bomb.jsonl.gz",
     "wide.jsonl",

@@ -1,6 +1,7 @@
 """Bad files of Parquet and Avro."""
 
 import io
+import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.avro import HOSTILE
+from tests.support.avro import HOSTILE, block, header, long
 
 
 def parquet(table: pa.Table, **how: Any) -> bytes:
@@ -42,8 +43,42 @@ def damaged() -> bytes:
     return bytes(body)
 
 
+def avro(record: dict[str, Any], records: bytes, count: int) -> bytes:
+    """One block, deflated."""
+    return header(record, b"deflate") + block(zlib.compress(records, 9, wbits=-15), count)
+
+
+def record(name: str, *more: dict[str, Any]) -> dict[str, Any]:
+    """Of an int `id`, and more fields."""
+    return {"type": "record", "name": name, "fields": [{"name": "id", "type": "int"}, *more]}
+
+
+def fields_of(kind: Callable[[int], Any], count: int = 1900) -> list[dict[str, Any]]:
+    return [{"name": f"f{n}", "type": kind(n)} for n in range(count)]
+
+
+def null_fields(rows: int) -> bytes:
+    """Records of which each byte stands for a thousand nulls."""
+    return avro(record("r", *fields_of(lambda _: "null")), b"\x02" * rows, rows)
+
+
+def null_fields_in_list(items: int) -> bytes:
+    """The same, as items of one record."""
+    inner = record("i", *fields_of(lambda _: "null"))
+    outer = record("r", {"name": "list", "type": {"type": "array", "items": inner}})
+    return avro(outer, b"\x02" + long(items) + b"\x02" * items + b"\0", 1)
+
+
+def empty_records(rows: int) -> bytes:
+    kind = lambda n: {"type": "record", "name": f"e{n}", "fields": []}
+    return avro(record("r", *fields_of(kind, 900)), b"\x02" * rows, rows)
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     **{f"{name.replace(' ', '-')}.avro": partial(bytes, body) for name, (body, _) in HOSTILE.items()},
+    "null-fields.avro": lambda: null_fields(1_000_000),
+    "null-fields-in-list.avro": lambda: null_fields_in_list(1_000_000),
+    "empty-records.avro": lambda: empty_records(1_000_000),
     "nulls.parquet": lambda: nulls(400_000_000),
     "long-value.parquet": lambda: one_long_value(200_000, 100_000),
     "long-text.parquet": lambda: one_long_value(200_000, 100_000, store_schema=False),

@@ -1,6 +1,9 @@
 """Avro: what fastavro wrote comes out, however it is split; what is damaged or hostile stays with its block."""
 
 import io
+import subprocess
+import sys
+import tracemalloc
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +20,7 @@ from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.protocols.source_enumerator import Split
 from tests.support.avro import AB_RECORD, HOSTILE, SYNC, block, file_of, header
 from tests.support.parsing import AB, infer, reject, take, values
+from tests.support.poison.files import empty_records, null_fields, null_fields_in_list
 from tests.support.split_reading import Remote, cut, places, read, version, whole
 
 CODECS = ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"]
@@ -218,3 +222,52 @@ def test_requests() -> None:
     found, _ = read(remote, split, "avro", AB)
     assert found
     assert sum(end - start for start, end in remote.asked) < 4 * (64 << 10) < len(body) / 5
+
+
+@pytest.mark.parametrize("rescue", [False, True])
+def test_fields_of_no_bytes_cost_nothing(rescue: bool) -> None:
+    """A few bytes hold a million records of a thousand nulls: their memory is that of their values."""
+    target = Target(schema=pa.schema([("id", pa.int32()), ("f7", pa.string())]), rescue=rescue)
+    tracemalloc.start()
+    found = [*FORMATS["avro"].parse([("k", null_fields(20_000))], target)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(parsed.table.num_rows for parsed in found) == 20_000
+    assert not any(
+        parsed.rejects or parsed.table["f7"].null_count < parsed.table.num_rows for parsed in found
+    )
+    assert peak < 30 << 20
+    items = infer([("avro", null_fields_in_list(3))])
+    assert items is not None
+    (row,) = values([null_fields_in_list(3)], items, "avro")
+    assert row["list"] == [{"id": 1} | {f"f{n}": None for n in range(1900)}] * 3
+    assert "no bytes" in reject(empty_records(1_000_000), target.schema, "avro").reason
+    few = pa.schema([("id", pa.int32()), ("f7", pa.struct([("_", pa.string())]))])
+    assert values([empty_records(2)], few, "avro") == [{"id": 1, "f7": {"_": None}}] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
+def test_a_block_for_which_there_is_no_memory_is_a_reject() -> None:
+    """And the next one is read."""
+    program = """
+import sys, zlib
+from tests.support.avro import block
+from tests.support.poison.files import avro, long, record
+from tests.support.poison import SCHEMA
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.spark.memory import limit_memory
+
+many = record("r", {"name": "list", "type": {"type": "array", "items": record("i")}})
+body = avro(many, b"\\x02" + long(4_000_000) + b"\\x02" * 4_000_000 + b"\\0", 1)
+body += block(zlib.compress(b"\\x02\\0", wbits=-15), 1)
+limit_memory(150 << 20)
+for parsed in FORMATS["avro"].parse([("k", body)], Target(schema=SCHEMA)):
+    print(parsed.table.num_rows, [reject.reason for reject in parsed.rejects])
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [
+        "0 ['Avro: a block of 1 records takes more memory than there is']",
+        "1 []",
+    ]
