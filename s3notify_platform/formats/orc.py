@@ -5,19 +5,25 @@ with a value that does not fit is one. A file without a readable tail, or with n
 reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus that of the
 row in it. pyarrow reads times of 1677 to 2262: a stripe with another one cannot be read.
 
-Memory: one stripe, decoded: what it takes is known only afterwards. The file's rows are checked before.
+Memory: one stripe, decoded: what it takes is known only afterwards. The file's rows are checked before; those of an
+object in memory are decoded twice, the first time to count their bytes, if they have texts or lists: a text is there
+once, however many rows have it.
 """
 
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.orc as pa_orc
 
 from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.block_format import BlockFormat
+from s3notify_platform.formats.block_format import BlockFormat, most_decoded
 from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.parquet import BATCH_ROWS
@@ -26,6 +32,13 @@ from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, r
 from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
 
 _MILLION: Final = 1_000_000
+
+MAX_COMPRESSED_BLOCK: Final = 1 << 23
+"""Bytes of a block before compression: its length has 23 bits. pyarrow allocates what the tail says."""
+
+COUNTED_ROWS: Final = 64
+"""Rows that are decoded at once to be counted."""
+
 ROW_BITS: Final = 32
 
 
@@ -54,9 +67,56 @@ class Orc(BlockFormat):
 def _open(source: ObjectBytes) -> tuple[ArrowFile, pa_orc.ORCFile]:
     file = ArrowFile(source)
     with reading(file):
+        _check_block_size(source.read(max(0, source.size - 256), source.size))
         if isinstance(source, BytesInMemory):
             return file, pa_orc.ORCFile(pa.BufferReader(source.body))
         return file, pa_orc.ORCFile(file)
+
+
+def _check_block_size(end: bytes) -> None:
+    """Refuse a file whose postscript, the message of protobuf before the last byte, has too large blocks."""
+    post = iter(end[-1 - end[-1] : -1])
+
+    def number() -> int:
+        found = shift = 0
+        for octet in post:
+            found |= (octet & 127) << shift
+            shift += 7
+            if octet < 128:
+                break
+        return found
+
+    while key := number():
+        length = number()
+        if key == 3 << 3 and length > MAX_COMPRESSED_BLOCK:
+            raise UnreadableError(
+                f"compressed blocks of {length} bytes, and {MAX_COMPRESSED_BLOCK} are allowed"
+            )
+        if key & 7 == 2:
+            deque(islice(post, length), 0)
+
+
+def _are_more(bytes_: int, file: ArrowFile, source: BytesInMemory, kinds: Sequence[pa.Field]) -> bool:
+    """Whether the rows of these columns, as far as they can be read, have more bytes."""
+    columns = {column.name: ds.field(column.name) for column in kinds}
+    with suppress(UnreadableError), reading(file):
+        whole = ds.OrcFileFormat().make_fragment(pa.BufferReader(source.body))
+        read = whole.scanner(
+            columns=columns,
+            batch_size=COUNTED_ROWS,
+            use_threads=False,
+            batch_readahead=0,
+            fragment_readahead=0,
+        )
+        for batch in read.to_batches():
+            bytes_ -= batch.nbytes
+            if bytes_ < 0:
+                return True
+    return False
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
@@ -71,6 +131,10 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             present = reader.schema.names
         names = wanted_columns(present, target)
         stripes = _stripes(file, reader, size)
+        kinds, most = [reader.schema.field(name) for name in names], most_decoded(size)
+        vary = not all(_is_fixed(column.type) for column in kinds) or 16 * reader.nrows * len(kinds) > most
+        if vary and isinstance(source, BytesInMemory) and _are_more(most, file, source, kinds):
+            raise UnreadableError(f"more than {most} bytes, decoded")
     except UnreadableError as error:
         if start == 0:
             yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"ORC: {error}", target)

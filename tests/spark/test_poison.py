@@ -52,6 +52,8 @@ def test_neighbours_commit(
     )
     good = sorted((row["_key"], row["id"], row["name"]) for row in rows)
     assert good == [(f"raw/{key}", n, name) for key in sorted(bodies) for n, name in ((1, "ann"), (2, "bob"))]
+    # Each reader of the table can hold what is committed.
+    loaded.where("_key rlike 'years|times|twins'").toArrow().to_pylist()
     kept = dict.fromkeys(keys, 0)
     for reject in lake.rejects():
         kept[reject["_key"]] += 1

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import cramjam
@@ -20,6 +21,9 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
+
+from tests.support import avro
+from tests.support.poison import files
 
 SCHEMA = pa.schema(
     [
@@ -45,6 +49,52 @@ AVRO_SCHEMA = {
         {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
     ],
 }
+
+YEAR_10000 = 253_402_300_800_000_000
+
+
+def no_file(magic: bytes, mark: str) -> bytes:
+    return magic + b" " + mark.encode() + b"is none"
+
+
+def repeated(mark: str) -> pa.Table:
+    """One text in so many rows that they are more than an object may have."""
+    return pa.table({"note": pa.array([mark + "x" * 290]).take(pa.array([0] * 1_000_000))})
+
+
+def parquet_of_year_10000(mark: str) -> bytes:
+    at = pa.array([YEAR_10000], pa.timestamp("us", tz="UTC"))
+    return files.parquet(pa.table({"id": [7], "note": [mark], "at": at}))
+
+
+def orc_of_large_blocks(mark: str) -> bytes:
+    body = files.orc_with_blocks_of(2**40)
+    return body[:3] + mark.encode() + body[3:]
+
+
+def avro_of_year_10000(mark: str) -> bytes:
+    text = mark.encode()
+    row = avro.long(7) + avro.long(len(text)) + text + avro.long(0) + avro.long(1) + avro.long(YEAR_10000)
+    return avro.header(AVRO_SCHEMA) + avro.block(row, 1)
+
+
+def avro_in_itself(mark: str) -> bytes:
+    inner = {"name": "a", "type": ["null", "r"]}
+    return avro.header({"type": "record", "name": "r", "doc": mark, "fields": [inner]})
+
+
+POISON: dict[str, tuple[Callable[[str], bytes], ...]] = {
+    "parquet": (
+        partial(no_file, b"PAR1"), parquet_of_year_10000,
+        lambda mark: files.parquet(repeated(mark), store_schema=False, write_statistics=False),
+    ),
+    "orc": (
+        partial(no_file, b"ORC"), orc_of_large_blocks,
+        lambda mark: files.orc(repeated(mark), compression="snappy", row_index_stride=1_000_000),
+    ),
+    "avro": (partial(no_file, b"Obj\x01"), avro_of_year_10000, avro_in_itself),
+}  # fmt: skip
+"""Files of one reject, whose bytes have the mark in them."""
 
 PIECES = ("plain", "ünïcode 🙂", 'say "no"', "a,b", "two\nlines", "", " ", "x" * 60, "1", "{}", "\\n")
 
@@ -155,7 +205,7 @@ class Drawn:
         magic = MAGIC[fmt]
         if not earlier and self.dice.random() < 0.1:
             self.broken += 1
-            return magic + b" BROKEN-%d is none" % self.broken
+            return self.dice.choice(POISON[fmt])(f"BROKEN-{self.broken} ")
         rows = [self._row() for _ in range(count)]
         if earlier.startswith(magic) and b"BROKEN-" not in earlier:
             rows = read_rows(fmt, earlier) + rows

@@ -3,10 +3,14 @@
 import pyarrow as pa
 
 from tests.support.avro import file_of
-from tests.support.poison.files import FILES
+from tests.support.poison.files import FILES, orc, parquet
 from tests.support.poison.texts import TEXTS
 
+_ROWS = pa.table({"id": [1, 2], "name": ["ann", "bob"]})
+
 GOOD = {
+    "good.parquet": parquet(_ROWS),
+    "good.orc": orc(_ROWS),
     "good.jsonl": b'{"id":1,"name":"ann"}\n{"id":2,"name":"bob"}\n',
     "good.csv": b"id,name\n1,ann\n2,bob\n",
     "good.tsv": b"id\tname\n1\tann\n2\tbob\n",
@@ -23,6 +27,9 @@ HEAVY = (
     "nulls.parquet",
     "long-value.parquet",
     "long-text.parquet",
+    "line-70-mb.jsonl.gz",
+    "line-900-mb.jsonl.zst",
+    "field-70-mb.csv.gz",
     "null-fields.avro",
     "null-fields-in-list.avro",
     "new-keys-10000.jsonl",

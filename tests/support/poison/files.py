@@ -1,4 +1,4 @@
-"""Bad files of Parquet and Avro."""
+"""Bad files of Parquet, ORC and Avro."""
 
 import io
 import zlib
@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
 
 from tests.support.avro import HOSTILE, block, header, long
@@ -74,11 +75,69 @@ def empty_records(rows: int) -> bytes:
     return avro(record("r", *fields_of(kind, 900)), b"\x02" * rows, rows)
 
 
+def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
+    """The table so many times, in one stripe. Texts are there once, in a dictionary."""
+    sink = io.BytesIO()
+    with pa_orc.ORCWriter(
+        sink, dictionary_key_size_threshold=1.0, **{"compression": "zstd", **how}
+    ) as writer:
+        for _ in range(times):
+            writer.write(table)
+    return sink.getvalue()
+
+
+def orc_with_blocks_of(size: int) -> bytes:
+    """By its postscript, each compressed block has so many bytes. For a snappy one all of it is allocated."""
+    body = orc(pa.table({"id": [1]}), compression="snappy")
+    post = body[-1 - body[-1] : -1]
+    said = b"\x18\x80\x80\x04"
+    assert said in post
+    digits = [size >> shift & 127 | 128 for shift in range(0, 63, 7)]
+    post = post.replace(said, bytes([0x18, *digits, size >> 63]))
+    return body[: -1 - body[-1]] + post + bytes([len(post)])
+
+
+YEARS = {
+    "id": pa.array([1, 2, 3, 4]),
+    "day": pa.array([-719_163, 2**31 - 1, 0, None], pa.date32()),
+    "at": pa.array([2**63 - 1, -62_135_596_800_000_001, 0, None], pa.timestamp("us", tz="UTC")),
+    "zone": pa.array([0, 2**62, -(2**62), None], pa.timestamp("us", tz="Foo/Bar")),
+}
+"""Dates and times that Python cannot hold."""
+
+TWINS = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["t", "t"])
+
+
+def years_in_avro() -> bytes:
+    kinds = {
+        "day": ("int", "date"),
+        "at": ("long", "timestamp-micros"),
+        "near": ("long", "local-timestamp-nanos"),
+    }
+    fields = [{"name": n, "type": {"type": t, "logicalType": logical}} for n, (t, logical) in kinds.items()]
+    return header(record("r", *fields)) + block(
+        b"\x02" + long(-719_163) + long(2**63 - 1) + long(-(2**63)), 1
+    )
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     **{f"{name.replace(' ', '-')}.avro": partial(bytes, body) for name, (body, _) in HOSTILE.items()},
     "null-fields.avro": lambda: null_fields(1_000_000),
     "null-fields-in-list.avro": lambda: null_fields_in_list(1_000_000),
     "empty-records.avro": lambda: empty_records(1_000_000),
+    "years.avro": years_in_avro,
+    "years.parquet": lambda: parquet(pa.table(YEARS)),
+    "years.orc": lambda: orc(pa.table({name: YEARS[name] for name in ("id", "day")})),
+    "far-times.orc": lambda: orc(pa.table(YEARS)),
+    "twins.parquet": lambda: parquet(pa.table({"id": [1], "twins": TWINS})),
+    "twins.orc": lambda: orc(pa.table({"id": [1], "twins": TWINS})),
+    "repeated.parquet": lambda: one_long_value(3000, 900_000),
+    "repeated-text.parquet": lambda: one_long_value(3000, 900_000, store_schema=False),
+    "repeated.orc": lambda: orc(pa.table({"name": ["x" * 1_000_000] * 100}), 37),
+    "blocks.orc": lambda: orc_with_blocks_of(2**62),
+    "large-blocks.orc": lambda: orc_with_blocks_of(2**31 - 1),
+    "cut.orc": lambda: orc(pa.table({"id": [1]}))[:-9],
+    "postscript.orc": lambda: b"ORC" + b"\xff" * 100 + b"ORC\x64",
     "nulls.parquet": lambda: nulls(400_000_000),
     "long-value.parquet": lambda: one_long_value(200_000, 100_000),
     "long-text.parquet": lambda: one_long_value(200_000, 100_000, store_schema=False),

@@ -4,6 +4,8 @@ import gzip
 from collections.abc import Callable
 from functools import partial
 
+import pyarrow as pa
+
 MAKE = Callable[[], bytes]
 
 
@@ -26,6 +28,35 @@ def wide(names: int) -> bytes:
 def new_keys_in_list(items: int) -> bytes:
     """A list of objects, each with a key of its own."""
     return b'{"list":[' + b",".join(b'{"u%d":1}' % n for n in range(items)) + b"]}\n"
+
+
+def long_line(codec: str, size: int, *, before: bytes, behind: bytes) -> bytes:
+    """One value of so many bytes, compressed to a few."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as packed:
+        packed.write(before)
+        for place in range(0, size, 1 << 20):
+            packed.write(b"x" * min(1 << 20, size - place))
+        packed.write(behind)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+LINE = {"before": b'{"id":1}\n{"id":2,"name":"', "behind": b'"}\n{"id":3}\n'}
+
+
+def zstd_of_window(exponent: int) -> bytes:
+    """One stored block in a frame that asks for a window of `2 ** exponent` bytes."""
+    text = b'{"id":1}\n'
+    block = (len(text) << 3 | 1).to_bytes(3, "little")
+    return b"\x28\xb5\x2f\xfd\0" + bytes([exponent - 10 << 3]) + block + text
+
+
+def nested_gzip(times: int) -> bytes:
+    body = b'{"id":1}\n'
+    for _ in range(times):
+        body = gzip.compress(body, mtime=0)
+    return body
 
 
 TEXTS: dict[str, MAKE] = {
@@ -55,6 +86,14 @@ TEXTS: dict[str, MAKE] = {
     "cut-document.json": lambda: b'[\n {"id": 1},\n {"id"',
     "null.jsonl": lambda: b"null\nnull\n",
     "bomb.jsonl.gz": lambda: gzip.compress(b'{"id":1}\n' * 200_000),
+    "line-1-mb.jsonl": lambda: b'{"id":1}\n{"id":2,"name":"' + b"x" * (1 << 20) + b'"}\n',
+    "line-70-mb.jsonl.gz": lambda: long_line("gzip", 70_000_000, **LINE),
+    "line-900-mb.jsonl.zst": lambda: long_line("zstd", 900_000_000, **LINE),
+    "field-70-mb.csv.gz": lambda: long_line("gzip", 70_000_000, before=b"id,name\n1,", behind=b"\n2,b\n"),
+    **{f"window-{n}.jsonl.zst": partial(zstd_of_window, n) for n in (24, 27, 31, 41)},
+    "nested.jsonl.gz": lambda: nested_gzip(2),
+    "nested-deep.jsonl.gz": lambda: nested_gzip(50),
+    "nested-codecs.jsonl.zst": lambda: gzip.compress(zstd_of_window(20), mtime=0),
     "cut.jsonl.gz": lambda: gzip.compress(b'{"id":1}\n' * 1000)[:-20],
     "semicolons.csv": lambda: b"id;name;at\n1;ann;2024-01-01\n",
     "tabs.csv": lambda: b"id\tname\n1\tann\n",

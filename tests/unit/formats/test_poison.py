@@ -15,11 +15,17 @@ from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_of
 from s3notify_platform.limits import MAX_CELLS, MAX_DECODED_BYTES
 from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
-from tests.support.poison.files import nulls, one_long_value, parquet
+from tests.support.poison.files import FILES, nulls, one_long_value, parquet
 from tests.support.poison.texts import TEXTS
 from tests.support.split_reading import Remote, version, whole_split
 
 CORPUS = corpus(heavy=False)
+
+HEAVY_FILES = [
+    name
+    for name in FILES
+    if name in HEAVY or name.startswith(("repeated", "null-", "empty-", "blocks", "large-"))
+]
 
 
 def form_of(name: str) -> Format:
@@ -30,8 +36,6 @@ def form_of(name: str) -> Format:
 
 def good_of(form: Format) -> bytes:
     """A good object of this format: records 1 and 2."""
-    if form.name == "parquet":
-        return parquet(pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
     return next(body for name, body in GOOD.items() if form_of(name) is form)
 
 
@@ -163,3 +167,25 @@ def test_rows_of_an_object_are_bounded_as_decoded(size: int, how: dict[str, Any]
     few = one_long_value(MAX_DECODED_BYTES // size // 2, size, **how)
     found = [*FORMATS["parquet"].parse([("a", few)], Target(schema=SCHEMA))]
     assert sum(parsed.table.num_rows for parsed in found) == MAX_DECODED_BYTES // size // 2
+
+
+@pytest.mark.parametrize("name", HEAVY_FILES)
+def test_memory_of_small_files(name: str) -> None:
+    """Each is rows or rejects, in a process that has one gigabyte."""
+    program = """
+import sys
+from tests.support.poison import SCHEMA
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import format_of
+from s3notify_platform.spark.memory import limit_memory
+
+body = sys.stdin.buffer.read()
+limit_memory(1 << 30)
+for rescue in (False, True):
+    target = Target(schema=SCHEMA, rescue=rescue)
+    found = [*format_of(sys.argv[1], "auto").parse([("k", body)], target)]
+    assert sum(parsed.table.num_rows + len(parsed.rejects) for parsed in found)
+"""
+    body = FILES[name]()
+    assert len(body) < 1_000_000
+    subprocess.run([sys.executable, "-c", program, name], check=True, input=body, timeout=120)

@@ -1,0 +1,17 @@
+"""What the fuzz over formats writes to be refused is one reject, which has its mark."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.fuzz.objects import POISON, SCHEMA
+from tests.support.parsing import take
+
+
+@pytest.mark.parametrize(("fmt", "made"), [(fmt, made) for fmt, kinds in POISON.items() for made in kinds])
+def test_a_marked_file_is_one_reject(fmt: str, made: Callable[[str], bytes]) -> None:
+    body = made("BROKEN-12 ")
+    assert len(body) < 4000
+    rows, (reject,) = take([body], SCHEMA, fmt)
+    assert not rows
+    assert b"BROKEN-12 " in reject.raw
