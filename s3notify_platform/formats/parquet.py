@@ -261,7 +261,8 @@ def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> 
     first = reader.iter_batches(PROBED_ROWS, row_groups=[group.number], columns=names, use_threads=False)
     probed = [plain for batch in islice(first, 1) for plain in _without_dictionaries(batch)]
     size = sum(batch.nbytes for batch in probed)
-    return max(1, BATCH_BYTES * sum(batch.num_rows for batch in probed) // max(1, size))
+    rows = sum(int(batch.num_rows) for batch in probed)
+    return max(1, BATCH_BYTES * rows // max(1, int(size)))
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -53,6 +53,12 @@ def is_death(error: Exception) -> bool:
     )
 
 
+def task_of(error: Exception) -> int | None:
+    """The number, in its stage, of the task with which a job failed, as far as Spark says."""
+    found = re.search(r"Task (\d+) in stage", str(error))
+    return int(found[1]) if found else None
+
+
 @contextmanager
 def own_errors() -> Iterator[None]:
     """Where a job fails: the error of this package that its task ended with, if it is one."""
@@ -73,11 +79,12 @@ def in_halves(
     what: str,
     units: str = "slots",
     progress: Progress,
+    suspect: Callable[[Sequence[T], Exception], T | None] = lambda _, __: None,
 ) -> Iterator[R]:
     """What `job` makes of each part, the last one first. One that raises one of `errors` is tried again in halves.
 
-    So that a slot at fault fails alone: `failed` says what becomes of it, given the error. `what` the jobs are is
-    for people.
+    So that a slot at fault fails alone: `failed` says what becomes of it, given the error. One that `suspect` names is
+    tried alone at once, and the others together. `what` the jobs are is for people.
     """
     todo = [part for part in parts if part]
     jobs = wrong = 0
@@ -90,9 +97,12 @@ def in_halves(
             wrong += 1
             hopeless = wrong == jobs >= MAX_FAILED_JOBS or jobs >= MAX_JOBS
             if len(part) > 1 and not hopeless:
-                progress(f"{what} of {len(part)} {units} failed, trying halves: {reason_of(error)}")
+                alone = suspect(part, error)
+                how = "halves" if alone is None else "one of them alone"
+                progress(f"{what} of {len(part)} {units} failed, trying {how}: {reason_of(error)}")
                 middle = len(part) // 2
-                todo += [part[middle:], part[:middle]]
+                halves = [part[middle:], part[:middle]]
+                todo += halves if alone is None else [[one for one in part if one is not alone], [alone]]
                 continue
             result = failed(part, error)
         yield result

@@ -1,7 +1,8 @@
 """The Spark jobs of the engine: plan, infer, and read and stage. Only manifests reach the driver.
 
-A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task dies
-over one slot, by a signal or for want of memory, it goes on by the objects of the slot, down to the one at fault.
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`); one over which a
+task died that read of no other is tried alone at once. If a task dies over one slot, by a signal or for want of memory,
+it goes on by the objects of the slot, down to the one at fault.
 """
 
 import pickle
@@ -66,6 +67,7 @@ from s3notify_platform.spark.failures import (
     own_error,
     own_errors,
     reason_of,
+    task_of,
 )
 from s3notify_platform.spark.memory import limited
 from s3notify_platform.spark.session import parallelism, ship_package
@@ -104,6 +106,8 @@ class SparkJobs:
         self._clock = clock
         self._progress = progress
         self._deaths = 0
+        self._reading: dict[int, set[Slot]] = {}
+        """Of which slots each task of the last job read, if the job was of one stage."""
 
     @property
     def width(self) -> int:
@@ -169,10 +173,17 @@ class SparkJobs:
             errors=(*JOB_ERRORS, ConflictError),  # a conflict: the chain was failed, or is gone
             what="a job",
             progress=self._progress,
+            suspect=self._suspect,
         )
         rows = [row for of_job in staged for row in of_job]
         run.result.took("job", self._clock.monotonic() - started)
         return rows
+
+    def _suspect(self, part: Sequence[SlotPlan], error: Exception) -> SlotPlan | None:
+        """The slot over which a task died, if it read of no other one."""
+        task = task_of(error) if is_death(error) else None
+        slots = self._reading.get(task, set()) if task is not None else set()
+        return next((p for p in part if p.slot in slots), None) if len(slots) == 1 else None
 
     def _in_part(
         self, planned: SlotPlan, death: Exception, schema: TableSchema, run: Run, *, evolving: bool
@@ -277,6 +288,7 @@ class SparkJobs:
         skipped = {slot_of(key, self._source.location.slots) for key in run.skip}
         work = self._in_parts(_splits(part))
         assigned = self._assigned(part, work)
+        self._reading = {}
         rows = WORK.batch(work_rows(slots, assigned, chain.cut(objects, work) if objects else ()))
         # What each task has to do, one Spark partition for each.
         frame = self._spark.createDataFrame(pa.Table.from_batches([rows]))
@@ -305,6 +317,8 @@ class SparkJobs:
             read = frame.mapInArrow(limited(read_task(reader, chain)), from_arrow_schema(reader.output))
             everything = self._transformed(read, self._schemas.delivered(columns), self._transform)
         elif assigned.together:
+            for split, task in zip(assigned.splits, assigned.split_tasks, strict=True):
+                self._reading.setdefault(task, set()).add(split.version.slot)
             return frame.mapInArrow(limited(read_stager(context, reader)), STAGED.ddl)
         else:
             everything = frame.mapInArrow(limited(part_writer(context, reader)), READ.ddl)
