@@ -63,7 +63,8 @@ MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 """Bytes of a Parquet row group's columns, as its footer says, and as they are decoded."""
 
 MAX_ROW_GROUP_CELLS: Final = 1 << 28
-"""Rows times columns of a Parquet row group: a few hundred bytes can hold billions of nulls."""
+"""Rows times columns of a Parquet row group, and values of an Avro file's fields that are always null: a few hundred
+bytes can hold billions of nulls."""
 
 MAX_ROWS_PER_BYTE: Final = 100
 """Rows of a Parquet file for each of its bytes, beyond its first million: of columns that say the same in all rows."""

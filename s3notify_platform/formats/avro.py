@@ -45,7 +45,7 @@ from s3notify_platform.formats.records import (
     reason_of,
     rejected_whole,
 )
-from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROW_GROUP_CELLS
 
 BLOCK_BYTES: Final = 16 << 20
 """Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
@@ -102,12 +102,15 @@ class _Header:
     """What the beginning of a file says. `each`: the schema of a record as it is read, `all` that of an array of them.
 
     `columns`: what they become, and `read` those of them that can have values. `block_bytes`: of a block, decompressed.
+    `nulls`: fields that are always null, at any depth; `nested_nulls`: those in other fields.
     """
 
     each: Any
     all: Any
     columns: pa.Schema
     read: pa.Schema
+    nulls: int
+    nested_nulls: int
     block_bytes: int
     decompress: Callable[[bytes], bytes]
     sync: bytes
@@ -142,12 +145,17 @@ def _header(source: ObjectBytes) -> _Header:
         raise
     except Exception as error:
         raise UnreadableError(f"schema: {reason_of(error)}") from error
+    read = without_nulls(columns)
     return _Header(
         each=each,
         all=every,
         columns=columns,
-        read=without_nulls(columns),
-        block_bytes=BLOCK_BYTES // (1 + empty_fields(without_nulls(columns))),
+        read=read,
+        nulls=count_fields(columns) - count_fields(read),
+        nested_nulls=sum(
+            count_fields(columns.field(column.name).type) - count_fields(column.type) for column in read
+        ),
+        block_bytes=BLOCK_BYTES // (1 + empty_fields(read)),
         decompress=_CODECS[codec],
         sync=found["sync"],
         end=beginning.tell(),
@@ -292,7 +300,7 @@ class _Batch:
         self._header, self._target = header, target
         self._values: list[Any] = []
         self._places: list[tuple[_Block, int]] = []
-        self._bytes = 0
+        self._bytes = self._nulls = 0
         self._rows = max(1, min(ROWS, MAX_CELLS // max(1, count_fields(target.output))))
 
     @property
@@ -306,7 +314,12 @@ class _Batch:
             raise UnreadableError(
                 f"a block of {block.count} records in {len(block.records)} bytes, and {BLOCK_ROWS} are allowed"
             )
-        if len(block.records) > self._header.block_bytes:
+        header = self._header
+        self._nulls += block.count * header.nulls
+        # An item of a list takes one byte at least.
+        if max(self._nulls, len(block.records) * header.nested_nulls) > MAX_ROW_GROUP_CELLS:
+            raise UnreadableError(f"more than {MAX_ROW_GROUP_CELLS} values of fields that are always null")
+        if len(block.records) > header.block_bytes:
             raise UnreadableError(
                 f"a block of {len(block.records)} bytes whose records have fields of no bytes"
             )

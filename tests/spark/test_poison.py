@@ -34,7 +34,7 @@ def test_neighbours_commit(
     slots = lake.source.location.all_slots()
 
     first = lake.ingest()
-    assert [slot for slot, result in first.slots.items() if result.error] == []
+    assert {slot: result.error for slot, result in first.slots.items() if result.error} == {}
     lake.ingest(last_attempt=slots)
     assert {result.status for result in lake.ingest().slots.values()} == {"unchanged"}
 

@@ -30,8 +30,6 @@ HEAVY = (
     "line-70-mb.jsonl.gz",
     "line-900-mb.jsonl.zst",
     "field-70-mb.csv.gz",
-    "null-fields.avro",
-    "null-fields-in-list.avro",
     "new-keys-10000.jsonl",
     "bomb.jsonl.gz",
     "wide.jsonl",

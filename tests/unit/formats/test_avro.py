@@ -242,6 +242,8 @@ def test_fields_of_no_bytes_cost_nothing(rescue: bool) -> None:
     (row,) = values([null_fields_in_list(3)], items, "avro")
     assert row["list"] == [{"id": 1} | {f"f{n}": None for n in range(1900)}] * 3
     assert "no bytes" in reject(empty_records(1_000_000), target.schema, "avro").reason
+    for many in (null_fields(1_000_000), null_fields_in_list(1_000_000)):
+        assert "always null" in reject(many, target.schema, "avro").reason
     few = pa.schema([("id", pa.int32()), ("f7", pa.struct([("_", pa.string())]))])
     assert values([empty_records(2)], few, "avro") == [{"id": 1, "f7": {"_": None}}] * 2
 
