@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import UnavailableError
@@ -11,11 +12,15 @@ from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import fetch, isolation
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.isolation import isolated
+from s3notify_platform.ingest.outcome import joined
+from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import bounded, is_unforeseen, trace_of
+from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import Choice, retry
@@ -150,6 +155,25 @@ def test_an_answer_that_nobody_foresaw(site: Site, monkeypatch: pytest.MonkeyPat
     last = site.ingest(last_attempt=ALL).slots[slot_of(BAD, SLOTS)]
     assert dict(last.quarantined) == {BAD: "OverflowError: a date of the year 10000"}
     assert site.rows() == Counter(site.good)
+
+
+@pytest.mark.server
+def test_a_parser_that_raises_over_a_part_of_an_object(site: Site) -> None:
+    """The part has failed, with the traceback; where it is of a big object, after rows of it were read."""
+    body = b'{"a":1}\n' * 3 + RAISES
+    site.store.put(BAD, body)
+    meta = site.store.head(BAD)
+    assert meta is not None
+    version = ObjectVersion(slot=slot_of(BAD, SLOTS), key=BAD, etag=meta.etag, size=meta.size)
+    reader = SplitReader(source=site.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
+    *rows, ended = reader.pieces(Split(version=version, start=0, end=version.size))
+    assert rows
+    assert isinstance(ended, ReadObject)
+    assert (ended.outcome.status, ended.outcome.outage) == ("failed", False)
+    assert ended.outcome.reason == "KeyError: 'nobody foresaw it'"
+    assert ended.outcome.trace.startswith("Traceback")
+    joint = joined([ended.outcome], whole=False)
+    assert (joint.status, joint.rows, joint.trace) == ("failed", 0, ended.outcome.trace)
 
 
 def parse(part: Sequence[int]) -> Iterator[str]:
