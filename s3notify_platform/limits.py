@@ -86,6 +86,16 @@ The last line, where the system can limit it: one object may be `MAX_OBJECT_BYTE
 MAX_TASK_SHARE: Final = 0.7
 """Of the memory of the machine, or of the container."""
 
+MAX_TRACE_BYTES: Final = 4096
+"""Bytes of a traceback that is kept with the failure of a slot or an object."""
+
+MAX_UNFORESEEN: Final = 20
+"""Objects of a source that are in quarantine at once for errors that nobody foresaw; the slots of others stay failed.
+
+Such an error may as well be a defect that hits each object. Their neighbours are committed in any case, so that the
+limit costs retries; without it the rows of a whole table could leave in one night.
+"""
+
 MAX_REJECTS: Final = 1000
 """Rejects that are kept of one object, or of a part of a big one. One more says how many there were."""
 

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import asdict
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
@@ -96,6 +97,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
             "etag": state.etag,
             "size": state.size,
             "failing": state.reason or None,
+            "trace": state.trace or None,
             "offset": state.offset,
             "rows": state.rows,
             "rejects": state.rejects,
@@ -115,6 +117,8 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     if state.reason:
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
         say(f"fails{read}: {in_one_line(state.reason)}")
+    if state.trace:
+        say(indent(state.trace, "    "))
     if found.waiting:
         say("requested again: the slot's next batch reads it")
     for row in rejects:

@@ -4,7 +4,8 @@
 and the text from it. The command and the Dagster job print that text.
 """
 
-from s3notify_platform.explain.answer import Answer, BatchView, SensorView, Verdict
+from s3notify_platform.explain.answer import Answer, Verdict
 from s3notify_platform.explain.look import explain
+from s3notify_platform.explain.views import BatchView, SensorView
 
 __all__ = ["Answer", "BatchView", "SensorView", "Verdict", "explain"]

@@ -24,9 +24,20 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from s3notify_platform.explain.timeline import cut, duration, first_report, timeline
+from s3notify_platform.explain.timeline import cut, cut_lines, duration, first_report, timeline
+from s3notify_platform.explain.views import (
+    BatchView,
+    CommittedVersion,
+    Notice,
+    ObjectNow,
+    Rejection,
+    SensorView,
+    Signal,
+    TopicView,
+)
 from s3notify_platform.ingest.batches import Failing
 from s3notify_platform.ingest.follow import How
+from s3notify_platform.protocols.source_enumerator import Failed
 
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
@@ -48,112 +59,6 @@ class Verdict:
     def settled(self) -> bool:
         """Whether the table agrees with the bucket."""
         return self.kind in ("committed", "deleted", "kept", "not_chosen")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectNow:
-    """The object under the key."""
-
-    etag: str
-    size: int
-    modified_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """The signal of the key's slot."""
-
-    etag: str
-    modified_ms: int
-    queued: bool
-    """Whether its writer also queues the keys that changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """An entry, or a dead letter, of the key."""
-
-    op: str
-    state: str
-    etag: str | None
-    since_ms: int
-    attempts: int
-    last_error: str
-    reason: str
-    worker: str
-    """The consumer that has taken it; empty for none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
-    """A topic that takes the key."""
-
-    name: str
-    own: bool
-    """Whether it is the source's own, from which batches read."""
-    pushed: bool
-    notices: tuple[Notice, ...]
-    cut: bool
-    """The slot has more entries than were read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedVersion:
-    """The version that the table holds. `generation` committed it; `head` is the slot's newest generation."""
-
-    etag: str
-    size: int
-    rows: int
-    rejects: int
-    files: tuple[str, ...]
-    generation: int
-    exact: bool
-    """False: it may have been an older generation, which vacuum has removed."""
-    seen_ms: int
-    """When its batch was opened; 0: not known. As `planned_ms`, by the clocks of sensor and run."""
-    planned_ms: int
-    committed_ms: int
-    batch: str
-    head: int
-    reason: str = ""
-    """Why it could not be read; empty: it was read."""
-    reach_end: bool = True
-    pending: bool = False
-    """The slot's next batch continues reading it, or reads it again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """A record in quarantine. `offset`: bytes, or the row number of a Parquet file."""
-
-    offset: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchView:
-    """An open batch that is to commit the slot."""
-
-    id: str
-    opened_ms: int
-    listing: bool
-    """Whether it lists all of the slot's keys, instead of reading only those that entries name."""
-    runs: tuple[str, ...] = ()
-    """Its runs, with their status; empty without a Dagster instance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensorView:
-    """The part of the sensor's cursor that concerns one slot."""
-
-    seen: bytes
-    """Digest of the last signal of the slot that the sensor has seen (`protocols.keyspace.digest_of`)."""
-    enumerated: str
-    """Epoch of the topic for which the whole source has been compared."""
-    batches: tuple[BatchView, ...] = ()
-    failing: Failing | None = None
-    reported: tuple[tuple[int, int], ...] = ()
-    """The slot's last generations in Dagster's event log, and when each was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +100,20 @@ class Answer:
     signal_taken: bool | None
     """Whether the sensor has seen the slot's current signal; None: not known without its cursor."""
     sensor: SensorView | None
+    failed: Failed | None = None
+    """How often the slot has failed in `s3notify ingest`; None: not since its last commit."""
+
+    @property
+    def failing(self) -> Failing | Failed | None:
+        """How the slot failed: in the sensor's batches, or else in those of `s3notify ingest`."""
+        return (self.sensor.failing if self.sensor is not None else None) or self.failed
+
+    @property
+    def trace(self) -> str:
+        """The traceback with which the slot failed, if nobody foresaw the error."""
+        return (self.sensor.trace if self.sensor is not None else "") or (
+            self.failed.trace if self.failed else ""
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -235,8 +154,9 @@ class Answer:
         """JSON-ready: `verdict` and `text`, then the facts by their names here."""
         facts = asdict(self)
         facts.pop("sensor")
+        facts.pop("failed")
         facts["reported_ms"] = self.reported_ms
-        facts["failing"] = asdict(self.sensor.failing) if self.sensor and self.sensor.failing else None
+        facts["failing"] = {**asdict(self.failing), "trace": self.trace} if self.failing else None
         return {"verdict": self.verdict.kind, "text": self.verdict.text, **facts}
 
     @property
@@ -287,10 +207,10 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
         return Verdict("in_batch", f"in batch {batch.id}, open for {found.ago(batch.opened_ms)}{runs}")
     compared = found.rescans or found.next_batch == "everything"
-    failing = found.sensor.failing if found.sensor is not None else None
+    failing = found.failing
     if failing is not None and (ready or (compared and not entries)):
         again = f"requested again in {duration(failing.not_before_ms - found.asked_ms)}"
-        if failing.parked:
+        if isinstance(failing, Failing) and failing.parked:
             again = f"parked, {again} or as soon as the slot changes"
         text = f"failing: {failing.attempts} attempts, {again}: {cut(failing.reason)}"
         return Verdict("failing", text)
@@ -382,10 +302,11 @@ def _facts(found: Answer) -> Iterator[str]:
         yield f"batch {batch.id}: open for {found.ago(batch.opened_ms)}, {how}{runs}"
     if found.batches_cut:
         yield "batches: there are more ack chains than were read; run this with access to the Dagster instance"
-    failing = found.sensor.failing if found.sensor else None
-    if failing is not None:
-        plan = "parked" if failing.parked else "to be retried"
-        yield f"sensor: the slot failed {failing.attempts} times, {plan}: {cut(failing.reason)}"
+    if (failing := found.failing) is not None:
+        who = "sensor" if isinstance(failing, Failing) else "ingest"
+        plan = "parked" if isinstance(failing, Failing) and failing.parked else "to be retried"
+        yield f"{who}: the slot failed {failing.attempts} times, {plan}: {cut(failing.reason)}"
+        yield from cut_lines(found.trace)
     if found.rescans:
         yield "rescan: the slot waits for one"
     yield from _table_facts(found)
@@ -437,6 +358,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
     )
     if held.reason:
         yield f"quarantine: could not be read: {cut(held.reason)}; see s3notify quarantine retry {found.source}"
+        yield from cut_lines(held.trace)
     for file in held.files:
         yield f"data file: {file}"
     for rejection in found.rejections:

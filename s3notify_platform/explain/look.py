@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, TagNotFound, UsageError
-from s3notify_platform.explain.answer import (
-    Answer,
+from s3notify_platform.explain.answer import Answer
+from s3notify_platform.explain.views import (
     BatchView,
     CommittedVersion,
     Notice,
@@ -168,6 +168,7 @@ def _round(
         refused=refused,
         signal_taken=digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None,
         sensor=sensor,
+        failed=rescans.failed.get(slot),
     )
 
 
@@ -258,6 +259,7 @@ def _committed(table: SlotTable, head: SlotCommit, state: ObjectState) -> Commit
         batch=first.batch,
         head=head.generation,
         reason=state.reason,
+        trace=state.trace,
         reach_end=state.reach_end,
         pending=state.key in head.pending,
     )

@@ -6,21 +6,21 @@ scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIS
 there is one, also 1 LIST of heartbeats, and 1 GET for each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.explain.slot_map import SlotMap
-from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, SensorState
+from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.ingest.heartbeats import fresh_beats
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicStats
-from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import HEADS_IN_FLIGHT, SlotCommit
@@ -66,8 +66,8 @@ class LastCommit:
 class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
-    `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `failures` need a
-    Dagster instance; None without one.
+    `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `failures`: those of
+    the sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
     """
 
     name: str
@@ -131,7 +131,7 @@ class SourceLook:
         self._heads |= {slot: head for slot, head in zip(moved, read, strict=True) if head is not None}
         heads = self._heads = {slot: self._heads[slot] for slot in opened.heads if slot in self._heads}
         sensor = self._sensor()
-        failures = _failures(sensor, now_ms)
+        failures = _failures(sensor, backlog.failed, now_ms)
         return SourceStatus(
             name=self.source.name,
             place=place,
@@ -198,9 +198,13 @@ class SourceLook:
         )
 
 
-def _failures(sensor: SensorState | None, now_ms: int) -> tuple[SlotFailure, ...] | None:
-    if sensor is None:
+def _failures(
+    sensor: SensorState | None, failed: Mapping[Slot, Failed], now_ms: int
+) -> tuple[SlotFailure, ...] | None:
+    if sensor is None and not failed:
         return None
+    every: dict[int, Failing | Failed] = {int(slot): one for slot, one in failed.items()}
+    every |= sensor.failing if sensor is not None else {}
     return tuple(
         SlotFailure(
             slot=slot,
@@ -208,5 +212,5 @@ def _failures(sensor: SensorState | None, now_ms: int) -> tuple[SlotFailure, ...
             retry_seconds=max(0, one.not_before_ms - now_ms) / 1000,
             reason=one.reason,
         )
-        for slot, one in sorted(sensor.failing.items())
+        for slot, one in sorted(every.items())
     )

@@ -42,6 +42,11 @@ def cut(text: str) -> str:
     return line if len(line) <= REASON_SHOWN else f"{line[:REASON_SHOWN]}…"
 
 
+def cut_lines(trace: str) -> list[str]:
+    """The lines of a traceback, indented, each of bounded length."""
+    return [f"    {line[:REASON_SHOWN]}" for line in trace.splitlines()]
+
+
 def duration(milliseconds: int) -> str:
     """A time span in the unit that fits."""
     seconds = max(0, milliseconds) / 1000

@@ -19,7 +19,7 @@ from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
-from s3notify_platform.limits import OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
+from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
@@ -234,7 +234,7 @@ class _Round:
         if busy:
             self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
             try:
-                staged += self._stage(busy)
+                staged += self._within_limit(self._stage(busy), busy)
             finally:
                 self.ingest.reads(None)
         table = StagedTable(
@@ -324,6 +324,50 @@ class _Round:
                 evolutions = 0
         return staged
 
+    def _within_limit(
+        self, staged: list[StagedSlot | FailedSlot], busy: Sequence[SlotPlan]
+    ) -> list[StagedSlot | FailedSlot]:
+        """What is staged; no more objects go to quarantine for unforeseen errors than `MAX_UNFORESEEN` leaves room for.
+
+        Else the slots concerned are staged again, as if it were not their last attempt. If there is one such object, 1
+        LIST and 1 GET for each slot of the table, and 1 GET for each page of states with failing objects.
+        """
+        ingest, state, table = self.ingest, self.ingest.state, self._table
+        wanted = {
+            row.slot: unforeseen
+            for row in staged
+            if isinstance(row, StagedSlot)
+            and (unforeseen := row.result.traces.keys() & row.result.quarantined.keys())
+        }
+        if not wanted:
+            return staged
+        heads = table.heads(ingest.source.location.all_slots()).values()
+        there = {
+            key
+            for head in heads
+            if head is not None and head.failing
+            for key, found in table.states(head, head.failing).items()
+            if found.trace
+        }
+        if len(there.union(*wanted.values())) <= MAX_UNFORESEEN:
+            return staged
+        ingest.progress(
+            f"{len(wanted)} slots stay failed: with their objects more than {MAX_UNFORESEEN} would be in quarantine "
+            "for errors that nobody foresaw, as their tracebacks show. If it is a defect, install a version, or "
+            "mend the transform, that has it no more; else remove these objects"
+        )
+        state.last_attempt = state.last_attempt.difference(wanted)
+        again = self._stage([p for p in busy if p.slot in wanted])
+        return [row for row in staged if row.slot not in wanted] + again
+
+    def _log_traces(self, outcome: SlotResult) -> None:
+        """Say each traceback once, whatever number of slots and objects has it."""
+        ingest, logged = self.ingest, self.ingest.state.logged
+        for key, trace in outcome.every_trace.items():
+            if trace not in logged:
+                logged.add(trace)
+                ingest.progress(f"slot {outcome.slot}{f', {key!r}' if key else ''}: {trace}")
+
     def _unchanged(self, slot: Slot) -> SlotResult:
         slot_plan = self._plan.slots.get(slot)
         result = SlotResult(slot=slot, status="unchanged", live_objects=self._plan.listed.get(slot, 0))
@@ -339,6 +383,7 @@ class _Round:
             state.result.took("commit", ingest.clock.monotonic() - staged_at)
             state.result.requests["PUT"] += puts
         for slot, outcome in outcomes.items():
+            self._log_traces(outcome)
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
                 ingest.progress(f"in quarantine: {key!r}, because {reason}")
             changes = found.slots[slot].changes if slot in found.slots else None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import obstore
 from obstore.exceptions import PreconditionError
 
-from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.refusals import unread
+from s3notify_platform.ingest.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
 from s3notify_platform.limits import MAX_OBJECT_BYTES
 from s3notify_platform.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
@@ -46,7 +46,7 @@ class Fetched:
     """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`.
 
     `meta`: what the GET said that brought it, of several the first. `outage`: it failed, and nothing is known of the
-    object itself (`refusals`).
+    object itself (`refusals`). `trace`: the traceback, if nobody foresaw the error (`unforeseen`).
     """
 
     version: ObjectVersion
@@ -55,6 +55,13 @@ class Fetched:
     meta: ObjectMeta | None = None
     reason: str = ""
     outage: bool = False
+    trace: str = ""
+
+    @classmethod
+    def failed(cls, version: ObjectVersion, error: Exception) -> "Fetched":
+        """By the error that the read met."""
+        trace = trace_of(error) if is_unforeseen(error) else ""
+        return cls(version=version, status="failed", reason=described(error)[:REASON_MAX], trace=trace)
 
 
 def fetch(
@@ -71,8 +78,11 @@ def fetch(
         if version.size > MAX_OBJECT_BYTES:
             return Fetched(version=version, status="failed", reason=_TOO_LARGE)
         in_path = fits_obstore(version.key)
-        found = _fetch_fast(fast, version, start) if in_path else _fetch_slow(slow, version)
-        if found.status != "failed":
+        try:
+            found = _fetch_fast(fast, version, start) if in_path else _fetch_slow(slow, version)
+        except Exception as error:  # noqa: BLE001 - one object's failure, of whatever kind, stops no other
+            found = Fetched.failed(version, error)
+        if found.status != "failed" or found.trace:
             return found
         why = unread(config, version.key, found.reason, prefix=prefix)
         return replace(found, reason=why.reason, outage=why.outage)
@@ -146,17 +156,11 @@ def _fetch_fast(store: "obstore.store.S3Store", version: ObjectVersion, start: i
         return Fetched(version=version, status="superseded")
     except FileNotFoundError:
         return Fetched(version=version, status="deleted")
-    except Exception as error:  # noqa: BLE001 - one object's failure, of whatever kind, stops no other
-        return Fetched(version=version, status="failed", reason=f"{type(error).__name__}: {str(error)[:300]}")
     return Fetched(version=version, status="ok", body=body, meta=meta_of(version.key, found))
 
 
 def _fetch_slow(store: ObjectStore, version: ObjectVersion) -> Fetched:
-    try:
-        found = store.get(version.key, if_match=version.etag)
-    except S3NotifyError as error:
-        return Fetched(version=version, status="failed", reason=str(error)[:300])
-    match found:
+    match found := store.get(version.key, if_match=version.etag):
         case None:
             return Fetched(version=version, status="deleted")
         case Conflict() | NotModified():

@@ -14,8 +14,8 @@ class Outcome:
 
     `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
     read, and `reach_end` says whether there is more. `failed`: why the rest could not be read; `outage`: the store was
-    at fault, not the object. `data` and `rejected` are the files of this part alone. `new_fields`: what it has beyond
-    an inferred schema, as Arrow schemas in base64.
+    at fault, not the object; `trace`: the traceback, if nobody foresaw the error (`unforeseen`). `data` and `rejected`
+    are the files of this part alone. `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -34,6 +34,7 @@ class Outcome:
     rejected: tuple[TableFile, ...] = ()
     failed: str = ""
     outage: bool = False
+    trace: str = ""
     unnamed: Mapping[str, int] = field(default_factory=dict)
     mismatches: Mapping[str, int] = field(default_factory=dict)
     gets: int = 0
@@ -73,10 +74,11 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     read = ordered[:count]
     failed = "" if count == len(ordered) else ordered[count].reason or ordered[count].status
     outage = bool(failed) and ordered[count].outage
+    trace = ordered[count].trace if failed else ""
     if read and not read[-1].reach_end and read[-1].offset <= first.start:
         read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
     if not read or (failed and whole):
-        return replace(_none_of(first, "failed", failed), outage=outage)
+        return replace(_none_of(first, "failed", failed), outage=outage, trace=trace)
     return replace(
         first,
         rows=sum(part.rows for part in read),
@@ -91,4 +93,5 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         rejected=tuple(file for part in read for file in part.rejected),
         failed=failed,
         outage=outage,
+        trace=trace,
     )

@@ -13,9 +13,17 @@ import pyarrow as pa
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.slot_files import new_files
-from s3notify_platform.ingest.slot_writer import KIND_ROW, StageContext, of_kinds, slot_pieces
+from s3notify_platform.ingest.slot_writer import StageContext
 from s3notify_platform.ingest.splits import work_of
-from s3notify_platform.ingest.wire import READ, ReadObject, ReadSlot, SharedFiles
+from s3notify_platform.ingest.wire import (
+    KIND_ROW,
+    READ,
+    ReadObject,
+    ReadSlot,
+    SharedFiles,
+    of_kinds,
+    slot_pieces,
+)
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable, TableFile

@@ -35,6 +35,7 @@ from s3notify_platform.formats.records import Reject as ParsedReject
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
 from s3notify_platform.formats.rescue import Tally, added, rescued_too
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
+from s3notify_platform.ingest.isolation import failure_of, is_verdict, isolated
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches
@@ -110,22 +111,27 @@ class SplitReader:
             return
         remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
         counted = _Counted([version], self.output, self.source, lambda: [remote.meta])
-        for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
-            if isinstance(found, SplitEnd):
-                by_record = found.status == "by_record"
-                read = by_record and (split.by_record or split.start == 0)
-                outcome = replace(
-                    outcome,
-                    status="ok" if read else found.status,
-                    by_record=by_record,
-                    offset=found.offset,
-                    reach_end=found.reach_end,
-                    reason=found.reason,
-                    outage=found.outage,
-                )
-                continue
-            yield from counted.batches(found)
-        yield from counted.beyond()
+        try:
+            for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
+                if isinstance(found, SplitEnd):
+                    by_record = found.status == "by_record"
+                    read = by_record and (split.by_record or split.start == 0)
+                    outcome = replace(
+                        outcome,
+                        status="ok" if read else found.status,
+                        by_record=by_record,
+                        offset=found.offset,
+                        reach_end=found.reach_end,
+                        reason=found.reason,
+                        outage=found.outage,
+                    )
+                    continue
+                yield from counted.batches(found)
+            yield from counted.beyond()
+        except Exception as error:
+            if not is_verdict(error):
+                raise
+            outcome = replace(outcome, **failure_of(error), reach_end=False)
         outcome = replace(
             outcome,
             **counted.of(0),
@@ -256,7 +262,8 @@ def _refused(key: str, source: Source) -> str:
 def _parse_window(
     window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
 ) -> Iterator[Found]:
-    outcomes: list[ReadObject] = []
+    """What `SplitReader.windows` gives for a window."""
+    outcomes: list[Found] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
         form = format_of(fetched.version.key, source.input.format)
@@ -264,29 +271,64 @@ def _parse_window(
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
+        if status != "ok":
+            outcomes += [_not_fetched(fetched) for fetched in part]
+            continue
         form = FORMATS[name].configured(source.input) if name else None
-        metas = [fetched.meta for fetched in part]
-        counted = _Counted([fetched.version for fetched in part], output, source, partial(list, metas))
-        if status == "ok":
-            for parsed in _parsed(part, form, target, source):
-                yield from counted.batches(parsed)
-            yield from counted.beyond()
-        wider = counted.new_fields(form)
-        for number, fetched in enumerate(part):
-            found = counted.of(number)
-            size = len(fetched.body) if status == "ok" else fetched.version.size
-            outcome = Outcome.whole(
-                status,
-                fetched.version.etag,
-                size,
-                gets=gets_of(fetched.version),
-                reason=fetched.reason,
-                outage=fetched.outage,
-                new_fields=wider if found["unnamed"] and target.inferred else (),
-                **found,
-            )
-            outcomes.append(_ended(fetched.version, outcome))
+        parse = partial(_parse, form=form, source=source, target=target, output=output)
+        for found in isolated(part, parse, _over_which_it_raises, _bytes_of):
+            if isinstance(found, ReadObject):
+                outcomes.append(found)
+            else:
+                yield found
     yield from outcomes
+
+
+def _not_fetched(fetched: Fetched) -> ReadObject:
+    version = fetched.version
+    outcome = Outcome.whole(
+        fetched.status,
+        version.etag,
+        version.size,
+        gets=gets_of(version),
+        reason=fetched.reason,
+        outage=fetched.outage,
+        trace=fetched.trace,
+    )
+    return _ended(version, outcome)
+
+
+def _over_which_it_raises(fetched: Fetched, error: Exception) -> ReadObject:
+    version = fetched.version
+    outcome = Outcome.whole("ok", version.etag, version.size, gets=gets_of(version), bytes=0)
+    return _ended(version, replace(outcome, **failure_of(error)))
+
+
+def _bytes_of(found: Found) -> int:
+    return found.nbytes if isinstance(found, pa.RecordBatch) else 0
+
+
+def _parse(
+    part: Sequence[Fetched], *, form: Format | None, source: Source, target: Target, output: pa.Schema
+) -> Iterator[Found]:
+    """Objects of one format, parsed together: their rejects and rows, then their outcomes."""
+    metas = [fetched.meta for fetched in part]
+    counted = _Counted([fetched.version for fetched in part], output, source, partial(list, metas))
+    for parsed in _parsed(part, form, target, source):
+        yield from counted.batches(parsed)
+    yield from counted.beyond()
+    wider = counted.new_fields(form)
+    for number, fetched in enumerate(part):
+        found = counted.of(number)
+        outcome = Outcome.whole(
+            "ok",
+            fetched.version.etag,
+            len(fetched.body),
+            gets=gets_of(fetched.version),
+            new_fields=wider if found["unnamed"] and target.inferred else (),
+            **found,
+        )
+        yield _ended(fetched.version, outcome)
 
 
 def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source: Source) -> Iterator[Parsed]:

@@ -15,6 +15,7 @@ from obstore.exceptions import PreconditionError
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.ingest.refusals import unread
+from s3notify_platform.ingest.unforeseen import is_unforeseen
 from s3notify_platform.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
@@ -75,6 +76,8 @@ class RemoteBytes:
                 raise NotFoundError(f"{self._version.key}: gone") from error
             except Exception as error:  # noqa: BLE001 - obstore and what is below it raise many kinds
                 failure = error
+        if is_unforeseen(failure):
+            raise failure
         why = unread(
             self._config,
             self._version.key,

@@ -35,8 +35,9 @@ class SlotResult:
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
     what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
     committed. `quarantined` ones failed too, and are in quarantine. Of `unavailable` ones nothing is known, since the
-    store was at fault; with `outage` that goes for the slot. `complete`: the run had the time to take in all;
-    else ask for the slot again.
+    store was at fault; with `outage` that goes for the slot. `traces`: those of keys whose read failed by an error that
+    nobody foresaw; `trace`: that of the slot. `complete`: the run had the time to take in all; else ask for the slot
+    again.
     """
 
     slot: Slot
@@ -61,8 +62,10 @@ class SlotResult:
     failed_objects: Mapping[str, str] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    traces: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     outage: bool = False
+    trace: str = ""
 
     @property
     def ok(self) -> bool:
@@ -73,6 +76,11 @@ class SlotResult:
     def unread(self) -> dict[str, str]:
         """All keys whose read failed, with the reason."""
         return {**self.failed_objects, **self.unavailable}
+
+    @property
+    def every_trace(self) -> dict[str, str]:
+        """All tracebacks, by key; that of the slot by ""."""
+        return {"": self.trace, **self.traces} if self.trace else {**self.traces}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,6 +154,8 @@ class Run:
     """Slots that are planned again once nothing else is left to do, since the store was at fault."""
     postponed: set[str] = field(default_factory=set)
     """Their keys, until then."""
+    logged: set[str] = field(default_factory=set)
+    """Tracebacks that are in its log."""
 
     @property
     def skip(self) -> frozenset[str]:
@@ -159,11 +169,12 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
     if earlier is None:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}
+    traces = {**earlier.traces, **later.traces}
     if earlier.status != "committed":
         # Nothing was committed, and so nothing is in quarantine for it.
-        return replace(later, failed_objects=failed)
+        return replace(later, failed_objects=failed, traces=traces)
     if later.status == "unchanged":
-        return replace(earlier, failed_objects=failed, unavailable=later.unavailable)
+        return replace(earlier, failed_objects=failed, traces=traces, unavailable=later.unavailable)
     return replace(
         later,
         objects=earlier.objects + later.objects,
@@ -175,5 +186,6 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         unnamed=added([earlier.unnamed, later.unnamed]),
         mismatches=added([earlier.mismatches, later.mismatches]),
         failed_objects=failed,
+        traces=traces,
         quarantined={**earlier.quarantined, **later.quarantined},
     )

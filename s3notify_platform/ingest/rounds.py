@@ -121,11 +121,12 @@ def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
     result = staged.unchanged[slot.slot]
     if isinstance(slot, FailedSlot):
         staged.table.memory.drop(slot.slot)
-        return replace(result, status="failed", error=slot.error, outage=slot.outage)
+        return replace(result, status="failed", error=slot.error, outage=slot.outage, trace=slot.trace)
     found = slot.result
     result = replace(
         result,
         failed_objects=found.failed_objects,
+        traces=found.traces,
         unavailable=found.unavailable,
         superseded=found.superseded,
     )

@@ -12,8 +12,9 @@ run under the same run key, which Dagster launches once.
                            └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
 
 An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
-objects go to quarantine, and the rest is committed. What parks a slot concerns it as a whole, like a transform that
-raises, or an outage; so it is tried again.
+objects go to quarantine, and the rest is committed. So do objects over which a parser, a transform or the writing of
+files raises, up to `MAX_UNFORESEEN` of the source. What parks a slot concerns it as a whole, like a transform that
+raises on no rows, or an outage, or is beyond that limit; so it is tried again.
 
 Slots that failed are asked for apart from all others, so that they cannot fail these again, and those of one batch in
 halves: the one at fault ends up alone, in log2 of their number batches, and the others are committed. Batches of slots

@@ -7,7 +7,7 @@ are made here; the driver stores them as they are.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,32 +21,34 @@ from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.row_schema import Batches, runs_of
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.slot_files import SlotFiles, new_files
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import work_of
 from s3notify_platform.ingest.task_chain import TaskChain
+from s3notify_platform.ingest.unforeseen import REASON_MAX
 from s3notify_platform.ingest.wire import (
+    KIND_ROW,
     READ,
     STAGED,
     FailedSlot,
-    Lineage,
     Read,
     ReadObject,
-    Reject,
     Requests,
     SharedFiles,
     Staged,
     StagedSlot,
     WiderSlot,
+    of_kinds,
+    slot_pieces,
 )
+from s3notify_platform.limits import MAX_UNFORESEEN
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.reader import REJECT_SCHEMA
 
 SLOTS_IN_FLIGHT: Final = 48
 BYTES_IN_FLIGHT: Final = 256 << 20
@@ -55,11 +57,8 @@ BYTES_IN_FLIGHT: Final = 256 << 20
 UNKNOWN_SCHEMAS: Final = 8
 """Different sets of unknown fields that a slot reports at once."""
 
-KIND_REJECT: Final = READ.kind(Reject)
-KIND_ROW: Final = READ.kind(Lineage)
-
-REASON_MAX: Final = 300
-"""Characters of the reason that an object in quarantine has."""
+TRACES_MAX: Final = 5
+"""Tracebacks of objects that a slot reports, beside those of objects in quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,29 +175,6 @@ class _Stages:
             self.context.chain.stamp([str(row.slot) for row in self.done], self.store)
         requests = self.store.counts + Counter(GET=self.gets)
         return STAGED.batch([*self.done, Requests(requests=requests)])
-
-
-def slot_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
-    """Batches sorted by `_slot`, cut at each new slot."""
-    for batch in batches:
-        if batch.column("_slot").null_count:
-            raise UsageError("rows without _slot: a transform must keep _slot, _key, _etag and _offset")
-        for slot, piece in runs_of(batch, "_slot"):
-            yield Slot(slot), piece
-
-
-def of_kinds(piece: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch, pa.Table | None]]:
-    """A piece of one slot by kinds, in their order: the kind, its records, and what is to be stored of them if any."""
-    for kind, part in runs_of(piece, "_kind"):
-        if kind == KIND_REJECT:
-            columns = [part.column(name) for name in ("_key", "_etag", "_offset", "_reason", "_raw")]
-            yield kind, part, pa.Table.from_arrays(columns, schema=REJECT_SCHEMA)
-        elif kind == KIND_ROW:
-            dropped = {*READ.schema.names} - {"_key", "_etag", "_offset"}
-            names = [name for name in part.schema.names if name not in dropped]
-            yield kind, part, pa.Table.from_batches([part]).select(names)
-        else:
-            yield kind, part, None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -321,7 +297,9 @@ class SlotStage:
         failed |= {key: outcome.failed for key, outcome in read.items() if outcome.failed}
         unavailable = {key: reason for key, reason in failed.items() if self.outcomes[key].outage}
         failed = {key: reason for key, reason in failed.items() if key not in unavailable}
-        quarantined = self._quarantined(failed, set(head.failing if head else ()) - read.keys() - gone)
+        traces = {key: self.outcomes[key].trace for key in sorted(failed) if self.outcomes[key].trace}
+        failing = set(head.failing if head else ()) - read.keys() - gone
+        quarantined = self._quarantined(failed, failing, traces.keys())
         moved = read or gone or quarantined or expired
         result = SlotResult(
             slot=self.slot,
@@ -336,22 +314,32 @@ class SlotStage:
             failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
             unavailable=unavailable,
             quarantined=quarantined,
+            traces={key: traces[key] for key in {*[*traces][:TRACES_MAX], *(traces.keys() & quarantined)}},
             unnamed=added(o.unnamed for o in read.values()),
             mismatches=added(o.mismatches for o in read.values()),
         )
         commit = (
-            self._commit(head, known, read, gone, quarantined=quarantined, expired=expired).staged()
+            self._commit(
+                head, known, read, gone, quarantined=quarantined, traces=traces, expired=expired
+            ).staged()
             if moved
             else None
         )
         return StagedSlot(commit=commit, result=result)
 
-    def _quarantined(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
-        """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there."""
+    def _quarantined(
+        self, failed: Mapping[str, str], failing: set[str], unforeseen: Collection[str]
+    ) -> dict[str, str]:
+        """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there.
+
+        Of those that raise what nobody foresaw `MAX_UNFORESEEN` at most: `engine` compares with the other slots.
+        """
         if self.slot not in self.context.last_attempt:
             return {}
         room = max(0, FAILING_MAX - len(failing - failed.keys()))
-        return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in sorted(failed)[:room]}
+        beyond = sorted(unforeseen)[MAX_UNFORESEEN:]
+        wanted = sorted(failed.keys() - beyond)
+        return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in wanted[:room]}
 
     def _check_all_arrived(self, read: Mapping[str, Outcome]) -> None:
         if self.context.transformed:
@@ -369,6 +357,7 @@ class SlotStage:
         gone: set[str],
         *,
         quarantined: Mapping[str, str],
+        traces: Mapping[str, str],
         expired: set[str],
     ) -> SlotCommit:
         leaving = {key for key, outcome in read.items() if outcome.start == 0} | gone
@@ -383,10 +372,12 @@ class SlotStage:
         replaced |= self.rejects.replace(head.rejects if head else (), left, leaving)
         changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
-        changed += [replace(known[key], expired=True, reach_end=True, reason="") for key in expired]
+        changed += [replace(known[key], expired=True, reach_end=True, reason="", trace="") for key in expired]
         changed += [self._unread(key, known.get(key)) for key in unread]
         changed = [
-            replace(state, reason=quarantined[state.key]) if state.key in quarantined else state
+            replace(state, reason=quarantined[state.key], trace=traces.get(state.key, ""))
+            if state.key in quarantined
+            else state
             for state in changed
         ]
         version = self.context.code_version

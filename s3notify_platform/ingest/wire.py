@@ -11,21 +11,25 @@
 `row_schema` says how they become columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from s3notify_platform.errors import OUTAGES
+import pyarrow as pa
+
+from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.formats.csv_splits import Scout
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.row_schema import AS_JSON, Rows, Task
+from s3notify_platform.ingest.row_schema import AS_JSON, Rows, Task, runs_of
+from s3notify_platform.ingest.unforeseen import described, is_outage, trace_of
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import StagedCommit, TableFile
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reader import REJECT_SCHEMA
 
 # What the bucket and the queue hold, on its way to be compared
 
@@ -136,16 +140,26 @@ class ComparedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that cannot be dealt with, and why. `outage`: nothing is known of the slot itself; try it again."""
+    """A slot that cannot be dealt with, and why. `outage`: nothing is known of the slot itself; try it again.
+
+    `trace`: the traceback of an error that is not this package's.
+    """
 
     slot: Slot
     error: str
     outage: bool = False
+    trace: str = ""
+
+    @property
+    def by_object(self) -> bool:
+        """Whether one of its objects may be at fault."""
+        return bool(self.trace) and not self.outage
 
     @classmethod
     def of(cls, slot: Slot, error: Exception) -> "FailedSlot":
         """By the error that it met."""
-        return cls(slot=slot, error=f"{type(error).__name__}: {error}", outage=isinstance(error, OUTAGES))
+        trace = "" if isinstance(error, S3NotifyError) else trace_of(error)
+        return cls(slot=slot, error=described(error), outage=is_outage(error), trace=trace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +264,32 @@ Read = ReadSlot | ReadObject | SharedFiles | Reject | Lineage
 READ: Final[Rows[Read]] = Rows(ReadSlot, ReadObject, SharedFiles, Reject, Lineage, prefix="_")
 LINEAGE_COLUMNS: Final = ("_slot", "_key", "_etag", "_offset")
 """What a transform receives beside the source's columns and has to keep."""
+
+KIND_REJECT: Final = READ.kind(Reject)
+KIND_ROW: Final = READ.kind(Lineage)
+
+
+def slot_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
+    """Batches sorted by `_slot`, cut at each new slot."""
+    for batch in batches:
+        if batch.column("_slot").null_count:
+            raise UsageError("rows without _slot: a transform must keep _slot, _key, _etag and _offset")
+        for slot, piece in runs_of(batch, "_slot"):
+            yield Slot(slot), piece
+
+
+def of_kinds(piece: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch, pa.Table | None]]:
+    """A piece of one slot by kinds, in their order: the kind, its records, and what is to be stored of them if any."""
+    for kind, part in runs_of(piece, "_kind"):
+        if kind == KIND_REJECT:
+            columns = [part.column(name) for name in ("_key", "_etag", "_offset", "_reason", "_raw")]
+            yield kind, part, pa.Table.from_arrays(columns, schema=REJECT_SCHEMA)
+        elif kind == KIND_ROW:
+            dropped = {*READ.schema.names} - {"_key", "_etag", "_offset"}
+            names = [name for name in part.schema.names if name not in dropped]
+            yield kind, part, pa.Table.from_batches([part]).select(names)
+        else:
+            yield kind, part, None
 
 
 # What was staged

@@ -156,7 +156,7 @@ class _Step:
 
     def _say(self, text: str) -> None:
         self.context.log.info(text)
-        self.doing(text)
+        self.doing(text.partition("\n")[0])
 
     def derived(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """One round, of what is derived from what is committed."""

@@ -52,6 +52,9 @@ from s3notify_platform.table.layout import Generation, TableLayout
 FAILURE_TAG: Final = "s3notify/failure"
 SECONDS_TAG: Final = "s3notify/seconds"
 """Of a run that has ended: the seconds of its phases, as JSON."""
+TRACEBACKS: Final = "tracebacks"
+"""Of a run's failure: the tracebacks of its slots, each with the slots that failed with it."""
+TRACES_SHOWN: Final = 8
 READS_IN_FLIGHT: Final = 16
 
 
@@ -297,10 +300,13 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _fail(self, context: dg.AssetExecutionContext, failed: Mapping[str, Results]) -> None:
         bad = sorted(set().union(*failed.values()))
         reasons: dict[str, str] = {}
+        traces: dict[str, list[int]] = {}
         for asset, by_slot in failed.items():
             for slot, result in by_slot.items():
                 if not result.ok:
                     reasons.setdefault(str(slot), result.error or json.dumps(result.unread))
+                    if found := [*result.every_trace.values()][:1]:
+                        traces.setdefault(found[0], []).append(slot)
                 if not has_partitions(context):
                     # So that the partition grid shows exactly these as failed, as soon as the run has failed.
                     planned = AssetMaterializationPlannedData(dg.AssetKey([asset]), partition=str(slot))
@@ -314,7 +320,15 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         raise dg.Failure(
             f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); "
             f"the others are committed. First: {first}",
-            metadata={"failed_slots": dg.MetadataValue.json(reasons)},
+            metadata={
+                "failed_slots": dg.MetadataValue.json(reasons),
+                TRACEBACKS: dg.MetadataValue.json(
+                    [
+                        {"slots": slots, "traceback": trace}
+                        for trace, slots in [*traces.items()][:TRACES_SHOWN]
+                    ]
+                ),
+            },
             allow_retries=False,
         )
 

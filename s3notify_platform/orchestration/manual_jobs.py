@@ -20,7 +20,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     InstigatorType,
     SensorInstigatorData,
 )
-from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.io_manager import TRACEBACKS, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.slots import Slot, slot_of
@@ -81,7 +81,8 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     """What the source's sensor knows about the key's slot; None if it has no cursor yet.
 
     If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
-    one of the slot's last materializations, and one of the runs for each open batch.
+    one of the slot's last materializations, and one of the runs for each open batch; of a slot that fails, one of the
+    failed runs and one for each of these.
     """
     state = sensor_state(instance, source.name)
     if state is None:
@@ -104,7 +105,8 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
             for batch in state.open
             if {slot, Slot(EVERYTHING)} & set(batch.slots)
         ),
-        failing=state.failing.get(slot) or state.failing.get(EVERYTHING),
+        failing=(failing := state.failing.get(slot) or state.failing.get(EVERYTHING)),
+        trace=_trace_of(instance, source.name, slot) if failing else "",
         reported=tuple(
             (int(generation), int(1000 * record.timestamp))
             for record in reported
@@ -112,6 +114,21 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
             and (generation := (record.asset_materialization.tags or {}).get(DATA_VERSION_TAG, "")).isdigit()
         ),
     )
+
+
+def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
+    """The traceback with which the slot failed the last time, as far as the last failed runs tell."""
+    wanted = RunsFilter(tags={SOURCE_TAG: source}, statuses=[dg.DagsterRunStatus.FAILURE])
+    for run in instance.get_runs(filters=wanted, limit=RUNS_MAX):
+        for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+            event = entry.dagster_event
+            failure = event.step_failure_data.user_failure_data if event is not None else None
+            found = failure.metadata.get(TRACEBACKS) if failure is not None else None
+            if isinstance(found, dg.JsonMetadataValue) and isinstance(found.data, list):
+                for one in found.data:
+                    if slot in one["slots"]:
+                        return str(one["traceback"])
+    return ""
 
 
 def sensor_state(instance: dg.DagsterInstance, source: str) -> SensorState | None:

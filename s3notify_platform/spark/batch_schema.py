@@ -26,6 +26,7 @@ from s3notify_platform.ingest.reader import sample_of, schema_of_sample
 from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.unforeseen import trace_of
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, READ
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import hinted, origin_columns, parse_schema
@@ -124,6 +125,7 @@ class BatchSchemas:
             except JOB_ERRORS as error:
                 raise UsageError(f"{whose} fails: {reason_of(error)}") from error
             except Exception as error:
+                self.progress(trace_of(error))
                 raise UsageError(f"{whose} raised {type(error).__name__}: {error}") from error
             for column in LINEAGE:
                 kept = [f for f in out if f.name == column.name]

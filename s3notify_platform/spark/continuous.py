@@ -7,7 +7,8 @@ of these, and Dagster besides, may work on one table.
 As for the sensor's batches, `follow` decides whether a batch lists the bucket or follows the entries of the source's
 topic (`s3notify topics create NAME`), and entries are removed after the commit. Slots that were not taken in whole, and
 after a backoff those that failed, are asked for again by moving their signals. Until then both are in the rescan
-backlog, so that a restart asks for them too. Slots that failed are taken in apart from the others; if anything fails as
+backlog, so that a restart asks for them too; and with it how often they have failed, so that their last attempt comes
+also if each is another process's (`--once`). Slots that failed are taken in apart from the others; if anything fails as
 a whole, it is tried again in halves, until the slot at fault fails alone.
 """
 
@@ -31,7 +32,7 @@ from s3notify_platform.errors import (
     UnavailableError,
     UsageError,
 )
-from s3notify_platform.ingest.batches import BatchSettings, Failing
+from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, SlotResult
 from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
@@ -40,10 +41,10 @@ from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.keyspace import Watcher
-from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
+from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, reason_of
+from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.s3.fast import shared_store
 
@@ -81,8 +82,8 @@ class ContinuousIngest:
     """Calls a function after so many seconds."""
     list_seconds: float = 10.0
     """Between two listings of the bucket, at least."""
-    failing: dict[Slot, Failing] = field(default_factory=dict)
-    """Slots whose last batch did not commit all of them."""
+    failing: Mapping[Slot, Failed] = field(default_factory=dict)
+    """Slots whose last batch did not commit all of them, whichever process took it; as of the last look."""
     unfinished: frozenset[Slot] = frozenset()
     """Slots of the last batch that were asked for again at once."""
     _counts: Counter[str] = field(default_factory=Counter)
@@ -168,12 +169,13 @@ class ContinuousIngest:
         location, backlog, topic = self.source.location, self._backlog, decision.topic
         queue = location.queue()
         began_ms = self.clock.wall_ms()
+        self.failing = rescans.failed
         slots = frozenset(location.all_slots()) if decision.everything else decision.slots
         result = BatchResult()
         for part in in_halves(
             [sorted(self.failing.keys() & set(slots)), sorted(set(slots) - self.failing.keys())],
             lambda part: self._taken(part, signals, decision, batch),
-            _all_failed,
+            self._all_failed,
             errors=(*JOB_ERRORS, ConflictError, CorruptError),
             what="a batch",
             progress=self.progress,
@@ -183,7 +185,10 @@ class ContinuousIngest:
         done = {slot for slot, each in result.slots.items() if each.ok and each.complete}
         if entries := [e for slot, of_slot in result.entries.items() if slot in done for e in of_slot]:
             queue.remove(entries)
-        backlog.add(result.slots.keys() - done)
+        failed = self._failed(result)
+        backlog.add(result.slots.keys() - done - failed.keys())
+        backlog.note_failed(failed, ended=self.failing.keys() & slots - failed.keys())
+        self.failing = {s: one for s, one in self.failing.items() if s not in slots} | failed
         if decision.listing:
             self._listed_ms = began_ms
             backlog.settle(rescans.slots)  # but for those that were just added again
@@ -192,7 +197,6 @@ class ContinuousIngest:
         counts = result.counts()
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
-        self._retry_failed(result)
         again = (result.slots.keys() - done - self.failing.keys()) | result.unqueued
         if topic and topic_epoch(queue, location.name) != topic:
             again |= slots  # some entries may be gone with the topic: the next batch compares everything
@@ -232,29 +236,41 @@ class ContinuousIngest:
     def _backlog(self) -> RescanBacklog:
         return RescanBacklog(self.source.location.records(), clock=self.clock)
 
-    def _retry_failed(self, result: BatchResult) -> None:
-        waits: dict[Slot, float] = {}
+    def _failed(self, result: BatchResult) -> dict[Slot, Failed]:
+        """The slots that failed, with this attempt. They are asked for again after a while."""
+        failed: dict[Slot, Failed] = {}
+        waits: list[float] = []
         for slot, each in result.slots.items():
-            earlier = self.failing.pop(slot, None)
             if each.ok:
                 continue
-            attempts = earlier.attempts + 1 if earlier else 1
-            waits[slot] = self.settings.retry_seconds(attempts)
+            attempts = self.failing[slot].attempts + 1 if slot in self.failing else 1
+            waits.append(self.settings.retry_seconds(attempts))
             reason = each.error or json.dumps(each.unread)
-            again_ms = self.clock.wall_ms() + int(waits[slot] * 1000)
-            self.failing[slot] = Failing(attempts=attempts, not_before_ms=again_ms, reason=reason, group=slot)
+            failed[slot] = Failed(
+                attempts=attempts,
+                not_before_ms=self.clock.wall_ms() + int(waits[-1] * 1000),
+                reason=reason,
+                trace=next(iter(each.every_trace.values()), ""),
+            )
             self.progress(f"slot {slot}: {reason}")
         if waits:
-            self.later(min(waits.values()), lambda: self._ask_again(waits))
+            self.later(min(waits), lambda: self._ask_again(failed))
+        return failed
+
+    def _all_failed(self, slots: Sequence[Slot], error: Exception) -> BatchResult:
+        """The result of slots for which a run failed as a whole."""
+        rows = [failed_slot(slot, error) for slot in slots]
+        if rows[0].trace:
+            self.progress(rows[0].trace)
+        return BatchResult(
+            slots={
+                row.slot: SlotResult(slot=row.slot, status="failed", error=row.error, trace=row.trace)
+                for row in rows
+            }
+        )
 
     def _ask_again(self, slots: Iterable[Slot]) -> None:
         ask_again(self.source.location, slots, listing=False, clock=self.clock)
-
-
-def _all_failed(slots: Sequence[Slot], error: Exception) -> BatchResult:
-    """The result of slots for which a run failed as a whole."""
-    reason = reason_of(error)
-    return BatchResult(slots={slot: SlotResult(slot=slot, status="failed", error=reason) for slot in slots})
 
 
 class _Following:

@@ -22,9 +22,9 @@ from s3notify_platform.ingest.results import Progress, SlotResult
 from s3notify_platform.ingest.rounds import StagedTable
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.slot_files import new_files
-from s3notify_platform.ingest.slot_writer import slot_pieces
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import WRITTEN, FailedSlot, StagedSlot, WrittenFile
+from s3notify_platform.ingest.unforeseen import trace_of
+from s3notify_platform.ingest.wire import WRITTEN, FailedSlot, StagedSlot, WrittenFile, slot_pieces
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import Transform
@@ -81,7 +81,10 @@ def derived_tables(
         return _staged(spark, source, base, frame, wanted, batch=batch)
 
     def failed(slots: Sequence[Slot], error: Exception) -> StagedTable:
-        rows = [FailedSlot(slot=slot, error=f"{asset}: {reason_of(error)}") for slot in slots]
+        trace = trace_of(error.__cause__) if error.__cause__ else ""
+        if trace:
+            progress(f"{asset} of slot {slots[0]}: {trace}")
+        rows = [FailedSlot(slot=slot, error=f"{asset}: {reason_of(error)}", trace=trace) for slot in slots]
         return _Base(asset=asset, table=table, heads=dict.fromkeys(slots)).staged(rows)
 
     return in_halves(

@@ -9,8 +9,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from s3notify_platform import errors
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.errors import OUTAGES, S3NotifyError
 from s3notify_platform.ingest.results import Progress
+from s3notify_platform.ingest.unforeseen import bounded, is_outage, speaks_of_outage, trace_of
+from s3notify_platform.ingest.wire import FailedSlot
+from s3notify_platform.slots import Slot
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,8 +24,18 @@ MAX_JOBS: Final = 128
 MAX_FAILED_JOBS: Final = 12
 """Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
 
-JOB_ERRORS: Final = (PySparkException, Py4JError)
+
+class TransformError(Exception):
+    """A user's transform raised when it was given rows; its cause is what it raised."""
+
+
+JOB_ERRORS: Final = (PySparkException, Py4JError, TransformError)
 """What a failing job raises: Py4JError where PySpark does not know the JVM's exception."""
+
+_OF_CLUSTER: Final = re.compile(
+    r"cancel|shut ?down|stopped SparkContext|FetchFailed|No space left|Py4JNetworkError", re.IGNORECASE
+)
+"""What tells nothing of the rows that a job read."""
 
 
 def reason_of(error: Exception) -> str:
@@ -57,6 +70,22 @@ def task_of(error: Exception) -> int | None:
     """The number, in its stage, of the task with which a job failed, as far as Spark says."""
     found = re.search(r"Task (\d+) in stage", str(error))
     return int(found[1]) if found else None
+
+
+def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
+    """A slot of a job that failed. It has a traceback only if something that the job read may be at fault."""
+    own, cause = own_error(error), error.__cause__
+    reason = f"its reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
+    if own is not None or (not is_death(error) and _OF_CLUSTER.search(str(error))):
+        return FailedSlot(slot=slot, error=reason, outage=isinstance(own, OUTAGES))
+    if isinstance(error, TransformError) and cause is not None:
+        return FailedSlot(slot=slot, error=reason, outage=is_outage(cause), trace=trace_of(cause))
+    # Of a Python worker: without Java's part.
+    text = re.search(
+        r"^Traceback \(most recent.*?(?=^\s*at [\w.$]+\(|\Z)", str(error), re.MULTILINE | re.DOTALL
+    )
+    outage = speaks_of_outage(reason.partition(":")[0])
+    return FailedSlot(slot=slot, error=reason, outage=outage, trace=bounded(text[0] if text else str(error)))
 
 
 @contextmanager

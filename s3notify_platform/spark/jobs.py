@@ -1,8 +1,8 @@
 """The Spark jobs of the engine: plan, infer, and read and stage. Only manifests reach the driver.
 
 A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`); one over which a
-task died that read of no other is tried alone at once. If a task dies over one slot, by a signal or for want of memory,
-it goes on by the objects of the slot, down to the one at fault.
+task died that read of no other is tried alone at once. If a task dies over one slot, by a signal or for want of memory, or if anything raises what nobody foresaw, a user's transform or the
+writing of files, it goes on by the objects of the slot, down to the one at fault.
 """
 
 import pickle
@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import OUTAGES, ConflictError
+from s3notify_platform.errors import ConflictError, S3NotifyError
 from s3notify_platform.ingest.compare import comparer, follow, lister
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing_chains import begin_listing
@@ -39,6 +39,7 @@ from s3notify_platform.ingest.splits import (
     work_rows,
 )
 from s3notify_platform.ingest.task_chain import CHILDREN_MAX, TaskChain, object_children
+from s3notify_platform.ingest.unforeseen import REASON_MAX, described
 from s3notify_platform.ingest.wire import (
     LINEAGE_COLUMNS,
     LISTED,
@@ -62,11 +63,11 @@ from s3notify_platform.spark.declared import arrow_schema
 from s3notify_platform.spark.failures import (
     JOB_ERRORS,
     MAX_JOBS,
+    TransformError,
+    failed_slot,
     in_halves,
     is_death,
-    own_error,
     own_errors,
-    reason_of,
     task_of,
 )
 from s3notify_platform.spark.memory import limited
@@ -105,9 +106,9 @@ class SparkJobs:
         self.choose_schema, self.widen_schema = self._schemas.choose, self._schemas.widen
         self._clock = clock
         self._progress = progress
-        self._deaths = 0
         self._reading: dict[int, set[Slot]] = {}
         """Of which slots each task of the last job read, if the job was of one stage."""
+        self._tried_apart = 0
 
     @property
     def width(self) -> int:
@@ -159,16 +160,24 @@ class SparkJobs:
         big = [p for p in busy if any(is_big(split, self._source) for split in p.changes.read)]
         others = [p for p in busy if p not in big]
         started = self._clock.monotonic()
+        plans = {p.slot: p for p in busy}
+
+        def in_part(row: Staged) -> Sequence[Staged]:
+            if isinstance(row, FailedSlot) and row.by_object:
+                return self._in_part(plans[row.slot], row, schema, run, evolving=evolving)
+            return [row]
+
+        def job(part: Sequence[SlotPlan]) -> Sequence[Staged]:
+            rows = self._staged(part, schema, run, evolving=evolving)
+            return [one for row in rows for one in in_part(row)]
 
         def failed(part: Sequence[SlotPlan], error: Exception) -> Sequence[Staged]:
-            if len(part) == 1 and is_death(error):
-                return self._in_part(part[0], error, schema, run, evolving=evolving)
-            outage = isinstance(own_error(error), OUTAGES)
-            return [FailedSlot(slot=p.slot, error=reason_of(error), outage=outage) for p in part]
+            rows = [failed_slot(p.slot, error) for p in part]
+            return in_part(rows[0]) if len(rows) == 1 else rows
 
         staged = in_halves(
             [big, others],
-            lambda part: self._staged(part, schema, run, evolving=evolving),
+            job,
             failed,
             errors=(*JOB_ERRORS, ConflictError),  # a conflict: the chain was failed, or is gone
             what="a job",
@@ -186,38 +195,39 @@ class SparkJobs:
         return next((p for p in part if p.slot in slots), None) if len(slots) == 1 else None
 
     def _in_part(
-        self, planned: SlotPlan, death: Exception, schema: TableSchema, run: Run, *, evolving: bool
+        self, planned: SlotPlan, failure: FailedSlot, schema: TableSchema, run: Run, *, evolving: bool
     ) -> Sequence[Staged]:
-        """A slot over which a task died, staged with the first half of its objects, a quarter, and so on.
+        """A slot that failed over one of its objects, staged with the first half of them, a quarter, and so on.
 
-        The rest is for the next round. An object over which a task dies when it is alone counts as one that cannot be
-        read, once a job without it has succeeded: else it may be the cluster. At most `MAX_JOBS` such jobs in a run.
+        The rest is for the next round. An object over which it fails when it is alone counts as one that cannot be
+        read, once a job without it has succeeded: else it may be the cluster, or a transform that raises on no rows. At
+        most `MAX_JOBS` such jobs in a run.
         """
-        read = every = planned.changes.read
-        deadly: tuple[Split, ...] = ()
-        while not deadly and self._deaths < MAX_JOBS:
-            self._deaths += 1
-            read, deadly = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
-            self._progress(f"a task died over slot {planned.slot}, trying {len(read)} of its objects")
-            whole = len(read) + len(deadly) == len(every)
+        slot, read = planned.slot, planned.changes.read
+        at_fault: tuple[Split, ...] = ()
+        while read and failure.by_object and self._tried_apart < MAX_JOBS:
+            self._tried_apart += 1
+            self._progress(f"slot {slot} failed, trying {len(read) // 2} of its objects: {failure.error}")
+            read, at_fault = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
+            whole = len(read) + len(at_fault) == len(planned.changes.read)
             changes = replace(planned.changes, read=read, complete=planned.changes.complete and whole)
             part = [replace(planned, changes=changes)]
-            reason = f"its reader's process ended: {reason_of(death)}"
-            unread = {split.version.key: _unreadable(split, reason) for split in deadly}
+            unread = {split.version.key: _unreadable(split, failure) for split in at_fault}
             try:
                 rows = self._staged(part, schema, run, evolving=evolving, unread=unread)
             except JOB_ERRORS as error:
-                death = error
-                if not is_death(error):
-                    break
-            else:
-                return [
-                    replace(row, result=replace(row.result, complete=row.result.complete and whole))
-                    if isinstance(row, StagedSlot)
-                    else row
-                    for row in rows
-                ]
-        return [FailedSlot(slot=planned.slot, error=reason_of(death))]
+                failure = failed_slot(slot, error)
+                continue
+            if failed := [row for row in rows if isinstance(row, FailedSlot)]:
+                failure = failed[0]
+                continue
+            return [
+                replace(row, result=replace(row.result, complete=row.result.complete and whole))
+                if isinstance(row, StagedSlot)
+                else row
+                for row in rows
+            ]
+        return [failure]
 
     def _staged(
         self,
@@ -334,7 +344,12 @@ class SparkJobs:
         kind = READ.kind(Lineage)
         rows = everything.where(F.col("_kind") == kind).select(*LINEAGE_COLUMNS, *map(_column, source.names))
         control = everything.where(F.col("_kind") != kind).select(*READ.schema.names)
-        marked = transform(rows).withColumn("_kind", F.lit(kind))
+        try:
+            marked = transform(rows).withColumn("_kind", F.lit(kind))
+        except (S3NotifyError, *JOB_ERRORS):
+            raise
+        except Exception as error:
+            raise TransformError(described(error)) from error
         return marked.unionByName(control, allowMissingColumns=True)
 
 
@@ -356,9 +371,16 @@ def spark_ingest(
 _UNSAID: Final = "a task that read or staged something of it did not come to its end"
 
 
-def _unreadable(split: Split, reason: str) -> ReadObject:
+def _unreadable(split: Split, failure: FailedSlot) -> ReadObject:
     version = split.version
-    outcome = Outcome.whole("failed", version.etag, version.size, start=split.start, reason=reason)
+    outcome = Outcome.whole(
+        "failed",
+        version.etag,
+        version.size,
+        start=split.start,
+        reason=failure.error[:REASON_MAX],
+        trace=failure.trace,
+    )
     return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
 
 

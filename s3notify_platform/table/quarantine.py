@@ -1,7 +1,8 @@
 """Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
 
 Two kinds. *Rejected records*, of objects whose other records are committed: in files that commits name. *Failing
-objects*, which could not be read, or not to their end: commits name them (`failing`), their states hold the reason.
+objects*, which could not be read, or not to their end: commits name them (`failing`), their states hold the reason, and
+the traceback of an error that nobody foresaw.
 
 After a fix, `retry` has objects read again, by the steps of `reread`: from where reading ended, or else from the
 beginning. A record or object leaves quarantine only in the commit that ingests its rows, or finds its object

@@ -142,6 +142,31 @@ def test_a_slot_that_fails(site_of: Callable[..., Site]) -> None:
     assert "requested again in" in text
 
 
+def test_the_traceback_of_a_slot_that_failed(site_of: Callable[..., Site]) -> None:
+    """In the log of its run, once, and in the answer; after the last attempt with the object, in quarantine."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky_in_python", max_attempts=2, backoff_seconds=0.0)
+    site.settle()
+    site.write(13)
+    site.write(5)
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert not result.success
+    assert site.rows() == {5: [5]}
+    logged = [entry.user_message for entry in site.instance.all_logs(result.run_id)]
+    traced = [text for text in logged if "Traceback (most recent call last)" in text]
+    assert len([text for text in traced if "13 is unlucky" in text]) == 1
+    (request,) = site.tick()
+    verdict, text = asked(site, site.key(13))
+    assert verdict == "in_batch"
+    assert "Traceback (most recent call last)" in text
+    assert "KeyError: '13 is unlucky'" in text
+    assert site.launch(request).success
+    assert site.tick() == []
+    verdict, text = asked(site, site.key(13))
+    assert verdict == "quarantined"
+    assert "Traceback (most recent call last)" in text
+
+
 def test_a_key_that_is_not_the_sources(site: Site) -> None:
     """Bad input is what the job fails for, and says what was wrong."""
     result = execute(site, "elsewhere/a")

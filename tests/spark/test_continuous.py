@@ -1,7 +1,7 @@
 """A committed table kept in step with its bucket, without Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
 
@@ -11,6 +11,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.explain import explain
+from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ingest.source import Source
@@ -20,7 +22,10 @@ from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.continuous import ContinuousIngest
+from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.reader import read_slots
+from tests.contracts.fault_proxy import FaultProxy
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -212,6 +217,16 @@ class Site:
         return {slot for slot, head in heads.items() if head is not None}
 
 
+class Works:
+    """A Spark session, as far as it is asked whether it works."""
+
+    def range(self, number: int) -> "Works":
+        return self
+
+    def count(self) -> int:
+        return 1
+
+
 class Rests(Event):
     """Is set once it was waited for so often; knows how long, and calls a function each time."""
 
@@ -279,6 +294,71 @@ def test_a_slot_that_ends_every_run_keeps_no_other(site: Site) -> None:
     site.planned.clear()
     taking.take(dict.fromkeys(slots), batch="b2")
     assert site.planned == [{*slots} - {POISON}, {POISON}]
+
+
+def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> None:
+    """Of processes that end: one refused key keeps no other, and is in quarantine in the end."""
+    bad, good = "raw/bad", [key for key in KEYS if slot_of(key, 20) == slot_of("raw/bad", 20)]
+    slot = slot_of(bad, 20)
+    assert len(good) >= 4
+    for key in (bad, *good):
+        site.store.put(key, b'{"a":1}\n')
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        proxy.answers[bad] = (403, "AccessDenied", b"Access Denied")
+        through = replace(site.source.input.bucket, endpoint_url=proxy.url)
+        site.source = replace(site.source, input=replace(site.source.input, bucket=through))
+
+        def once() -> ContinuousIngest:
+            continuous = replace(site.ingest(Works()), settings=BatchSettings(max_attempts=3))
+            continuous.run(Event(), every_seconds=None)
+            return continuous
+
+        def rows() -> set[str]:
+            parts = read_slots(site.source.table(), [slot])
+            return {key for part in parts for key in part.table["_key"].to_pylist()}
+
+        for attempt in (1, 2):
+            assert once().failing[slot].attempts == attempt
+            assert rows() == {*good}
+        failed = RescanBacklog(site.source.location.records()).read().failed
+        assert (failed[slot].attempts, "AccessDenied" in failed[slot].reason) == (2, True)
+        found = explain(site.source, bad, objects=site.store)
+        assert (found.verdict.kind, found.failing) == ("failing", failed[slot])
+        assert not once().failing
+        head = site.source.table().head(slot)
+        assert head is not None
+        assert head.failing == (bad,)
+        rescans = RescanBacklog(site.source.location.records()).read()
+        assert (rescans.failed, rescans.slots) == ({}, {})
+        site.planned.clear()
+        assert not once().failing
+        assert site.planned == [], "it is not asked for any more"
+
+
+def test_a_failure_of_a_whole_run_is_explained(site: Site) -> None:
+    """With its traceback, which is said once, and goes with the slot's next commit."""
+    for key in KEYS:
+        site.store.put(key, b'{"a":1}\n')
+    try:
+        raise KeyError("no such customer")
+    except KeyError as error:
+        raised = TransformError("KeyError: 'no such customer'")
+        raised.__cause__ = error
+    site.fails = [raised] * 100
+    site.ingest(Works()).run(Event(), every_seconds=None)
+    traces = [text for text in site.said if text.startswith("Traceback")]
+    assert len(traces) < len(KEYS)
+    found = explain(site.source, KEYS[0])
+    assert found.failing is not None
+    assert found.failing.reason == "KeyError: 'no such customer'"
+    traced = [key for key in KEYS if explain(site.source, key).trace]
+    assert traced
+    lines = explain(site.source, traced[0]).lines
+    assert "    KeyError: 'no such customer'" in lines
+    site.fails = []
+    site.ingest().run(Event(), every_seconds=None)
+    assert explain(site.source, traced[0]).failing is None
+    assert site.committed() == {slot_of(key, 20) for key in KEYS}
 
 
 def test_any_machine_goes_on_where_another_was(site: Site) -> None:

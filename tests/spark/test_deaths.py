@@ -1,16 +1,19 @@
-"""Tasks that die over an object: its slot goes on with the others, and it goes to quarantine."""
+"""Tasks that die or raise over an object: its slot goes on with the others, and it goes to quarantine."""
 
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.stores.config import S3Config
-from tests.support.deadly import ABORTS, KILLS, Deadly, DeadlyInput
+from tests.support.deadly import ABORTS, KILLS, UNWRITABLE, Deadly, deadly
 from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -18,8 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 def deadly_lake(spark: SparkSession, config: S3Config, *, slots: int, schema: str | None) -> Lake:
     lake = Lake.of(spark, config, slots=slots, schema=schema)
-    given = asdict(lake.source.input) | {"bucket": lake.source.input.bucket, "format": "deadly"}
-    return replace(lake, source=replace(lake.source, input=DeadlyInput(**given)))
+    return replace(lake, source=deadly(lake.source))
 
 
 @pytest.mark.thorough
@@ -41,19 +43,19 @@ def test_down_to_the_object(
     lake = deadly_lake(spark, config, slots=2, schema=schema)
     bodies = {f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(5)}
     lake.put_many(bodies)
-    deadly = lake.put("deadly.jsonl", body)
+    at_fault = lake.put("deadly.jsonl", body)
     slot = lake.slot("deadly.jsonl")
     other = Slot(1 - slot)
 
     first = lake.ingest()
     assert first.slots[other].ok
-    assert set(first.slots[slot].failed_objects) == {deadly}
+    assert set(first.slots[slot].failed_objects) == {at_fault}
     assert sorted(row["id"] for row in lake.values()) == list(range(5))
 
     last = lake.ingest(last_attempt=[slot]).slots[slot]
     assert last.ok
-    assert set(last.quarantined) == {deadly}
-    assert "process ended" in last.quarantined[deadly]
+    assert set(last.quarantined) == {at_fault}
+    assert "process ended" in last.quarantined[at_fault]
     assert lake.ingest().slots[slot].status == "unchanged"
 
 
@@ -77,3 +79,74 @@ def test_straight_to_the_slot_that_a_task_read_alone(
     assert found.slots[lake.slot("deadly.jsonl")].failed_objects.keys() == {deadly}
     failed = [message for message in said if "failed, trying" in message]
     assert ["one of them alone" in message for message in failed] == [True], failed
+
+
+def fails_over_negatives(rows: DataFrame) -> DataFrame:
+    """A user's transform with a defect that some rows bring to light."""
+
+    def run(batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
+            if any(value < 0 for value in batch["id"].to_pylist()):
+                raise KeyError("no such customer")
+            yield batch
+
+    return rows.mapInArrow(run, rows.schema)
+
+
+def raises_on_sight(rows: DataFrame) -> DataFrame:
+    """Another one, which looks at its rows where it is called."""
+    if rows.where("id < 0").count():
+        raise LookupError("no such customer")
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("transform", "why"),
+    [
+        (None, "ArrowNotImplementedError: nobody foresaw it"),
+        (fails_over_negatives, "KeyError: 'no such customer'"),
+        pytest.param(raises_on_sight, "LookupError: no such customer", marks=pytest.mark.thorough),
+    ],
+)
+def test_what_no_single_object_owns(
+    lake_of: Callable[..., Lake], transform: Transform | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transform and the writing of files: by halves down to the object, whose traceback is kept."""
+    monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
+    plain = lake_of(slots=2, schema="id int")
+    lake = replace(plain, source=deadly(plain.source))
+    lake.put_many({f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(6)})
+    at_fault = lake.put("at-fault.jsonl", UNWRITABLE)
+    slot = lake.slot("at-fault.jsonl")
+    first = lake.ingest(transform=transform)
+    assert first.slots[Slot(1 - slot)].ok
+    assert set(first.slots[slot].failed_objects) == {at_fault}
+    assert sorted(row["id"] for row in lake.values()) == list(range(6)), "all others, at once"
+    last = lake.ingest(transform=transform, last_attempt=[slot]).slots[slot]
+    assert (last.ok, set(last.quarantined)) == (True, {at_fault})
+    table = lake.source.table()
+    state = table.states(table.head(slot), [at_fault])[at_fault]
+    assert state.reason == why
+    assert state.trace.startswith("Traceback")
+    assert state.trace.endswith(why)
+    assert len(state.trace) <= MAX_TRACE_BYTES
+
+
+def fails_on_no_rows(rows: DataFrame) -> DataFrame:
+    """A transform that is at fault itself; not yet where Spark asks for its columns."""
+
+    def run(batches):  # type: ignore[no-untyped-def]
+        yield from batches
+        raise LookupError("no table of customers")
+
+    return rows.mapInArrow(run, rows.schema)
+
+
+def test_what_stays_with_no_object_fails_the_slot(lake_of: Callable[..., Lake]) -> None:
+    """With its traceback; nothing is in quarantine."""
+    lake = lake_of(slots=1, schema="id int")
+    lake.put_many({f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(2)})
+    found = lake.ingest(transform=fails_on_no_rows, last_attempt=[Slot(0)]).slots[Slot(0)]
+    assert (found.status, found.error) == ("failed", "LookupError: no table of customers")
+    assert found.trace.startswith("Traceback")
+    assert lake.source.table().head(Slot(0)) is None

@@ -83,7 +83,7 @@ def test_a_column_whose_type_changes(lake: Lake) -> None:
 
 
 def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None:
-    """That slot alone fails, with the reason; the others are committed. Once corrected, it is too."""
+    """The object of these rows alone is left out, with the reason; all others are committed. Once corrected, it is."""
     lake = lake_of(slots=5)
     for number in range(24):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -93,11 +93,10 @@ def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None
         return rows.withColumn("x", F.when(F.col("id") == 5, F.raise_error(F.lit("no fives"))).otherwise(1))
 
     result = lake.ingest(transform=transform)
-    assert [s for s, r in result.slots.items() if r.status == "failed"] == [bad]
-    assert "no fives" in result.slots[bad].error
-    assert {row["_slot"] for row in lake.load()} == {
-        lake.slot(f"{n}.jsonl") for n in range(24) if lake.slot(f"{n}.jsonl") != bad
-    }
+    assert [s for s, r in result.slots.items() if not r.ok] == [bad]
+    assert [*result.slots[bad].failed_objects] == ["raw/5.jsonl"]
+    assert "no fives" in result.slots[bad].failed_objects["raw/5.jsonl"]
+    assert {row["_key"] for row in lake.load()} == {f"raw/{n}.jsonl" for n in range(24) if n != 5}
     again = lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(1)))
     assert [s for s, r in again.slots.items() if r.status == "committed"] == [bad]
     assert len(lake.load()) == 24

@@ -1,23 +1,33 @@
-"""A format whose parser kills its process over some objects. A source of it names it in its tasks, too."""
+"""A format whose parser kills its process, or raises, over some objects. A source of it names it in its tasks, too."""
 
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
+from s3notify_platform.formats.base import Limits, SplitRecords
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.object_bytes import ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.ingest.source import Input
+from s3notify_platform.ingest import slot_files
+from s3notify_platform.ingest.source import Input, Source
+from s3notify_platform.protocols.source_enumerator import Split
 
 KILLS = b'{"id":-9}\n'
 """Like a process that is killed for the memory it takes."""
 
 ABORTS = b'{"id":-6}\n'
 """Like a segmentation fault."""
+
+
+RAISES = b'{"id":-1}\n'
+"""Like a defect of a parser."""
+
+UNWRITABLE = b'{"id":-7}\n'
+"""Like a defect of what writes files: see `break_writer`."""
 
 
 class Deadly(Jsonl):
@@ -33,6 +43,13 @@ class Deadly(Jsonl):
             _die(body)
         return super().parse(objects, target, encoding=encoding)
 
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        end = yield from super().records(source, split, target, encoding=encoding, limits=limits)
+        _die(source.read(0, source.size))
+        return end
+
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         _die(source.read(0, source.size))
         return super().schemas(source, key, encoding)
@@ -43,6 +60,21 @@ def _die(body: bytes) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if ABORTS in body:
         os.abort()
+    if RAISES in body:
+        raise KeyError("nobody foresaw it")
+
+
+def break_writer() -> None:
+    """Have this process fail to write files with the row of `UNWRITABLE`; all others are written as ever."""
+    written = slot_files.encoded
+    if written.__name__ == "encoded":
+
+        def broken(rows: pa.Table) -> bytes:
+            if "id" in rows.schema.names and -7 in rows["id"].to_pylist():
+                raise pa.ArrowNotImplementedError("nobody foresaw it")
+            return written(rows)
+
+        slot_files.encoded = broken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,4 +85,11 @@ class DeadlyInput(Input):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         FORMATS[Deadly.name] = Deadly()
+        break_writer()
         self.__dict__.update(state)
+
+
+def deadly(source: Source) -> Source:
+    """The source, of this format."""
+    given = asdict(source.input) | {"bucket": source.input.bucket, "format": Deadly.name}
+    return replace(source, input=DeadlyInput(**given))

@@ -19,6 +19,18 @@ def unlucky(orders: DataFrame) -> DataFrame:
     return orders.withColumn("amount", F.when(F.col("id") == UNLUCKY, broken).otherwise(F.col("amount")))
 
 
+def unlucky_in_python(orders: DataFrame) -> DataFrame:
+    """The same, in Python."""
+
+    def run(batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
+            if UNLUCKY in batch["id"].to_pylist():
+                raise KeyError("13 is unlucky")
+            yield batch
+
+    return orders.mapInArrow(run, orders.schema)
+
+
 def raising(orders: DataFrame) -> DataFrame:
     raise KeyError("no such thing")
 

@@ -17,8 +17,8 @@ Steps
     5. Entries are removed after a commit that includes their changes.
 
 Storage (partition / key; JSON)
-    enumerator / to_list    slots that need a rescan, when an unqueued writer was last seen, and the topic epoch that a
-                            stream has enumerated (`RescanBacklog`)
+    enumerator / to_list    slots that need a rescan, when an unqueued writer was last seen, the topic epoch that a
+                            stream has enumerated, and slots that failed, with their attempts (`RescanBacklog`)
 
 Invariants
     - An object version is (key, ETag), never the name alone, and never LastModified. What is planned twice is
@@ -61,6 +61,7 @@ from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_
 from s3notify_platform.protocols.source_enumerator.rescan import (
     PARTITION,
     UNQUEUED_SECONDS,
+    Failed,
     RescanBacklog,
     Rescans,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Chain",
     "Choice",
     "Enumerator",
+    "Failed",
     "ObjectState",
     "ObjectVersion",
     "RescanBacklog",

@@ -49,7 +49,8 @@ class ObjectState:
     Reading continues at `offset`, in bytes, or in records if the object is read `by_record` (see `Split`). It is done
     if `reach_end`. Its rows and rejects are in files of the generations `since` to `until`. `code_version` is that of
     the transform that made the rows, if it has one. `reason`: why it is in quarantine as a whole, with all that was
-    read of this version; it is not read further until it changes or is retried. `expired`: the object has left by the
+    read of this version; it is not read further until it changes or is retried. `trace`: the traceback, if nobody
+    foresaw the error. `expired`: the object has left by the
     bucket's lifecycle, and its rows stay. `gone` marks a key whose object has left.
     """
 
@@ -65,6 +66,7 @@ class ObjectState:
     until: int = 0
     code_version: str = ""
     reason: str = ""
+    trace: str = ""
     expired: bool = False
     gone: bool = False
 

@@ -1,4 +1,4 @@
-"""What a source keeps in addition to its commits: which slots wait for a rescan.
+"""What a source keeps in addition to its commits: which slots wait for a rescan, and how often they have failed.
 
 It is one JSON record, changed by compare-and-set. Every change is idempotent, so a write in doubt is simply repeated.
 """
@@ -21,6 +21,25 @@ ATTEMPTS: Final = 30
 
 PARTITION, TO_LIST = "enumerator", "to_list"
 
+TRACES_MAX: Final = 8
+"""Slots that failed of which the traceback is kept too."""
+
+REASON_MAX: Final = 200
+"""Characters of the reason that is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A slot that failed `attempts` times in a row: why it did the last time, and when it is to be tried again.
+
+    `trace`: the traceback, if nobody foresaw the error; kept for at most `TRACES_MAX` slots.
+    """
+
+    attempts: int
+    not_before_ms: int
+    reason: str
+    trace: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescans:
@@ -32,6 +51,8 @@ class Rescans:
     serial: int = 0
     enumerated: str = ""
     """Epoch of the topic for which a stream has compared everything. (A sensor keeps this in its cursor.)"""
+    failed: Mapping[Slot, Failed] = field(default_factory=dict)
+    """Slots whose last batch of `s3notify ingest` did not commit all of them. (A sensor keeps its own.)"""
 
     def unqueued_writers(self, now_ms: int) -> bool:
         """Whether an unqueued writer was seen within `UNQUEUED_SECONDS`; by the wall clock. Pure."""
@@ -65,6 +86,26 @@ class RescanBacklog:
 
         if wanted or unqueued:
             self._change(add)
+
+    def note_failed(self, failed: Mapping[Slot, Failed], *, ended: Iterable[Slot] = ()) -> None:
+        """Note slots that failed, which thereby wait for a rescan; forget that `ended` ones have. Requests as `add`."""
+        done = frozenset(ended)
+
+        def note(rescans: Rescans) -> Rescans:
+            serial = rescans.serial + 1
+            left = {slot: one for slot, one in rescans.failed.items() if slot not in done}
+            left.update(failed)
+            traced = [slot for slot in (*failed, *left) if left[slot].trace][:TRACES_MAX]
+            kept = {
+                slot: replace(one, reason=one.reason[:REASON_MAX], trace=one.trace if slot in traced else "")
+                for slot, one in left.items()
+            }
+            return replace(
+                rescans, slots={**rescans.slots, **dict.fromkeys(failed, serial)}, serial=serial, failed=kept
+            )
+
+        if failed or done:
+            self._change(note)
 
     def settle(self, slots: Mapping[Slot, int]) -> None:
         """Remove slots that were listed and committed. One that was added again since then stays. Requests as `add`."""
@@ -105,6 +146,7 @@ def _decoded(record: Record | None) -> Rescans:
             unqueued_ms=body["unqueued_ms"],
             serial=body["serial"],
             enumerated=body["enumerated"],
+            failed={Slot(int(slot)): Failed(**one) for slot, one in body["failed"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{PARTITION}/{TO_LIST} holds {record.value[:80]!r}: remove it") from error

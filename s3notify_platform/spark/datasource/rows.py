@@ -120,7 +120,7 @@ class RowReader:
     def _check(self, key: str, outcome: Outcome) -> None:
         match outcome.status:
             case "failed":
-                raise UnavailableError(f"{key!r} could not be read: {outcome.reason}")
+                raise UnavailableError(f"{key!r} could not be read: {outcome.trace or outcome.reason}")
             case "superseded" | "deleted" if self.strict:
                 raise ConflictError(
                     f"{key!r} was overwritten or deleted after the query was planned: run it again, or read the "

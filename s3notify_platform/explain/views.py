@@ -1,0 +1,115 @@
+"""What is looked at to answer for one key: values, as they were found."""
+
+from dataclasses import dataclass
+
+from s3notify_platform.ingest.batches import Failing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectNow:
+    """The object under the key."""
+
+    etag: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """The signal of the key's slot."""
+
+    etag: str
+    modified_ms: int
+    queued: bool
+    """Whether its writer also queues the keys that changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An entry, or a dead letter, of the key."""
+
+    op: str
+    state: str
+    etag: str | None
+    since_ms: int
+    attempts: int
+    last_error: str
+    reason: str
+    worker: str
+    """The consumer that has taken it; empty for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic that takes the key."""
+
+    name: str
+    own: bool
+    """Whether it is the source's own, from which batches read."""
+    pushed: bool
+    notices: tuple[Notice, ...]
+    cut: bool
+    """The slot has more entries than were read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedVersion:
+    """The version that the table holds. `generation` committed it; `head` is the slot's newest generation."""
+
+    etag: str
+    size: int
+    rows: int
+    rejects: int
+    files: tuple[str, ...]
+    generation: int
+    exact: bool
+    """False: it may have been an older generation, which vacuum has removed."""
+    seen_ms: int
+    """When its batch was opened; 0: not known. As `planned_ms`, by the clocks of sensor and run."""
+    planned_ms: int
+    committed_ms: int
+    batch: str
+    head: int
+    reason: str = ""
+    """Why it could not be read; empty: it was read."""
+    trace: str = ""
+    """The traceback, if nobody foresaw the error."""
+    reach_end: bool = True
+    pending: bool = False
+    """The slot's next batch continues reading it, or reads it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A record in quarantine. `offset`: bytes, or the row number of a Parquet file."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchView:
+    """An open batch that is to commit the slot."""
+
+    id: str
+    opened_ms: int
+    listing: bool
+    """Whether it lists all of the slot's keys, instead of reading only those that entries name."""
+    runs: tuple[str, ...] = ()
+    """Its runs, with their status; empty without a Dagster instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorView:
+    """The part of the sensor's cursor that concerns one slot."""
+
+    seen: bytes
+    """Digest of the last signal of the slot that the sensor has seen (`protocols.keyspace.digest_of`)."""
+    enumerated: str
+    """Epoch of the topic for which the whole source has been compared."""
+    batches: tuple[BatchView, ...] = ()
+    failing: Failing | None = None
+    trace: str = ""
+    """The traceback with which the slot failed, if nobody foresaw the error."""
+    reported: tuple[tuple[int, int], ...] = ()
+    """The slot's last generations in Dagster's event log, and when each was reported."""

@@ -1,0 +1,67 @@
+"""Errors that nobody foresaw: which ones these are, and their tracebacks.
+
+An error of this package says who acts, and an outage is no verdict on an object. Any other error is a defect, of the
+parser, of the platform or of a user's function, that some object brings to light. It is kept with its traceback. On the
+last attempt the object goes to quarantine (`slot_writer`), as long as no more than `MAX_UNFORESEEN` of the source are
+there for such errors (`engine`).
+"""
+
+import re
+import traceback
+from typing import Final
+
+from s3notify_platform.errors import OUTAGES, S3NotifyError
+from s3notify_platform.limits import MAX_TRACE_BYTES
+
+REASON_MAX: Final = 300
+"""Characters of the reason why an object is in quarantine."""
+
+_LINE_MAX: Final = 300
+"""Characters of one line of a traceback."""
+
+_MESSAGE_MAX: Final = 1000
+
+_NETWORK: Final = re.compile(
+    r"^(obstore|botocore|boto3|urllib3|requests|httpx|aiohttp|grpc|http|ssl|socket)\."
+)
+_OUTAGE: Final = re.compile(r"Connection|Timeout|TimedOut|Unavailable|Throttl")
+
+
+def speaks_of_outage(name: str) -> bool:
+    """Whether an error's class, by its whole name, is that of a network or of a service that does not answer. Pure."""
+    return bool(_NETWORK.search(name) or _OUTAGE.search(name.rpartition(".")[2]))
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether it tells nothing of what was being done: it may go well the next time. Pure."""
+    if isinstance(error, S3NotifyError):
+        return isinstance(error, OUTAGES)
+    return any(speaks_of_outage(f"{kind.__module__}.{kind.__qualname__}") for kind in type(error).__mro__)
+
+
+def is_unforeseen(error: BaseException) -> bool:
+    """Whether it is neither an error of this package, nor an outage, nor want of memory. Pure."""
+    return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
+
+
+def described(error: BaseException) -> str:
+    """An error by its class and its message, which is bounded if it is not this package's. Pure."""
+    text = f"{type(error).__name__}: {error}"
+    return text if isinstance(error, S3NotifyError) else text[:_MESSAGE_MAX]
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an error, as `bounded` has it. Pure."""
+    return bounded("".join(traceback.format_exception(error)))
+
+
+def bounded(trace: str) -> str:
+    """A traceback of at most `MAX_TRACE_BYTES`: its middle, and the ends of its lines, are left out. Pure."""
+    lines = (
+        line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}…" for line in trace.rstrip().splitlines()
+    )
+    body = "\n".join(lines).encode(errors="backslashreplace")
+    if len(body) > MAX_TRACE_BYTES:
+        first, last = MAX_TRACE_BYTES // 4, MAX_TRACE_BYTES * 3 // 4 - 8
+        body = body[:first] + "\n…\n".encode() + body[-last:]
+    return body.decode(errors="ignore")
