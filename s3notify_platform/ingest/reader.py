@@ -241,7 +241,7 @@ class _Counted:
 
     def new_fields(self, form: Format | None) -> tuple[str, ...]:
         """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
-        wider = new_fields(self._fields, form)
+        wider = new_fields(self._fields, form, self._origin.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
@@ -344,7 +344,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
     `UnavailableError` if there is nothing to go by since the store gives none of them now.
     """
     outages: list[str] = []
-    schema = infer(_sampled(source, sample, outages))
+    schema = infer(_sampled(source, sample, outages), source.input.origin.schema.names)
     if schema is None and outages:
         raise UnavailableError(f"no object of the sample can be read now: {outages[0]}")
     return schema
