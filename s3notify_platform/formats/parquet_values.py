@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
-from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, no_rows, reason_of
+from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, reason_of
 from s3notify_platform.formats.rescue import (
     Rescued,
     Tally,
@@ -36,7 +36,7 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
     rescued: dict[int, Rescued] = {}
     try:
         if unnamed and target.inferred and not target.rescue:
-            raise pa.ArrowInvalid(f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}")
+            raise pa.ArrowInvalid(target.unknown(next(iter(unnamed))))
         columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
     except pa.ArrowException as error:
         found.rejects.append(Reject(index=0, offset=0, reason=reason_of(error), raw=b""))

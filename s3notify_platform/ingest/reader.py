@@ -56,11 +56,12 @@ Found: TypeAlias = pa.RecordBatch | ReadObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
-    """Reads splits in a task: fetches their objects and parses them with `schema`."""
+    """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`."""
 
     source: Source
     schema: pa.Schema
     inferred: bool
+    size: tuple[int, int] = (0, 0)
 
     @property
     def output(self) -> pa.Schema:
@@ -71,7 +72,7 @@ class SplitReader:
     def target(self) -> Target:
         """What records are to become."""
         rescue = self.source.input.mismatches == "rescue"
-        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
+        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Found]:
         """All that `windows` and `pieces` give for these splits."""

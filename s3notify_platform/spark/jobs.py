@@ -72,7 +72,7 @@ from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.schema import TableSchema
+from s3notify_platform.table.schema import TableSchema, size_of
 
 
 class SparkJobs:
@@ -282,7 +282,12 @@ class SparkJobs:
         frame = self._spark.createDataFrame(pa.Table.from_batches([rows]))
         frame = frame.repartitionById(assigned.tasks, "task")
         columns = json_schema(schema.source)
-        reader = SplitReader(source=self._source, schema=arrow_schema(columns), inferred=schema.inferred)
+        reader = SplitReader(
+            source=self._source,
+            schema=arrow_schema(columns),
+            inferred=schema.inferred,
+            size=size_of(schema.source),
+        )
         context = StageContext(
             source=self._source,
             heads={p.slot: p.generation for p in part},
