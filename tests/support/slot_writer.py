@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UnavailableError
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.slot_writer import SlotStage, StageContext
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, Reject, StagedSlot
+from s3notify_platform.ingest.wire import READ, FailedSlot, Lineage, Read, ReadObject, Reject, StagedSlot
 from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written, list_all
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
@@ -118,7 +119,7 @@ class SlotWriter:
 
         `at_most`: rows of each object that are read before the rest is left to the next commit. `unreadable`: rows of
         objects behind which the read fails; with `last_attempt` they go to quarantine. `window`: objects that come
-        at once.
+        at once. `UnavailableError` if the store does not answer: an outage is no verdict on the slot.
         """
         context = StageContext(
             source=SOURCE,
@@ -137,6 +138,8 @@ class SlotWriter:
         for first in range(0, max(1, len(planned.changes.read)), window):
             self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
         row = stage.finish()
+        if isinstance(row, FailedSlot) and row.outage:
+            raise UnavailableError(row.error)
         assert isinstance(row, StagedSlot), row
         return SlotCommit.loads(row.commit.body, where="staged") if row.commit else None
 
