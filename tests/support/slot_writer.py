@@ -121,20 +121,7 @@ class SlotWriter:
         objects behind which the read fails; with `last_attempt` they go to quarantine. `window`: objects that come
         at once. `UnavailableError` if the store does not answer: an outage is no verdict on the slot.
         """
-        context = StageContext(
-            source=SOURCE,
-            heads={SLOT: planned.head.generation if planned.head else Generation(0)},
-            gone={SLOT: planned.changes.gone},
-            signals={},
-            batch=self.name,
-            schema_generation=1,
-            transformed=False,
-            last_attempt=frozenset({SLOT} if last_attempt else ()),
-            complete=frozenset({SLOT} if planned.changes.complete else ()),
-            evolving=False,
-            chain=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
-        )
-        stage = SlotStage(slot=SLOT, context=context, table=self.table, clock=self.clock)
+        stage = self.slot_stage(planned, last_attempt=last_attempt)
         for first in range(0, max(1, len(planned.changes.read)), window):
             self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
         row = stage.finish()
@@ -142,6 +129,25 @@ class SlotWriter:
             raise UnavailableError(row.error)
         assert isinstance(row, StagedSlot), row
         return SlotCommit.loads(row.commit.body, where="staged") if row.commit else None
+
+    def slot_stage(
+        self, planned: Planned, *, last_attempt: bool = False, transformed: bool = False
+    ) -> SlotStage:
+        """The stage of the slot, to which nothing is added yet."""
+        context = StageContext(
+            source=SOURCE,
+            heads={SLOT: planned.head.generation if planned.head else Generation(0)},
+            gone={SLOT: planned.changes.gone},
+            signals={},
+            batch=self.name,
+            schema_generation=1,
+            transformed=transformed,
+            last_attempt=frozenset({SLOT} if last_attempt else ()),
+            complete=frozenset({SLOT} if planned.changes.complete else ()),
+            evolving=False,
+            chain=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
+        )
+        return SlotStage(slot=SLOT, context=context, table=self.table, clock=self.clock)
 
     @staticmethod
     def _read(
