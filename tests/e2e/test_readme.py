@@ -1,8 +1,12 @@
 """README's shell, YAML and Spark run as they stand there, on loopback: what a stranger types, in that order."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
+import sys
+import sysconfig
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_dg import DEFINITIONS, PYPROJECT
 from tests.e2e.test_supervision import of_folder
+from tests.support.only import PROJECT
 from tests.support.readme import BUCKET, Place, block
 from tests.support.servers import running_ministack
 from tests.support.waiting import until
@@ -91,11 +97,31 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
     finally:
         with suppress(ProcessLookupError):
             # As a terminal does: to all of its foreground.
-            import os
-
             os.killpg(running.pid, signal.SIGINT)
         running.wait(120)
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    """In a clone. The environment has what pip would get from the registry."""
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT.parent / name, clone)
+    ignored = shutil.ignore_patterns("__pycache__")
+    package = "s3notify_platform"
+    shutil.copytree(PROJECT.parent / package, clone / package, ignore=ignored)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DAGSTER_"))}
+    there = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+    }
+    code, said = shell(Place(folder=clone, environment=kept | there), block("demo"))
+    assert code == 0, said[-3000:]
+    assert (clone / ".venv/bin/s3notify").exists()
 
 
 def test_without_a_dagster_project_and_without_dagster(place: Place) -> None:
@@ -132,8 +158,6 @@ def test_in_a_dagster_project(place: Place) -> None:
     """Scaffolded, the source is that of the YAML; the store is looked at, and `dg dev` serves it."""
     project = place.folder / "shop"
     package = project / "src" / "shop"
-    from tests.e2e.test_dg import DEFINITIONS, PYPROJECT
-
     (package / "defs").mkdir(parents=True)
     (project / "pyproject.toml").write_text(PYPROJECT)
     (package / "__init__.py").touch()
