@@ -53,6 +53,9 @@ MAX_COLUMNS: Final = 2000
 MAX_SCHEMA_BYTES: Final = 512 << 10
 """Bytes of an inferred or declared schema, as Spark's JSON. Of rows twice as many."""
 
+SCHEMA_WARN_SHARE: Final = 0.8
+"""Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` from which on `s3notify status` warns of an inferred schema."""
+
 MAX_CELLS: Final = 8 << 20
 """Values that are parsed at once: records (of JSON: objects) times columns. What has more is parsed in parts."""
 

@@ -1,9 +1,9 @@
 """Where sources stand: what waits, what is in flight, what was committed last, what fails. Reads only.
 
-Requests of one look at a source: 2 GETs for what is known of the table, 1 GET for each slot whose generation has moved
-since the look before (the first time: each slot with a commit), 1 HEAD for the latency, 1 GET of the rescan backlog, 1
-scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains. If
-there is one, also 1 LIST of heartbeats, and 1 GET for each.
+Requests of one look at a source: 2 GETs for what is known of the table, 1 LIST and 1 GET for its schema, 1 GET for each
+slot whose generation has moved since the look before (the first time: each slot with a commit), 1 HEAD for the latency,
+1 GET of the rescan backlog, 1 scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for
+each 1000 records of chains. If there is one, also 1 LIST of heartbeats, and 1 GET for each.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +16,7 @@ from s3notify_platform.explain.slot_map import SlotMap
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.ingest.heartbeats import fresh_beats
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.limits import MAX_COLUMNS, MAX_SCHEMA_BYTES, SCHEMA_WARN_SHARE
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
@@ -24,6 +25,7 @@ from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import HEADS_IN_FLIGHT, SlotCommit
+from s3notify_platform.table.schema import TableSchema, size_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +65,25 @@ class LastCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaStatus:
+    """The fields, at any depth, and the bytes of the schema that objects are parsed with, and their limits.
+
+    `warning`: an inferred schema is nearly full, and what to do before it is; "" if it is not.
+    """
+
+    columns: int
+    columns_limit: int
+    bytes: int
+    bytes_limit: int
+    warning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
-    `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `failures`: those of
-    the sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
+    `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `schema`: None
+    before the first batch. `failures`: those of the sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
     """
 
     name: str
@@ -86,6 +102,7 @@ class SourceStatus:
     batches: tuple[BatchStatus, ...] = ()
     last: LastCommit | None = None
     failures: tuple[SlotFailure, ...] | None = None
+    schema: SchemaStatus | None = None
     map: SlotMap | None = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
@@ -148,6 +165,7 @@ class SourceLook:
             batches=batches,
             last=self._last(now_ms),
             failures=failures,
+            schema=_schema(self.source.schemas().head()),
             map=SlotMap(
                 slots=location.slots,
                 ages={slot: max(0, now_ms - head.created_ms) / 1000 for slot, head in heads.items()},
@@ -196,6 +214,28 @@ class SourceLook:
             age_seconds=max(0, now_ms - head.created_ms) / 1000,
             latency_seconds=max(0, head.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
         )
+
+
+def _schema(pinned: TableSchema | None) -> SchemaStatus | None:
+    if pinned is None:
+        return None
+    columns, size = size_of(pinned.source)
+    nearly = [
+        f"{found:,} of at most {limit:,} {unit}"
+        for found, limit, unit in ((columns, MAX_COLUMNS, "columns"), (size, MAX_SCHEMA_BYTES, "bytes"))
+        if pinned.inferred and found >= SCHEMA_WARN_SHARE * limit
+    ]
+    warning = (
+        f"the inferred schema has {' and '.join(nearly)}; once it is full, records with further fields are rejected: "
+        "declare `schema` (fields that it lacks are left out), or set mismatches: rescue"
+    )
+    return SchemaStatus(
+        columns=columns,
+        columns_limit=MAX_COLUMNS,
+        bytes=size,
+        bytes_limit=MAX_SCHEMA_BYTES,
+        warning=warning if nearly else "",
+    )
 
 
 def _failures(

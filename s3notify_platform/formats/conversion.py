@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.records import (
-    UNKNOWN_FIELD,
     Converted,
     Offsets,
     Parsed,
@@ -115,8 +114,7 @@ class _Rows:
                 for place in places[~misfit[places]].tolist():
                     names.setdefault(place, path)
             kept[[*names]] = False
-            reasons = [f"field {name!r} {UNKNOWN_FIELD}" for name in names.values()]
-            self.reject(numbers[[*names]], reasons)
+            self.reject(numbers[[*names]], map(target.unknown, names.values()))
         self._add_kept(numbers, target.rows(found.table), kept)
 
     def _count(self, tally: Tally, path: str, numbers: Offsets) -> None:
@@ -173,7 +171,7 @@ class _Rows:
                 reasons.append(mismatch_reason(rescued, target.schema))
             elif rescued.unnamed and target.inferred and not target.rescue:
                 rejected.append(number)
-                reasons.append(f"field {next(iter(rescued.unnamed))!r} {UNKNOWN_FIELD}")
+                reasons.append(target.unknown(next(iter(rescued.unnamed))))
             else:
                 kept.append((number, place, rescued))
             place += 1

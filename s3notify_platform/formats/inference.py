@@ -13,29 +13,33 @@ from s3notify_platform.formats.registry import is_name
 from s3notify_platform.formats.text_format import TextFormat
 
 
-def infer(samples: Iterable[tuple[Format, pa.Schema]]) -> pa.Schema | None:
+def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()) -> pa.Schema | None:
     """A schema, nullable, from those that `Format.schemas` gave of sample objects; None without any column.
 
     Types are the widest seen. If two have no common type, `Format.common_type` decides, and values that do not fit are
     rejected later. Types that Spark lacks become their nearest wider one; columns that are null
-    everywhere become strings. A column whose name no column can have (`registry.is_name`) is left out.
+    everywhere become strings. A column whose name no column can have (`registry.is_name`), or which is `taken`, in
+    whatever case, is left out: records that have it are rejected, or rescued, later.
     """
-    return _in_spark_types(_widest(samples))
+    return _in_spark_types(_widest(samples, taken))
 
 
-def new_fields(schemas: Iterable[pa.Schema], form: Format | None) -> pa.Schema | None:
+def new_fields(
+    schemas: Iterable[pa.Schema], form: Format | None, taken: Iterable[str] = ()
+) -> pa.Schema | None:
     """Fields that objects have and a schema lacks, with which it can be widened: the widest types seen, as in `infer`.
 
     None if there are none, or only such as no column can be named. `form`: None if it may be any.
     """
-    return _in_spark_types(_widest((form, schema) for schema in schemas))
+    return _in_spark_types(_widest(((form, schema) for schema in schemas), taken))
 
 
-def _widest(schemas: Iterable[tuple[Format | None, pa.Schema]]) -> dict[str, pa.Field]:
+def _widest(schemas: Iterable[tuple[Format | None, pa.Schema]], taken: Iterable[str]) -> dict[str, pa.Field]:
+    refused = {name.casefold() for name in taken}
     columns: dict[str, pa.Field] = {}
     for form, schema in schemas:
         for column in schema:
-            if not is_name(column.name):
+            if not is_name(column.name) or column.name.casefold() in refused:
                 continue
             found = column.with_type(_zoned(column.type)) if isinstance(form, TextFormat) else column
             known = columns.get(column.name, found)

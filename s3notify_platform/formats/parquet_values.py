@@ -17,7 +17,7 @@ from s3notify_platform.formats.columns import (
     timestamps,
     unnamed_columns,
 )
-from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, no_rows, reason_of
+from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, reason_of
 from s3notify_platform.formats.rescue import (
     Rescued,
     Tally,
@@ -53,7 +53,7 @@ def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
         found.new_fields.append(new_fields)
     rescued: dict[int, Rescued] = {}
     if unnamed and target.inferred and not target.rescue:
-        raise pa.ArrowInvalid(f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}")
+        raise pa.ArrowInvalid(target.unknown(next(iter(unnamed))))
     columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
     if target.rescue:
         _rescue_unnamed(table, unnamed, schema, rescued)

@@ -15,15 +15,22 @@ from s3notify_platform.formats.rescue import (
     RESCUED,
     Rescued,
     Tally,
+    as_json,
     rescued_column,
+    shortened,
 )
-from s3notify_platform.limits import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
 
 BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
 
 UNKNOWN_FIELD: Final = "is not in the schema"
 """Part of the reason of a reject that has a field which an inferred schema does not name."""
+
+FIELD_COLUMNS: Final = 2
+"""Columns that a new field may need: a struct has another one in it."""
+FIELD_BYTES: Final = 160
+"""Bytes that a new field may need in a schema, besides its name."""
 
 BOM: Final = b"\xef\xbb\xbf"
 NEWLINE: Final = ord("\n")
@@ -48,17 +55,34 @@ class Target:
     """What records are to become: rows in the columns of `schema`.
 
     `inferred`: `schema` was inferred, so fields that it does not name must not be dropped. `rescue`: values that do not
-    fit go to `_rescued`, a column after those of `schema`; else the record is a reject.
+    fit go to `_rescued`, a column after those of `schema`; else the record is a reject. `size`: the columns and bytes
+    of the schema as it is stored, which its limits are for.
     """
 
     schema: pa.Schema
     inferred: bool = False
     rescue: bool = False
+    size: tuple[int, int] = (0, 0)
 
     @property
     def output(self) -> pa.Schema:
         """The columns of rows."""
         return self.schema.append(RESCUED) if self.rescue else self.schema
+
+    def unknown(self, path: str) -> str:
+        """The reason of a reject with a field that `schema` does not name; with the limit, if it has no room for it."""
+        reason = f"field {shortened(path)!r} {UNKNOWN_FIELD}"
+        columns, size = self.size
+        for found, limit, needed, unit in (
+            (columns, MAX_COLUMNS, FIELD_COLUMNS, "columns"),
+            (size, MAX_SCHEMA_BYTES, FIELD_BYTES + len(as_json(path)), "bytes"),
+        ):
+            if self.inferred and found + needed > limit:
+                return (
+                    f"{reason}, which is full: {found} {unit}, and may have {limit}: declare `schema` (fields that it "
+                    "lacks are left out), or set mismatches: rescue"
+                )
+        return reason
 
     def rows(self, table: pa.Table, rescued: Sequence[Rescued | None] | None = None) -> pa.Table:
         """A table in `schema` as rows; None for records in which all fits."""

@@ -69,6 +69,11 @@ def _plain(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+def shortened(text: str) -> str:
+    """As much of a text as a reason shows."""
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+
+
 def text_of(value: Any) -> str:
     """A Python value as text for `_rescued`: bytes in hexadecimal digits."""
     return value if isinstance(value, str) else as_json(value) if _is_json(value) else _plain(value)

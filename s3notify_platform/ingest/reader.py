@@ -58,11 +58,12 @@ Found: TypeAlias = pa.RecordBatch | ReadObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
-    """Reads splits in a task: fetches their objects and parses them with `schema`."""
+    """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`."""
 
     source: Source
     schema: pa.Schema
     inferred: bool
+    size: tuple[int, int] = (0, 0)
 
     @property
     def output(self) -> pa.Schema:
@@ -73,7 +74,7 @@ class SplitReader:
     def target(self) -> Target:
         """What records are to become."""
         rescue = self.source.input.mismatches == "rescue"
-        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
+        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Found]:
         """All that `windows` and `pieces` give for these splits."""
@@ -248,7 +249,7 @@ class _Counted:
 
     def new_fields(self, form: Format | None) -> tuple[str, ...]:
         """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
-        wider = new_fields(self._fields, form)
+        wider = new_fields(self._fields, form, self._origin.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
@@ -389,7 +390,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
     `UnavailableError` if there is nothing to go by since the store gives none of them now.
     """
     outages: list[str] = []
-    schema = infer(_sampled(source, sample, outages))
+    schema = infer(_sampled(source, sample, outages), source.input.origin.schema.names)
     if schema is None and outages:
         raise UnavailableError(f"no object of the sample can be read now: {outages[0]}")
     return schema

@@ -74,11 +74,11 @@ class BatchSchemas:
     def widen(self, schema: TableSchema, found: Iterable[str], run: Run) -> TableSchema:
         """See `Jobs.widen_schema`: of types that differ, the widest."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
-        wider = new_fields(schemas, FORMATS.get(self.source.input.format))
-        # A name that the source has from keys is no column of the data: such a record is a reject.
-        taken = {name.casefold() for name in self.source.input.origin.schema.names}
-        added = [c for c in from_arrow_schema(wider) if c.name.casefold() not in taken] if wider else []
-        return self._pinned(json_schema(schema.source), StructType(added), run, inferred=True)
+        wider = new_fields(
+            schemas, FORMATS.get(self.source.input.format), self.source.input.origin.schema.names
+        )
+        added = from_arrow_schema(wider) if wider else StructType()
+        return self._pinned(json_schema(schema.source), added, run, inferred=True)
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""

@@ -1,8 +1,9 @@
 """The Spark jobs of the engine: plan, infer, and read and stage. Only manifests reach the driver.
 
 A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`); one over which a
-task died that read of no other is tried alone at once. If a task dies over one slot, by a signal or for want of memory, or if anything raises what nobody foresaw, a user's transform or the
-writing of files, it goes on by the objects of the slot, down to the one at fault.
+task died that read of no other is tried alone at once. If a task dies over one slot, by a signal or for want of memory,
+or if anything raises what nobody foresaw, a user's transform or the writing of files, it goes on by the objects of the
+slot, down to the one at fault.
 """
 
 import pickle
@@ -75,7 +76,7 @@ from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.schema import TableSchema
+from s3notify_platform.table.schema import TableSchema, size_of
 
 
 class SparkJobs:
@@ -304,7 +305,12 @@ class SparkJobs:
         frame = self._spark.createDataFrame(pa.Table.from_batches([rows]))
         frame = frame.repartitionById(assigned.tasks, "task")
         columns = json_schema(schema.source)
-        reader = SplitReader(source=self._source, schema=arrow_schema(columns), inferred=schema.inferred)
+        reader = SplitReader(
+            source=self._source,
+            schema=arrow_schema(columns),
+            inferred=schema.inferred,
+            size=size_of(schema.source),
+        )
         context = StageContext(
             source=self._source,
             heads={p.slot: p.generation for p in part},

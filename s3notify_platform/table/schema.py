@@ -63,14 +63,19 @@ _NESTED_BYTES: Final = 60
 
 def check_size(schema: str, *, times: int = 1) -> None:
     """`UsageError` for a schema beyond the limits, or so many times them. Pure."""
-    kind = json.loads(schema)
+    columns, size = size_of(schema)
     for what, found, limit in (
-        ("columns", _count(kind), times * MAX_COLUMNS),
-        ("bytes", len(schema), times * MAX_SCHEMA_BYTES),
-        ("levels", _depth(kind), times * MAX_DEPTH),
+        ("columns", columns, times * MAX_COLUMNS),
+        ("bytes", size, times * MAX_SCHEMA_BYTES),
+        ("levels", _depth(json.loads(schema)), times * MAX_DEPTH),
     ):
         if found > limit:
             raise UsageError(f"the schema has {found} {what}, and may have {limit}: leave out columns")
+
+
+def size_of(schema: str) -> tuple[int, int]:
+    """The fields of a schema at any depth, which `MAX_COLUMNS` limits, and its bytes, `MAX_SCHEMA_BYTES`. Pure."""
+    return _count(json.loads(schema)), len(schema)
 
 
 def _inner(kind: Any) -> list[Any]:

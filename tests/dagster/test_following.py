@@ -80,6 +80,29 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.metadata(9)["batch_facts"]["found_by"] == "queue"
 
 
+def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
+    """Commits, then what is known of them, then the queue, then the chain: whatever a crash leaves is asked for again.
+
+    The other way round it is lost: no entry would name it, or nobody would look.
+    """
+    site = watched
+    site.write(3, 7)
+    (request,) = site.tick()
+    proxy.answered.clear()
+    assert site.launch(request).success
+    places = {
+        "/table/commits/": "commit",
+        "_s3notify-known/": "known",
+        "/queue/": "queue",
+        "/records/ack/": "chain",
+    }
+    writes = [urlsplit(each.path).path for each in proxy.answered if each.method in ("PUT", "DELETE", "POST")]
+    steps = [name for path in writes for part, name in places.items() if part in path]
+    assert [step for n, step in enumerate(steps) if n == 0 or steps[n - 1] != step] == [
+        "commit", "known", "queue", "chain",
+    ]  # fmt: skip
+
+
 def test_what_our_publisher_announced_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
     """An entry with writer, ETag and size: one GET an object. Any other: one HEAD besides."""
     site = watched

@@ -72,13 +72,19 @@ def test_in_a_query(bare_lake: Callable[..., Lake]) -> None:
 
 
 def test_in_a_query_whose_data_has_it_too(bare_lake: Callable[..., Lake]) -> None:
+    """Such a record is a reject, as in a table; a declared or hinted column of that name is refused."""
     lake = bare_lake()
-    lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}])
+    lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}, {"id": 2}])
+    _, rows = query_rows(lake, rejects="column", **PARTS)
+    assert [(row["id"], row["region"], row["_rejected"]) for row in rows] == [
+        (2, "eu", None),
+        (None, None, "field 'Region' is not in the schema"),
+    ]
     with pytest.raises(
         UsageError,
         match=r"'Region' is one of the data, and of partition_columns.*or declare a schema without it",
     ):
-        query_rows(lake, **PARTS)
+        query_rows(lake, schema_hints="Region string", **PARTS)
 
 
 def test_in_a_declared_query(bare_lake: Callable[..., Lake]) -> None:
@@ -178,6 +184,36 @@ def test_they_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
         lake.with_source(partition_columns="dt string").ingest()
     with pytest.raises(UsageError, match="'id' is one of the data, and of partition_columns"):
         lake.with_source(partition_columns="id string").ingest()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
+def test_in_the_first_batch_whose_data_has_it_too(lake_of: Callable[..., Lake], mismatches: str) -> None:
+    """Its record is one reject, or rescued, as on a table in use, and the rest comes in."""
+    lake = lake_of(partition_columns="dt date", mismatches=mismatches)
+    lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2, "DT": "2026-01-02"}])
+    lake.put(f"{EU}b.jsonl", [{"id": 3}])
+    result = lake.ingest()
+    assert all(each.ok for each in result.slots.values())
+    found = sorted((row["id"], row["dt"], row.get("_rescued")) for row in lake.values())
+    if mismatches == "rescue":
+        assert found == [(1, DAY, None), (2, DAY, '{"DT":"2026-01-02"}'), (3, DAY, None)]
+        assert lake.rejects() == []
+    else:
+        assert found == [(1, DAY, None), (3, DAY, None)]
+        assert [row["reason"] for row in lake.rejects()] == ["field 'DT' is not in the schema"]
+
+
+@pytest.mark.spark
+def test_in_the_first_batch_whose_data_has_nothing_else(lake_of: Callable[..., Lake]) -> None:
+    """All are rejects, nothing fails, and columns come with the objects that have some."""
+    lake = lake_of(partition_columns="dt date")
+    lake.put(f"{EU}a.jsonl", [{"dt": "2026-01-02"}])
+    assert all(each.ok for each in lake.ingest().slots.values())
+    assert [row["reason"] for row in lake.rejects()] == ["field 'dt' is not in the schema"]
+    lake.put(f"{EU}b.jsonl", [{"id": 3}])
+    assert all(each.ok for each in lake.ingest().slots.values())
+    assert [(row["id"], row["dt"]) for row in lake.values()] == [(3, DAY)]
 
 
 KINDS = """

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.limits import MAX_COLUMNS
 from s3notify_platform.table.reader import read_slots
 from tests.support.spark import Lake
 from tests.unit.ingest.test_declared_schema import BAD, GOOD
@@ -181,6 +182,28 @@ def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
     assert [r["reason"] for r in lake.rejects()] == [
         "field '_etag' is not in the schema",
         "field 'ID' is not in the schema",
+    ]
+
+
+def test_what_is_full_is_named(lake: Lake) -> None:
+    """A reject names the field, the limit and the remedy, which works; the records that fit are rows."""
+    lake.put("a.jsonl", [{f"c{n}": n for n in range(MAX_COLUMNS)}])
+    lake.ingest()
+    lake.put("b.jsonl", [{"c0": 7}, {"c0": 8, "further": {"x": 1}}])
+    assert all(r.ok for r in lake.ingest().slots.values())
+    reason = (
+        f"field 'further' is not in the schema, which is full: {MAX_COLUMNS} columns, and may have {MAX_COLUMNS}: "
+        "declare `schema` (fields that it lacks are left out), or set mismatches: rescue"
+    )
+    assert [r["reason"] for r in lake.rejects()] == [reason]
+    assert sorted(row["c0"] for row in lake.values()) == [0, 7]
+    declared = lake.with_source(schema="c0 bigint, further struct<x: int>", code_version="2")
+    assert all(r.ok for r in declared.ingest().slots.values())
+    assert lake.rejects() == []
+    assert sorted((row["c0"], row["further"]) for row in declared.values()) == [
+        (0, None),
+        (7, None),
+        (8, {"x": 1}),
     ]
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UnavailableError
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.slot_writer import SlotStage, StageContext
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, Reject, StagedSlot
+from s3notify_platform.ingest.wire import READ, FailedSlot, Lineage, Read, ReadObject, Reject, StagedSlot
 from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written, list_all
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
@@ -118,8 +119,21 @@ class SlotWriter:
 
         `at_most`: rows of each object that are read before the rest is left to the next commit. `unreadable`: rows of
         objects behind which the read fails; with `last_attempt` they go to quarantine. `window`: objects that come
-        at once.
+        at once. `UnavailableError` if the store does not answer: an outage is no verdict on the slot.
         """
+        stage = self.slot_stage(planned, last_attempt=last_attempt)
+        for first in range(0, max(1, len(planned.changes.read)), window):
+            self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
+        row = stage.finish()
+        if isinstance(row, FailedSlot) and row.outage:
+            raise UnavailableError(row.error)
+        assert isinstance(row, StagedSlot), row
+        return SlotCommit.loads(row.commit.body, where="staged") if row.commit else None
+
+    def slot_stage(
+        self, planned: Planned, *, last_attempt: bool = False, transformed: bool = False
+    ) -> SlotStage:
+        """The stage of the slot, to which nothing is added yet."""
         context = StageContext(
             source=SOURCE,
             heads={SLOT: planned.head.generation if planned.head else Generation(0)},
@@ -127,18 +141,13 @@ class SlotWriter:
             signals={},
             batch=self.name,
             schema_generation=1,
-            transformed=False,
+            transformed=transformed,
             last_attempt=frozenset({SLOT} if last_attempt else ()),
             complete=frozenset({SLOT} if planned.changes.complete else ()),
             evolving=False,
             chain=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
         )
-        stage = SlotStage(slot=SLOT, context=context, table=self.table, clock=self.clock)
-        for first in range(0, max(1, len(planned.changes.read)), window):
-            self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
-        row = stage.finish()
-        assert isinstance(row, StagedSlot), row
-        return SlotCommit.loads(row.commit.body, where="staged") if row.commit else None
+        return SlotStage(slot=SLOT, context=context, table=self.table, clock=self.clock)
 
     @staticmethod
     def _read(

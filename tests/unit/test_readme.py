@@ -1,39 +1,86 @@
-"""README's Python does what it says."""
+"""README's blocks are what it says, and run as they stand there: those that need no Spark, no Dagster and no shell.
 
-import re
+The others: `e2e/test_readme.py`.
+"""
+
+from collections.abc import Iterator
 
 import pytest
 
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, new_stamp, xor
 from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Put, Watcher
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.benchmarks.report import README
-from tests.support.xor_ack_peer import make_table
+from tests.support.readme import BUCKET, PARTS, Place, block, blocks
+from tests.support.servers import running_ministack
 
-BLOCK = re.compile(r"<!-- protocols -->\n```python\n(.*?)```", re.DOTALL)
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A server of its own, since the README's names are the same for all."""
+    with running_ministack(tmp_path_factory.mktemp("server")) as server:
+        yield Place.of(server, tmp_path_factory.mktemp("here"))
+
+
+@pytest.fixture
+def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """This process is in its environment and its folder."""
+    for name, value in landing.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(landing.folder)
+    return landing
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_block_is_there(part: str) -> None:
+    assert block(part)
+
+
+def test_no_block_is_left_out() -> None:
+    """A new one is to be run by a test, too: see `tests/support/readme.py`."""
+    known = [block(part) for part in PARTS]
+    assert [
+        body for language, body in blocks() if language in ("python", "sh", "yaml") and body not in known
+    ] == []
 
 
 @pytest.mark.server
-def test_protocols_work_alone(ministack):
-    """Ack chains, those of the npm package's table, and the cache: the lines as they stand there."""
-    config, acks = ministack.config(ministack.make_bucket()), make_table(ministack.endpoint_url)
-    publisher = Publisher(S3ObjectStore(config), prefix="_s3notify/orders/keyspace/")
+def test_protocols_work_alone(place: Place) -> None:
+    """Ack chains, those of the npm package's table, and the cache."""
+    place.client("dynamodb").create_table(
+        TableName="acks",
+        KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "tagID", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    publisher = Publisher(S3ObjectStore(S3Config(bucket=BUCKET)), prefix="_s3notify/orders/keyspace/")
     publisher.publish([Put(key="raw/orders/1.jsonl", body=b"{}")])
-    classes = (AckChains, CausalCache, S3ObjectStore, SharedChains, Watcher, XorAckTable)
-    names = {one.__name__: one for one in classes} | {
-        "DynamoConfig": lambda table: acks,
-        "S3Config": lambda bucket: config,
-        "a": new_stamp(),
-        "b": new_stamp(),
-        "queue_records": queue_records,
-        "xor": xor,
-    }
-    found = BLOCK.search(README.read_text())
-    assert found
-    exec(found[1], names)
+    given = (
+        *(AckChains, CausalCache, DynamoConfig, S3Config, S3ObjectStore, SharedChains, Watcher, XorAckTable),
+        *(queue_records, xor),
+    )
+    names = {one.__name__: one for one in given} | {"a": new_stamp(), "b": new_stamp()}
+    exec(block("protocols"), names)
     assert names["cache"].try_get("raw/orders/1.jsonl").body == b"{}"
     assert isinstance(names["chains"].stamp_children(names["chain"], ["report"]), AlreadyAcked)
     assert isinstance(names["shared"].stamp("job", names["b"]), Acked)
+
+
+@pytest.mark.server
+def test_publishing(place: Place) -> None:
+    """All of it is written, and the signals of its slots have moved."""
+    (place.folder / "big.parquet").write_bytes(b"large" * 1000)
+    names: dict[str, object] = {}
+    exec(block("publishing"), names)
+    assert isinstance(names["outcome"], Written)
+    written = place.keys("raw/orders/")
+    assert sorted(written) == sorted(
+        ["raw/orders/big.parquet", *(f"raw/orders/{number}.jsonl" for number in range(1, 99))]
+    )
+    signalled = place.keys("_s3notify/orders/keyspace/")
+    assert set(signalled) == {f"_s3notify/orders/keyspace/{name}" for name in ("_", *map(slot_of, written))}

@@ -12,6 +12,7 @@ from s3notify_platform.explain.status import SourceLook
 from s3notify_platform.ingest.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.limits import MAX_COLUMNS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
@@ -129,6 +130,34 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
     ]
     assert second.map is not None
     assert second.map.states()[SLOT] == "failing"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("columns", "name", "warned"),
+    [
+        (int(MAX_COLUMNS * 0.8), "c", "1,600 of at most 2,000 columns"),
+        (int(MAX_COLUMNS * 0.8) - 1, "c", ""),
+        (400, "c" * 1000, "of at most 524,288 bytes"),
+    ],
+)
+def test_a_schema_that_is_nearly_full(source: Source, columns: int, name: str, warned: str) -> None:
+    """Said before records are rejected for it, with the remedy. A declared one does not grow."""
+    fields = [
+        {"name": f"{name}{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(columns)
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    assert json.loads(run("--json").stdout)[0]["schema"] is None
+    source.schemas().pin(source=schema, rows=schema, inferred=True)
+    (found,) = json.loads(run("--json").stdout)
+    assert (found["schema"]["columns"], found["schema"]["bytes"]) == (columns, len(schema))
+    assert warned in found["schema"]["warning"]
+    assert bool(warned) == bool(found["schema"]["warning"])
+    lines = " ".join(run("orders").stdout.split())
+    assert ("orders: the inferred schema has" in lines) == bool(warned)
+    assert ("declare `schema`" in lines) == bool(warned)
+    source.schemas().pin(source=schema, rows=schema, inferred=False)
+    assert json.loads(run("--json").stdout)[0]["schema"]["warning"] == ""
 
 
 @pytest.mark.server

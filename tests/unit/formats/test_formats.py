@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import HEAD_BYTES, is_text
-from s3notify_platform.formats.records import UNKNOWN_FIELD
+from s3notify_platform.formats.records import UNKNOWN_FIELD, Target
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema, format_of
-from s3notify_platform.limits import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
 from tests.support.parsing import AB, parquet, reject, take, values
 
 
@@ -106,6 +106,29 @@ class TestJsonLines:
         found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)
         assert UNKNOWN_FIELD in found.reason
         assert UNKNOWN_FIELD not in reject(b'{"a":"x"}', AB, "jsonl", inferred=True).reason
+
+    @pytest.mark.parametrize("fmt", ["jsonl", "csv", "parquet"])
+    @pytest.mark.parametrize(
+        ("size", "full"),
+        [
+            ((MAX_COLUMNS, 0), f"full: {MAX_COLUMNS} columns, and may have {MAX_COLUMNS}"),
+            (
+                (1, MAX_SCHEMA_BYTES - 40),
+                f"full: {MAX_SCHEMA_BYTES - 40} bytes, and may have {MAX_SCHEMA_BYTES}",
+            ),
+            ((MAX_COLUMNS - 2, MAX_SCHEMA_BYTES - 1000), ""),
+        ],
+    )
+    def test_unknown_fields_of_a_full_schema(self, fmt: str, size: tuple[int, int], full: str) -> None:
+        """The reject names the field, however long its name is, the limit, and the remedy."""
+        table = pa.table({"a": [1], "z" * 600: [2]})
+        lines = {"jsonl": json.dumps(table.to_pylist()[0]), "csv": "a," + "z" * 600 + "\n1,2\n"}
+        body = parquet(table) if fmt == "parquet" else lines[fmt].encode()
+        target = Target(schema=AB, inferred=True, size=size)
+        (found,) = (one for parsed in FORMATS[fmt].parse([("k", body)], target) for one in parsed.rejects)
+        assert f"field {'z' * 100 + '…'!r} {UNKNOWN_FIELD}" in found.reason
+        assert (full in found.reason) if full else ("full" not in found.reason)
+        assert ("declare `schema`" in found.reason) == bool(full)
 
     def test_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Objects longer than a block, and blocks of several objects, keep their offsets."""

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from s3notify_platform.formats import inference
+from s3notify_platform.formats.registry import FORMATS
 from tests.support.parsing import infer, parquet, take
 
 
@@ -86,6 +88,15 @@ def test_names_that_no_column_can_have(name: str) -> None:
     rows, rejects = take([body], found, "jsonl", inferred=True)
     assert [row for _, _, row in rows] == [{"a": 1}]
     assert f"field {name!r} is not in the schema" in rejects[0].reason
+
+
+def test_names_that_are_taken() -> None:
+    """By columns from keys, in whatever case: inferred neither at first nor later."""
+    schemas = [pa.schema([("id", pa.int64()), ("DT", pa.string())])]
+    assert inference.infer(((FORMATS["jsonl"], each) for each in schemas), ["dt"]) == pa.schema(
+        [("id", pa.int64())]
+    )
+    assert inference.new_fields(schemas, None, ["dt", "ID"]) is None
 
 
 objects_of_one_shape = st.lists(

@@ -16,6 +16,7 @@ from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
+from s3notify_platform.table.reader import read_slots
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
@@ -41,6 +42,24 @@ def test_created_overwritten_deleted(ministack: S3Server) -> None:
     assert place.values() == Counter([1, 2, 5])
     assert place.known() == place.heads()
     assert place.known().keys() == {slot_of(f"raw/{k}", 4) for k in "abc"}
+
+
+def test_a_reject_has_its_place(ministack: S3Server) -> None:
+    """Key, version and the byte where its record begins: with these a person finds it in the object."""
+    place = Place(ministack)
+    body = b'{"a":1}\nno\n{"a":22}\n{"a":"x"}\n'
+    place.store.put("raw/k.jsonl", body)
+    place.run("1")
+    head = place.store.head("raw/k.jsonl")
+    assert head is not None
+    rows = [
+        row
+        for part in read_slots(place.source.table(), place.source.location.all_slots(), rejects=True)
+        for row in part.table.to_pylist()
+    ]
+    assert [(row["_key"], row["_etag"], row["_offset"], row["raw"]) for row in rows] == [
+        ("raw/k.jsonl", head.etag, body.index(raw), raw) for raw in (b"no", b'{"a":"x"}')
+    ]
 
 
 def test_how_far_a_run_is(ministack: S3Server) -> None:

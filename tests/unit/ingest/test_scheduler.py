@@ -9,6 +9,7 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.batches import EVERYTHING, BatchSettings
 from s3notify_platform.protocols.ack_chain import Stamped
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.known import open_table
 from tests.support.batches import World, last_attempt, settled
 from tests.support.tables import IDENTITY
@@ -341,6 +342,36 @@ def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> N
     world.counts()
     world.tick()
     assert world.counts()["keyspace"] == {"HEAD": 1}
+
+
+def test_what_waits_for_the_next_listing_is_not_forgotten() -> None:
+    """A signal comes too early for one: its slot is asked for when it is due, though nothing moves then."""
+    world = settled(list_seconds=60)
+    world.backlog.add([Slot(7)])
+    world.publish(3)
+    tick = world.tick()
+    assert (tick.requests, "the next listing is due in 60 s" in tick.note) == ((), True)
+    world.clock.sleep(60)
+    assert world.keys(world.tick()) == [["3", "7"]]
+
+
+def test_a_slot_whose_listing_failed_is_listed_again() -> None:
+    """No entry names what only a listing finds: to follow the queue would be to miss it."""
+    world = settled(backoff_seconds=10, list_seconds=0)
+    world.backlog.add([Slot(7)])
+    world.change(3, queued=False)
+    world.publish(3)
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run, failing=frozenset({3}))
+    world.tick()
+    world.clock.sleep(10)
+    tick = world.tick()
+    assert world.keys(tick) == [["3"]]
+    (run,) = world.active()
+    world.finish(run)
+    assert world.committed == world.versions
 
 
 def test_another_sensor_on_the_same_table_is_a_warning() -> None:

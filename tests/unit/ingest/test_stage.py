@@ -10,6 +10,7 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest import slot_files
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.slot_files import SMALL_FILE_BYTES, new_files
+from s3notify_platform.ingest.wire import READ, FailedSlot, Lineage, Read, ReadObject, Staged, StagedSlot
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -157,6 +158,56 @@ def test_a_slot_goes_on_in_the_next_window() -> None:
     assert commit is not None
     assert isinstance(writer.commit(planned, commit), Written)
     assert content_in(writer.table) == content_of(bucket)
+
+
+def staged(*records: Read, transformed: bool = False) -> Staged:
+    """What a slot makes of these records, of which each row has its key as its value."""
+    writer = SlotWriter(store=MemoryObjectStore())
+    stage = writer.slot_stage(writer.plan({}), transformed=transformed)
+    stage.add(READ.batch(records).append_column("value", pa.array([one.key for one in records])))
+    return stage.finish()
+
+
+def outcome(key: str, start: int, offset: int, **fields: object) -> ReadObject:
+    return ReadObject(slot=SLOT, key=key, outcome=part(start, offset, **fields))
+
+
+def row(key: str, offset: int) -> Lineage:
+    return Lineage(slot=SLOT, key=key, etag="e", offset=offset)
+
+
+def test_rows_that_do_not_arrive_are_noticed() -> None:
+    """Nothing is committed of a slot to which fewer rows, or more, came than were parsed."""
+    rows = [row("k", 0), row("k", 7), row("k", 14)]
+    for arrived in (1, 3):
+        found = staged(outcome("k", 0, 100, rows=2), *rows[:arrived])
+        assert isinstance(found, FailedSlot)
+        assert f"2 rows were parsed and {arrived} arrived" in found.error
+    assert isinstance(staged(outcome("k", 0, 100, rows=2), *rows[:2]), StagedSlot)
+
+
+def test_nothing_is_appended_to_another_version() -> None:
+    """A part that is not the first needs what is before it, of the same version, in the table."""
+    found = staged(outcome("k", 50, 100, rows=1), row("k", 50))
+    assert isinstance(found, FailedSlot)
+    assert "read on from 50, and no such version is committed" in found.error
+
+
+def test_of_an_object_that_was_read_in_part_a_transform_keeps_nothing() -> None:
+    """Its rows came, and then the rest of it failed: it is asked for again, whole. The others are there."""
+    failed = outcome("half", 50, 50, status="failed", reason="why", reach_end=False)
+    found = staged(
+        outcome("half", 0, 50, rows=1),
+        failed,
+        outcome("whole", 0, 100, rows=1),
+        row("half", 0),
+        row("whole", 0),
+        transformed=True,
+    )
+    assert isinstance(found, StagedSlot)
+    assert (found.result.objects, found.result.failed_objects) == (1, {"half": "why"})
+    assert found.commit is not None
+    assert found.commit.rows == 1
 
 
 def test_a_file_that_nobody_could_open_is_not_uploaded() -> None:

@@ -113,3 +113,16 @@ def test_a_patient_change_outlasts_an_outage(records):
     assert writes(records, away).change("p", "a", lambda _: (b"1", None), patient=True)[1].value == b"1"
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).change("p", "a", lambda _: (b"2", None), patient=True)
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_change_in_doubt_is_applied_once(records, doubt):
+    """Its value is recognised, or it was not applied: a counter that is read again does not count twice."""
+    records.create("p", "a", b"1")
+
+    def one_more(found):
+        value = b"%d" % (int(found.value) + 1)
+        return value, value
+
+    result, record = writes(records, [Fault.NONE, doubt]).change("p", "a", one_more)
+    assert (result, record.value, records.read("p", "a").value) == (b"2", b"2", b"2")

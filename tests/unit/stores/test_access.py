@@ -91,6 +91,7 @@ def test_the_requester_pays(recorded: Recorded, kind: type[Any]) -> None:
     store = kind(S3Config(bucket="b", endpoint_url=recorded.url, requester_pays=True))
     store.get("k")
     store.head("k")
+    assert len(recorded.asked) == 2
     for _, headers, _body in recorded.asked:
         assert headers["x-amz-request-payer"] == "requester"
         assert "x-amz-request-payer" in headers["authorization"]

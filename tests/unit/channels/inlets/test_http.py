@@ -1,6 +1,7 @@
 """The HTTP inlet over real HTTP on loopback: who is believed, what is durable, what is answered."""
 
 import base64
+import hmac
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -79,6 +80,23 @@ def test_whoever_does_not_is_refused(headers):
     assert site.keys() == []
     assert site.intake.poison.all() == ()
     assert SECRET not in repr(receiver.reports)
+
+
+@pytest.mark.parametrize(("given", "status"), [(SECRET, 200), ("the-next-secret-of-all", 200), ("no", 401)])
+def test_secrets_are_compared_in_constant_time(monkeypatch, given, status):
+    """With each of them, whichever it is, and by digests of one length: no answer's time tells anything."""
+    monkeypatch.setenv("NEXT", "the-next-secret-of-all")
+    compared = []
+
+    def compare(one, other):
+        compared.append((len(one), len(other)))
+        return constant(one, other)
+
+    constant = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    with running(Site()) as receiver:
+        assert post(receiver, ceph("a"), {"x-s3notify-secret": given})[0] == status
+    assert compared == [(32, 32), (32, 32)]
 
 
 def test_a_secret_can_be_changed_without_a_gap(monkeypatch):

@@ -3,7 +3,12 @@
 import pytest
 
 from s3notify_platform.errors import FencedError
-from s3notify_platform.protocols.notification_queue import DeadLettered, QuotaExceeded, TopicSettings
+from s3notify_platform.protocols.notification_queue import (
+    DeadLettered,
+    QuotaExceeded,
+    TopicSettings,
+    WillRetry,
+)
 from tests.support.faults import CrashedError, Fault, at
 from tests.unit.protocols.notification_queue.helpers import keys, over
 from tests.unit.protocols.notification_queue.owners.helpers import owner, push, succeed
@@ -113,3 +118,26 @@ def test_a_burial_cut_short_is_finished_by_the_next_owner(queue, records, clock,
     assert successor.take(1) == ()
     assert keys(queue.dead("t")) == ["a"]
     assert queue.stats("t").depth == 0
+
+
+def test_without_its_letter_an_entry_stays(queue, records, clock):
+    """Out of the queue and in no letter, nobody would know of it: it is tried again, and becomes one later."""
+    queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
+    push(queue, "a")
+    down = []
+
+    def schedule(call):
+        return Fault.THROTTLED if down and call.method == "create" else Fault.NONE
+
+    worker, consumer = owner(over(records, clock, schedule))
+    (entry,) = consumer.take(1)
+    down.append(True)
+    assert isinstance(consumer.failed(entry, "no"), WillRetry)
+    assert (queue.dead("t"), queue.stats("t").depth) == ((), 1)
+    down.clear()
+    worker.balance()
+    clock.now += 2
+    worker.balance()
+    assert consumer.take(1) == ()
+    assert keys(queue.dead("t")) == ["a"]
+    assert (queue.stats("t").depth, queue.stats("t").counted) == (0, 0)

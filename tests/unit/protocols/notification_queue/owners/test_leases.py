@@ -4,7 +4,8 @@ import pytest
 
 from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, Worker
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS, fair_share
+from s3notify_platform.protocols.notification_queue.entries import WORKERS
+from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS, LEASE_SECONDS, fair_share
 from tests.support.counted import CountedRecords
 from tests.support.faults import Fault, at
 from tests.unit.protocols.notification_queue.helpers import keys, over
@@ -119,6 +120,24 @@ def test_a_worker_that_cannot_renew_serves_nothing(queue, records, clock):
         consumer.take(1)
     assert worker.balance() == (consumer.lease,)
     assert keys(consumer.take(1)) == ["a"]
+
+
+def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
+    """The answer came late: others have seen the heartbeat since it was written, and count from then."""
+    late = []
+
+    def schedule(call):
+        if call.method == "replace" and call.key.startswith(WORKERS) and late:
+            clock.now += late.pop()
+        return Fault.NONE
+
+    worker, _ = owner(over(records, clock, schedule))
+    late.append(LEASE_SECONDS - 1)
+    (lease,) = worker.balance()
+    clock.now += 0.9
+    assert worker.valid(lease)
+    clock.now += 0.1
+    assert not worker.valid(lease)
 
 
 def test_surplus_is_not_given_away_while_it_is_in_hand(records, clock):
