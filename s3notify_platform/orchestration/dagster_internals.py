@@ -35,7 +35,13 @@ from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STAT
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.schedules import SqliteScheduleStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
-from dagster._core.storage.tags import BACKFILL_ID_TAG, PARTITION_NAME_TAG
+from dagster._core.storage.tags import (
+    ASSET_RESUME_RETRY_TAG,
+    BACKFILL_ID_TAG,
+    PARTITION_NAME_TAG,
+    RESUME_RETRY_TAG,
+    RETRY_NUMBER_TAG,
+)
 from dagster._grpc.impl import core_execute_run
 from dagster._record import copy
 from dagster._serdes import ConfigurableClassData
@@ -47,10 +53,13 @@ from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
     "ACTIVE_RUN_STATUSES",
+    "ASSET_RESUME_RETRY_TAG",
     "BACKFILL_ID_TAG",
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
     "PARTITION_NAME_TAG",
+    "RESUME_RETRY_TAG",
+    "RETRY_NUMBER_TAG",
     "SQLITE_BUSY_TIMEOUT_SECONDS",
     "AssetCheckExecutionRecordStatus",
     "AssetMaterializationPlannedData",
