@@ -330,13 +330,17 @@ def _unannounced(found: Answer) -> Verdict:
             f"{no_entry} the slot's signal is older than the object: its writer does not signal, "
             f"or an inlet has not reported it yet; {sweep}",
         )
+    if found.batches and not signal.queued:
+        text = f"signalled without an entry: batch {found.batches[0].id} reads entries, the next one lists its slot"
+        return Verdict("signalled", text)
     if found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal:
         return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":
         text = f"{no_entry} the slot's signal is for another key, since its writer queues; {sweep}"
         return Verdict("unseen", text)
     since = found.ago(signal.modified_ms)
-    return Verdict("signalled", f"signalled {since} ago without an entry: the next batch lists its slot")
+    text = f"signalled {since} ago without an entry: the next batch lists its slot, once a listing is due"
+    return Verdict("signalled", text)
 
 
 def _events(found: Answer) -> Iterator[tuple[int, str]]:

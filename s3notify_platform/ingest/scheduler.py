@@ -178,6 +178,7 @@ class BatchPlanner:
             topic=topic,
             enumerated=state.enumerated,
             now_ms=now_ms,
+            unqueued=not poll.unqueued.isdisjoint(wanted),
             listed_ms=state.bucket_listed_ms,
             list_seconds=self.settings.list_seconds,
         )

@@ -119,7 +119,9 @@ class World:
 
     def signal(self, name: int | str, *, queued: bool = True) -> None:
         key = root_key(PREFIX) if name == "_" else signal_key(PREFIX, int(name))
-        self.keyspace.put(key, signal_body(self.clock), metadata={QUEUED: "1"} if queued else None)
+        self.keyspace.put(
+            key, signal_body(self.clock, queued=queued), metadata={QUEUED: "1"} if queued else None
+        )
 
     def lose_topic(self) -> None:
         """All entries are gone with it."""

@@ -258,7 +258,7 @@ def test_waiting_for_a_rescan(place):
     """An unqueued writer's slot that waits for a listing."""
     place.put(queued=False)
     assert said(place.ask())[1].startswith(
-        "signalled 0 s ago without an entry: the next batch lists its slot"
+        "signalled 0 s ago without an entry: the next batch lists its slot, once a listing is due"
     )
     place.backlog.add([SLOT], unqueued=True)
     kind, text = said(place.ask())

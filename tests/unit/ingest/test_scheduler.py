@@ -66,6 +66,24 @@ def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {"LIST": 1}}
 
 
+def test_a_signal_of_a_writer_that_does_not_queue_leads_to_one_batch_that_lists() -> None:
+    """At once if a listing is due, else when it is; what the LIST of the signals says is enough to know."""
+    world = settled(list_seconds=10)
+    world.clock.sleep(10)
+    for number in range(2):
+        world.publish(3 + number, queued=False)
+        world.publish(999)
+        if number:
+            assert world.tick().requests == ()
+            world.clock.sleep(10)
+        assert world.keys(world.tick()) == [[str(3 + number), "999"]]
+        (run,) = world.active()
+        world.start(run)
+        world.finish(run)
+        assert world.tick().requests == ()
+        assert (world.listings, world.committed[3 + number]) == (2 + number, 1)
+
+
 def test_a_slot_in_flight_is_not_asked_for_again_and_its_change_is_not_forgotten() -> None:
     """The root is remembered only when every changed slot has been taken."""
     world = settled()
