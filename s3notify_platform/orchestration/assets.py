@@ -111,7 +111,10 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
 
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
     io = settings.io_of(context)
-    with step_failures(lambda reason: io.note_reason(context, reason)):
+    with (
+        step_failures(lambda reason: io.note_reason(context, reason)),
+        heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing,
+    ):
         slots = config.targets(context, io.slots, io.source.table)
         io.settle_commit_mode()
         selected = {key.path[-1] for key in context.selected_asset_keys}
@@ -126,24 +129,23 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         acknowledgement = Acknowledgement(
             clients=io.clients, batch=config, chain=chain, opened=opened, run_id=context.run.run_id
         )
-        with heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing:
-            step = _Step(
-                context=context,
-                config=config,
-                settings=settings,
-                io=io,
-                opened=opened,
-                made=made,
-                table=table,
-                doing=doing,
-                batch=config.batch or _asked_for(context),
-            )
-            if settings.name in selected:
-                rounds = step.ingested(step.requested(slots) if step.forced else slots)
-            else:
-                rounds = step.derived(slots)
-            io.commit(context, table, rounds, acknowledgement, step)
-            step.check_requested()
+        step = _Step(
+            context=context,
+            config=config,
+            settings=settings,
+            io=io,
+            opened=opened,
+            made=made,
+            table=table,
+            doing=doing,
+            batch=config.batch or _asked_for(context),
+        )
+        if settings.name in selected:
+            rounds = step.ingested(step.requested(slots) if step.forced else slots)
+        else:
+            rounds = step.derived(slots)
+        io.commit(context, table, rounds, acknowledgement, step)
+        step.check_requested()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -291,8 +293,8 @@ class _Step:
         """What is to be reported of the run as far as it has got."""
         seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
         if self.ingest is None:
-            facts = {"objects": self._derived_objects, "seconds": seconds}
-            return {"batch_facts": dg.MetadataValue.json(facts)}
+            made = {"objects": self._derived_objects, "seconds": seconds}
+            return {"batch_facts": dg.MetadataValue.json(made)}
         done = self.ingest.result()
         facts = {
             "slots": len(done.slots),

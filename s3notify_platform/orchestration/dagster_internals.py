@@ -38,13 +38,16 @@ from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
 from dagster._core.storage.tags import (
     ASSET_RESUME_RETRY_TAG,
     BACKFILL_ID_TAG,
+    GRPC_INFO_TAG,
     PARTITION_NAME_TAG,
     RESUME_RETRY_TAG,
     RETRY_NUMBER_TAG,
 )
+from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.impl import core_execute_run
+from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster._record import copy
-from dagster._serdes import ConfigurableClassData
+from dagster._serdes import ConfigurableClassData, deserialize_value
 from dagster._utils.interrupts import capture_interrupts
 from dagster._utils.tags import TagConcurrencyLimitsCounter
 from dagster._utils.warnings import disable_dagster_warnings
@@ -57,15 +60,19 @@ __all__ = [
     "BACKFILL_ID_TAG",
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
+    "GRPC_INFO_TAG",
     "PARTITION_NAME_TAG",
     "RESUME_RETRY_TAG",
     "RETRY_NUMBER_TAG",
     "SQLITE_BUSY_TIMEOUT_SECONDS",
     "AssetCheckExecutionRecordStatus",
     "AssetMaterializationPlannedData",
+    "CanCancelExecutionRequest",
+    "CanCancelExecutionResult",
     "CheckRunHealthResult",
     "CodePointer",
     "ConfigurableClassData",
+    "DagsterGrpcClient",
     "DefaultRunLauncher",
     "EngineEventData",
     "ExecutableDefinition",
@@ -84,6 +91,7 @@ __all__ = [
     "capture_interrupts",
     "copy",
     "core_execute_run",
+    "deserialize_value",
     "disable_dagster_warnings",
     "lend_instance",
     "log_events",

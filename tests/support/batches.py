@@ -36,6 +36,8 @@ class Run:
     status: str = "queued"
     beats: int | None = None
     alive: bool = True
+    gone: bool = False
+    """What executes it is known to be gone."""
     failure: str = ""
 
     @property
@@ -99,6 +101,7 @@ class World:
                 queued=run.status == "queued",
                 beats=run.beats if run.status == "started" else None,
                 failure=run.failure,
+                gone=lambda run=run: run.gone,
             )
             for run in self.runs.values()
             if run.request.batch == batch

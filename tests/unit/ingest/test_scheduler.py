@@ -284,6 +284,48 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
     assert set(world.state.failing) == {1}
 
 
+@pytest.mark.parametrize("status", ["starting", "started"])
+def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
+    """Its process is gone before its first heartbeat; one that starts slowly is left alone, and queued runs, too."""
+    world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    run.gone = True
+    world.clock.sleep(10_000)
+    assert world.tick().silent_runs == ()
+    run.status, run.gone = status, False
+    world.tick()
+    world.clock.sleep(60)
+    assert world.tick().silent_runs == ()
+    run.gone = True
+    assert world.tick().silent_runs == (run.run_id,)
+    world.clock.sleep(5)
+    assert world.keys(world.tick()) == [["1"]]
+
+    (run,) = world.active()
+    run.status, run.gone = status, True
+    world.tick()
+    world.clock.sleep(29)
+    assert world.tick().silent_runs == ()
+    world.clock.sleep(1)
+    assert world.tick().silent_runs == (run.run_id,)
+
+
+def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
+    """Its record went, and it did not come to its end."""
+    world = settled(silence_seconds=30, startup_seconds=180)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.tick()
+    run.beats, run.gone = None, True
+    world.tick()
+    world.clock.sleep(30)
+    assert world.tick().silent_runs == (run.run_id,)
+
+
 def test_a_part_that_dagster_has_still_to_create_is_waited_for() -> None:
     """The other one's end does not end the batch."""
     world = settled(parallel_runs=2)
