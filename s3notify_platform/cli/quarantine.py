@@ -212,11 +212,11 @@ def backfill(
         if chosen
         else location.all_slots()
     )
-    location.open_table(store)
+    known = location.open_table(store).heads
     if not dry_run:
         mode = location.settle_commit_mode(mode, store)
     table = location.table(store=store, commit=mode)
-    found = read_again(table, slots, location.signals(store), dry_run=dry_run)
+    found = read_again(table, slots, location.signals(store), known=known, dry_run=dry_run)
     if as_json:
         print_json(asdict(found) | {"dry_run": dry_run})
         return

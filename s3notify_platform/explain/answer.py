@@ -132,8 +132,7 @@ class Answer:
             return Verdict("kept", text)
         if now is None and held is None and not entries:
             if self.left:
-                text = f"deleted: its rows were removed, in generation {self.head} or before"
-                return Verdict("deleted", text)
+                return Verdict("deleted", f"deleted: its rows were removed, by generation {self.head}")
             text = f"unknown: no object, no rows and no entry under this key of source {self.source!r}"
             return Verdict("unknown", text)
         meanwhile = "nothing of it is committed"
@@ -228,8 +227,7 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
         why = cut(dead[0].reason or dead[0].last_error)
         return Verdict("dead", f"dead letter of topic {found.source!r}: {why}")
     if found.rescans:
-        text = f"waits for a rescan: the next batch that lists compares slot {found.slot}"
-        return Verdict("rescan", text)
+        return Verdict("rescan", f"waits for a rescan: the next batch that lists compares slot {found.slot}")
     if compared:
         text = "waits for a listing of the whole source, by its first batch since its topic was created"
         return Verdict("rescan", text)
@@ -239,8 +237,8 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
 def _unannounced(found: Answer) -> Verdict:
     """For no entry, batch or rescan: the verdict that follows from the slot's signal."""
     signal, now = found.signal, found.object
-    cut = any(topic.cut for topic in found.topics if topic.own)
-    no_entry = f"not announced: no entry{' among those read' if cut else ''}, and"
+    among = " among those read" if any(topic.cut for topic in found.topics if topic.own) else ""
+    no_entry = f"not announced: no entry{among}, and"
     sweep = "the sweep will find it"
     if signal is None:
         return Verdict("unseen", f"{no_entry} slot {found.slot} was never signalled; {sweep}")
@@ -250,13 +248,15 @@ def _unannounced(found: Answer) -> Verdict:
             f"{no_entry} the slot's signal is older than the object: its writer does not signal, "
             f"or an inlet has not reported it yet; {sweep}",
         )
+    lists = "the next batch lists its slot, once a listing is due"
+    if not signal.queued and (batch := next(iter(found.batches), None)):
+        return Verdict("signalled", f"signalled without an entry: batch {batch.id} reads entries; {lists}")
     if found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal:
         return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":
         text = f"{no_entry} the slot's signal is for another key, since its writer queues; {sweep}"
         return Verdict("unseen", text)
-    since = found.ago(signal.modified_ms)
-    return Verdict("signalled", f"signalled {since} ago without an entry: the next batch lists its slot")
+    return Verdict("signalled", f"signalled {found.ago(signal.modified_ms)} ago without an entry: {lists}")
 
 
 def _events(found: Answer) -> Iterator[tuple[int, str]]:

@@ -122,12 +122,14 @@ def _round(
     records = source.location.records(platform)
     rescans = RescanBacklog(records, clock=clock).read()
     epoch = next((topic.epoch for topic in every if topic.name == source.name), "")
+    taken = digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None
     decision = decide(
         (slot,),
         rescans,
         topic=epoch,
         enumerated=sensor.enumerated if sensor else epoch,
         now_ms=clock.wall_ms(),
+        unqueued=signal is not None and QUEUED not in signal.metadata and not taken,
     )
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
     table = source.table(store=platform)
@@ -166,7 +168,7 @@ def _round(
         not_chosen=source.choice.why_not(key, now.modified_ms if now else None),
         stays=state is not None and source.input.stays(state),
         refused=refused,
-        signal_taken=digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None,
+        signal_taken=taken,
         sensor=sensor,
         failed=rescans.failed.get(slot),
     )

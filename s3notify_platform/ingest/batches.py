@@ -43,9 +43,19 @@ class BatchSettings:
         float, About("Before a parked slot is tried again; as soon as it changes, too", unit="seconds")
     ] = 3600.0
     silence_seconds: Annotated[
-        float, About("A run without heartbeat for this long is taken for dead", unit="seconds")
+        float,
+        About(
+            "A run without heartbeat for this long is taken for dead; while it starts, only if its process is gone",
+            unit="seconds",
+        ),
     ] = 30.0
-    startup_seconds: float = 180.0
+    startup_seconds: Annotated[
+        float,
+        About(
+            "A run that never had a heartbeat for this long is taken for dead, also if nobody knows of its process",
+            unit="seconds",
+        ),
+    ] = 180.0
     relist_seconds: float = 300.0
     list_seconds: Annotated[
         float,

@@ -4,8 +4,8 @@ The one place that decides it, for the sensor, `s3notify ingest` and the stream.
 change is older than the topic, or its writer does not queue. So, the first that holds:
 
     everything   the topic is not the one since which everything was compared: compare all slots with a listing
-    rescan       there is no topic, or slots wait in the backlog, or a writer that does not queue was seen lately:
-                 compare these and the changed slots with a listing, once one is due
+    rescan       there is no topic, or slots wait in the backlog, or a writer that does not queue was seen lately, or
+                 has signalled: compare these and the changed slots with a listing, once one is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
 What a batch finds out about its writers is noted by `note_writers`, before the batch counts as done. Slots that are
@@ -61,17 +61,19 @@ def decide(
     topic: str,
     enumerated: str,
     now_ms: int,
+    unqueued: bool = False,
     listed_ms: int = 0,
     list_seconds: float = 0.0,
 ) -> Decision:
     """What is to be done about `changed` slots, and those that wait for a rescan. Pure.
 
     `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the one since which everything was
-    compared. Rescans are `list_seconds` apart, the last one at `listed_ms`, both by the wall clock of `now_ms`.
+    compared. `unqueued`: a changed slot's signal is of a writer that does not queue. Rescans are `list_seconds` apart,
+    the last one at `listed_ms`, both by the wall clock of `now_ms`.
     """
     if topic and topic != enumerated:
         return Decision(how="everything", topic=topic)
-    if topic and not rescans.slots and not rescans.unqueued_writers(now_ms):
+    if topic and not rescans.slots and not unqueued and not rescans.unqueued_writers(now_ms):
         return Decision(how="follow", topic=topic, slots=frozenset(changed))
     return Decision(
         how="rescan",

@@ -24,9 +24,10 @@ Whether a batch lists the bucket or follows the entries of the source's topic is
 compares everything is alone. Rescans are `list_seconds` apart.
 
 A slot in flight is never requested again; its later changes wait, because the root is not remembered until
-every changed slot could be taken. A run's liveness is a counter that it moves (`resources.heartbeat`); the sensor
-measures with its own clock how long a counter stands still. No data depends on it: a run that counts as dead and is
-not either commits, or has a conflict with the next one, like any other.
+every changed slot could be taken. A run's liveness is a counter that it moves (`heartbeats`); the sensor
+measures with its own clock how long a counter stands still. Before the first beat, and after the last, a run is dead
+after the same time if what executes it is known to be gone, else after `startup_seconds`. No data depends on it: a run
+that counts as dead and is not either commits, or has a conflict with the next one, like any other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -67,6 +68,8 @@ class RunView:
     """It waits until Dagster has room for it: that may take any time, and is not silence."""
     beats: int | None
     failure: str = ""
+    gone: Callable[[], bool] = lambda: False
+    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +182,7 @@ class BatchPlanner:
             topic=topic,
             enumerated=state.enumerated,
             now_ms=now_ms,
+            unqueued=not poll.unqueued.isdisjoint(wanted),
             listed_ms=state.bucket_listed_ms,
             list_seconds=self.settings.list_seconds,
         )
@@ -316,7 +320,8 @@ class BatchPlanner:
             known = batch.progress.get(run.run_id)
             moved_ms = known[1] if known is not None and known[0] == beats and not run.queued else now_ms
             progress[run.run_id] = (beats, moved_ms)
-            if now_ms - moved_ms < (silence_ms if beats >= 0 else startup_ms):
+            silent_ms = now_ms - moved_ms
+            if silent_ms < silence_ms or (beats < 0 and silent_ms < startup_ms and not run.gone()):
                 alive = True
             else:
                 quiet.append(run.run_id)

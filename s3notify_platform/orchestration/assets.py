@@ -13,7 +13,7 @@ from typing import Any, Final
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import TagNotFound, UsageError
+from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.batches import BatchPayload
@@ -23,6 +23,11 @@ from s3notify_platform.ingest.results import Progress
 from s3notify_platform.ingest.rounds import Round, StagedTable
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
+from s3notify_platform.orchestration.dagster_internals import (
+    ASSET_RESUME_RETRY_TAG,
+    RESUME_RETRY_TAG,
+    RETRY_NUMBER_TAG,
+)
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
@@ -33,9 +38,13 @@ from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reread import backfill
 
 PARENT_TAG: Final = "dagster/parent_run_id"
 """Dagster's, of a run that executes another one again."""
+
+RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
+"""Dagster's, of a run that goes on where its parent failed; without them a person asks for all of it again."""
 
 MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
@@ -102,7 +111,10 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
 
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
     io = settings.io_of(context)
-    with step_failures(lambda reason: io.note_reason(context, reason)):
+    with (
+        step_failures(lambda reason: io.note_reason(context, reason)),
+        heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing,
+    ):
         slots = config.targets(context, io.slots, io.source.table)
         io.settle_commit_mode()
         selected = {key.path[-1] for key in context.selected_asset_keys}
@@ -117,19 +129,23 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         acknowledgement = Acknowledgement(
             clients=io.clients, batch=config, chain=chain, opened=opened, run_id=context.run.run_id
         )
-        with heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing:
-            step = _Step(
-                context=context,
-                config=config,
-                settings=settings,
-                io=io,
-                opened=opened,
-                made=made,
-                table=table,
-                doing=doing,
-            )
-            rounds = step.ingested(slots) if settings.name in selected else step.derived(slots)
-            io.commit(context, table, rounds, acknowledgement, step)
+        step = _Step(
+            context=context,
+            config=config,
+            settings=settings,
+            io=io,
+            opened=opened,
+            made=made,
+            table=table,
+            doing=doing,
+            batch=config.batch or _asked_for(context),
+        )
+        if settings.name in selected:
+            rounds = step.ingested(step.requested(slots) if step.forced else slots)
+        else:
+            rounds = step.derived(slots)
+        io.commit(context, table, rounds, acknowledgement, step)
+        step.check_requested()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,22 +161,55 @@ class _Step:
     table: OpenTable
     doing: Progress
     """Shown by `s3notify status`."""
+    batch: str
+    """The sensor's, or the run that a person asked for, which this one may be a retry of."""
     ingest: Ingest | None = None
+    _again: int = 0
+    """Objects that are read again although they have not changed."""
+    _failed: dict[Slot, S3NotifyError] = field(default_factory=dict)
+    """Slots of which this could not be requested."""
+    _derived_objects: int = 0
     _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     _began_ms: int = field(default_factory=SYSTEM_CLOCK.wall_ms)
     _spark_seconds: float = 0.0
 
     @property
-    def _batch(self) -> str:
-        return self.config.batch or self.context.run.run_id
+    def forced(self) -> bool:
+        """Whether what is unchanged is read again, since someone asked: never for a batch of the sensor."""
+        return self.config.force and not self.config.batch
 
     def _say(self, text: str) -> None:
         self.context.log.info(text)
         self.doing(text.partition("\n")[0])
 
+    def requested(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Request that what is committed of these slots is read again: the slots of which that is done.
+
+        By commits, so that it is read once, however many runs and rounds that takes. Requests of `backfill`.
+        """
+        found = backfill(
+            self.io.source.table(table_id=self.table.id),
+            slots,
+            None,
+            known=self.table.heads,
+            batch=self.batch,
+            failed=self._failed.__setitem__,
+        )
+        self._again = found.objects
+        if found.objects:
+            self._say(f"{found.objects} objects of {len(found.slots)} slots are read again")
+        return [slot for slot in slots if slot not in self._failed]
+
+    def check_requested(self) -> None:
+        """Raise the first error of `requested`."""
+        for slot, error in self._failed.items():
+            why = f"{len(self._failed)} slots were not read again; slot {slot}: {error}"
+            raise type(error)(why) from error
+
     def derived(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """One round, of what is derived from what is committed."""
         heads = self.io.source.table().heads(slots)
+        self._derived_objects = sum(head.objects for head in heads.values() if head)
         generations = {slot: head.generation if head else Generation(0) for slot, head in heads.items()}
         yield Round(tables=self._derived(generations))
 
@@ -178,7 +227,7 @@ class _Step:
         )
         for each in self.ingest.rounds(
             slots,
-            batch=self._batch,
+            batch=self.batch,
             run=self.context.run.run_id,
             signals={Slot(int(slot)): etag for slot, etag in self.opened.signals.items()},
             listing=self.opened.listing,
@@ -203,7 +252,7 @@ class _Step:
                 asset.name,
                 asset.function,
                 generations,
-                batch=self._batch,
+                batch=self.batch,
                 table_id=self.table.id,
                 force=self.config.force,
                 progress=self._say,
@@ -224,7 +273,10 @@ class _Step:
         """The run in one line: what it did, and where the time went."""
         whole = f"{SYSTEM_CLOCK.monotonic() - self._started:.1f} s"
         if self.ingest is None:
-            return f"slot assets made from what is committed, in {whole}; reporting {reporting:.1f} s"
+            return (
+                f"slot assets made from what is committed of {self._derived_objects} objects, in {whole}; "
+                f"reporting {reporting:.1f} s"
+            )
         done = self.ingest.result()
         slots = Counter(result.status for result in done.slots.values())
         objects = sum(result.objects for result in done.slots.values())
@@ -241,10 +293,12 @@ class _Step:
         """What is to be reported of the run as far as it has got."""
         seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
         if self.ingest is None:
-            return {"batch_facts": dg.MetadataValue.json({"seconds": seconds})}
+            made = {"objects": self._derived_objects, "seconds": seconds}
+            return {"batch_facts": dg.MetadataValue.json(made)}
         done = self.ingest.result()
         facts = {
             "slots": len(done.slots),
+            "read_again": self._again,
             "found_by": "listing" if self.opened.listing else "queue",
             "entries": sum(len(entries) for entries in done.entries.values()),
             "unannounced": done.unannounced,
@@ -259,11 +313,11 @@ class _Step:
             "batch_unnamed": added(result.unnamed for result in done.slots.values()),
         }
         return {
-            "batch": self._batch,
+            "batch": self.batch,
             "batch_facts": dg.MetadataValue.json(facts),
             "batch_requests": dg.MetadataValue.json(dict(done.requests)),
             "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in phases.items()}),
-            "batch_phases": dg.MetadataValue.md(stacked({self._batch: phases})),
+            "batch_phases": dg.MetadataValue.md(stacked({self.batch: phases})),
             **{name: dg.MetadataValue.json(dict(found)) for name, found in about_schema.items() if found},
         }
 
@@ -280,3 +334,13 @@ def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chai
         if is_retry:
             return None
         raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error
+
+
+def _asked_for(context: dg.AssetExecutionContext) -> str:
+    """The run that a person asked for: this one, or the one that it is a retry of. 1 read for each retry."""
+    run = context.run
+    while not RETRY_TAGS.isdisjoint(run.tags):
+        if (parent := context.instance.get_run_by_id(run.tags.get(PARENT_TAG, ""))) is None:
+            break
+        run = parent
+    return run.run_id

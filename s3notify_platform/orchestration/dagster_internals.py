@@ -35,10 +35,19 @@ from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STAT
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.schedules import SqliteScheduleStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
-from dagster._core.storage.tags import BACKFILL_ID_TAG, PARTITION_NAME_TAG
+from dagster._core.storage.tags import (
+    ASSET_RESUME_RETRY_TAG,
+    BACKFILL_ID_TAG,
+    GRPC_INFO_TAG,
+    PARTITION_NAME_TAG,
+    RESUME_RETRY_TAG,
+    RETRY_NUMBER_TAG,
+)
+from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.impl import core_execute_run
+from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster._record import copy
-from dagster._serdes import ConfigurableClassData
+from dagster._serdes import ConfigurableClassData, deserialize_value
 from dagster._utils.interrupts import capture_interrupts
 from dagster._utils.tags import TagConcurrencyLimitsCounter
 from dagster._utils.warnings import disable_dagster_warnings
@@ -47,16 +56,23 @@ from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
     "ACTIVE_RUN_STATUSES",
+    "ASSET_RESUME_RETRY_TAG",
     "BACKFILL_ID_TAG",
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
+    "GRPC_INFO_TAG",
     "PARTITION_NAME_TAG",
+    "RESUME_RETRY_TAG",
+    "RETRY_NUMBER_TAG",
     "SQLITE_BUSY_TIMEOUT_SECONDS",
     "AssetCheckExecutionRecordStatus",
     "AssetMaterializationPlannedData",
+    "CanCancelExecutionRequest",
+    "CanCancelExecutionResult",
     "CheckRunHealthResult",
     "CodePointer",
     "ConfigurableClassData",
+    "DagsterGrpcClient",
     "DefaultRunLauncher",
     "EngineEventData",
     "ExecutableDefinition",
@@ -75,6 +91,7 @@ __all__ = [
     "capture_interrupts",
     "copy",
     "core_execute_run",
+    "deserialize_value",
     "disable_dagster_warnings",
     "lend_instance",
     "log_events",

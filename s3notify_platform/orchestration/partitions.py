@@ -44,7 +44,9 @@ class SlotBatch(dg.Config):
         default=False, description="All slots that hold objects (first batch, and sweeps)"
     )
     force: bool = Field(
-        default=True, description="Make slot assets again even if their source has not changed"
+        default=True,
+        description="Read objects again, and make slot assets again, even if they have not changed; not in a batch of "
+        "a sensor",
     )
     only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")

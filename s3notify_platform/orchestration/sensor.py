@@ -10,6 +10,7 @@ the next tick waits for that one.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Final
 
@@ -23,6 +24,7 @@ from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
+from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 
@@ -115,6 +117,7 @@ def build_sensor(
                     queued=run.status is DagsterRunStatus.QUEUED,
                     beats=beats_of(records, run.run_id) if run.status in STARTED else None,
                     failure=run.tags.get(FAILURE_TAG, ""),
+                    gone=partial(is_gone, instance, run),
                 )
                 for run in instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}))
             ]
@@ -139,7 +142,8 @@ def build_sensor(
             for run_id in tick.silent_runs:
                 if (run := instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
                     instance.report_run_failed(
-                        run, message="the run's heartbeat stopped; its slots are requested again"
+                        run,
+                        message="the run's heartbeat stopped, or it never began; its slots are requested again",
                     )
             for warning in tick.warnings:
                 context.log.warning(warning)

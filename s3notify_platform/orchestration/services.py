@@ -7,6 +7,8 @@ reads the runs of the job:
     none alive ──backoff elapsed──► requested ──► serves ──failed──► none alive, with a longer backoff
                                                     └──heartbeat stops──► reported as failed
 
+A run whose process is gone before its first heartbeat is reported as failed, too (`run_health`).
+
 A run key is the cursor's epoch and a number: a tick that is repeated after a crash requests the same run, which
 Dagster launches once. Other runs may serve at the same time (started by hand, for example): services share their
 work; the sensor only ensures that there is one.
@@ -20,6 +22,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event, Thread
 from typing import Final
 
@@ -32,6 +35,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.heartbeats import beats_of, heartbeat
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.sensor import ENDED, STARTED
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
@@ -62,6 +66,8 @@ class ServiceRun:
     run_id: str
     status: DagsterRunStatus
     beats: int | None = None
+    gone: Callable[[], bool] = lambda: False
+    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +120,17 @@ def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Cl
     for run in runs:
         if run.status in ENDED:
             continue
-        if run.status not in STARTED:
-            serving.append(run)  # queued or starting: may take any time
+        if run.status not in (*STARTED, DagsterRunStatus.STARTING):
+            serving.append(run)  # queued: may take any time
             continue
         beats = -1 if run.beats is None else run.beats
         known, since = state.progress.get(run.run_id, (beats, now))
         progress[run.run_id] = (beats, now if known != beats else since)
-        limit = STARTUP_SECONDS if run.beats is None else SILENCE_SECONDS
-        (silent if now - progress[run.run_id][1] > limit * 1000 else serving).append(run)
+        seconds = (now - progress[run.run_id][1]) / 1000
+        # It may start for any time, unless its process is gone.
+        starts = run.beats is None and (run.status not in STARTED or seconds <= STARTUP_SECONDS)
+        lives = seconds <= SILENCE_SECONDS or (starts and not run.gone())
+        (serving if lives else silent).append(run)
     state = replace(state, progress=progress)
     silent_ids = tuple(run.run_id for run in silent)
     if serving:
@@ -159,9 +168,8 @@ def build_service(
     @dg.op(name=f"{name}_serve", required_resource_keys={assets.io_key})
     def serve(context: dg.OpExecutionContext) -> None:
         io = assets.io_of(context)
-        running = _Running(context, service(io), name)
         with heartbeat(io.clients.records, context.run_id):
-            running.wait()
+            _Running(context, service(io), name).wait()
 
     @dg.job(
         name=name,
@@ -191,6 +199,7 @@ def build_service(
                 run_id=run.run_id,
                 status=run.status,
                 beats=beats_of(records, run.run_id) if run.status in STARTED else None,
+                gone=partial(is_gone, context.instance, run),
             )
             for run in found
         ]
@@ -198,7 +207,7 @@ def build_service(
         for run in found:
             if run.run_id in tick.silent:
                 context.instance.report_run_failed(
-                    run, message="the service's heartbeat stopped; another run serves"
+                    run, message="the service's heartbeat stopped, or it never began; another run serves"
                 )
         requests = [dg.RunRequest(run_key=tick.run_key)] if tick.run_key else []
         return dg.SensorResult(

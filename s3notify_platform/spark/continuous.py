@@ -47,6 +47,7 @@ from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.missing import slots_of_older_copy
 
 
 def _in_background(seconds: float, action: Callable[[], None]) -> None:
@@ -97,7 +98,8 @@ class ContinuousIngest:
         """Take in what changes until `stop` is set, polling so often; None: what is signalled now, then return.
 
         It goes on from what any process has seen of the source (`ingest.seen`); at first, and with `sweep`, it compares
-        all objects. Outages are waited out with backoff, and reported by `progress`; with None they are raised. Errors
+        all objects. Slots that miss commits are refused, also where nothing has changed, if the table is an older copy
+        of itself. Outages are waited out with backoff, and reported by `progress`; with None they are raised. Errors
         of Spark, once it does not work any more, and those that only an operator can fix, are raised.
 
         An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
@@ -321,6 +323,8 @@ class _Following:
             backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(backlog.read().slots)  # what an earlier process has left
         self._table = seen.table if seen else ""
+        known = location.open_table(platform, expected=self._table).known
+        self._waiting |= dict.fromkeys(slots_of_older_copy(location.table(store=platform), known))  # refused
         return Watcher(
             platform,
             prefix=location.keyspace_prefix,

@@ -77,7 +77,7 @@ class Known:
 
     `endpoint` of the source's bucket, and `sensor`, the epoch of the sensor that last opened a batch, are for warnings.
     `confirmed`: any number of objects may leave a slot on top of this generation. `rewriting`: what the former table
-    left is being removed (`ingest.migrate`).
+    left is being removed (`ingest.migrate`). `last`: a slot of the last `OpenTable.merge`, -1 before the first.
     """
 
     table: str
@@ -88,6 +88,7 @@ class Known:
     former: tuple[str, ...] = ()
     confirmed: Mapping[Slot, Generation] = field(default_factory=dict)
     rewriting: bool = False
+    last: int = -1
 
     def dumps(self) -> bytes:
         """JSON; generations as a list by slot."""
@@ -217,7 +218,7 @@ class OpenTable:
             if known is None or known.table != self.id:
                 return None  # a table that was forgotten meanwhile
             higher = {slot: n for slot, n in new.items() if n > known.heads.get(slot, 0)}
-            return replace(known, heads={**known.heads, **higher}) if higher else known
+            return replace(known, heads={**known.heads, **higher}, last=max(higher)) if higher else known
 
         if new:
             self.sides.change(merged)

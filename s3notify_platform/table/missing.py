@@ -34,6 +34,18 @@ def slots_without_commits(table: SlotTable, heads: Mapping[Slot, Generation]) ->
     return {slot: found[slot] for slot in sorted(heads) if found[slot] < heads[slot]}
 
 
+def slots_of_older_copy(table: SlotTable, known: Known) -> dict[Slot, Generation]:
+    """Slots that miss commits since the table was restored from a copy that is older than `known`.
+
+    Found by the last commit that is known: 1 HEAD, and only if that is gone the requests of `slots_without_commits`,
+    since vacuum may have removed it.
+    """
+    last = Slot(known.last)
+    if not (newest := known.heads.get(last)) or table.store.head(table.layout.commit(last, newest)):
+        return {}
+    return slots_without_commits(table, known.heads)
+
+
 def _newest(table: SlotTable, slots: Mapping[Slot, Generation] | range) -> dict[Slot, Generation]:
     def of(slot: Slot) -> Generation:
         objects = table.store.list(table.layout.commits(slot), limit=1).objects

@@ -23,12 +23,18 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.heads import NONE_KNOWN
+from s3notify_platform.table.layout import Generation
 
 BACKFILL: Final = "backfill"
 """The batch name of commits that request a backfill."""
 
 ATTEMPTS: Final = 8
 SLOTS_IN_FLIGHT: Final = 16
+
+
+Failed = Callable[[Slot, S3NotifyError], None]
+"""Takes the error of one slot."""
 
 
 class Asked(Protocol):
@@ -55,30 +61,39 @@ class Backfilled:
 def backfill(
     table: SlotTable,
     slots: Iterable[Slot],
-    signals: Publisher,
+    signals: Publisher | None,
     *,
+    known: Mapping[Slot, Generation] = NONE_KNOWN,
+    batch: str = BACKFILL,
     dry_run: bool = False,
+    failed: Failed = lambda _, error: _raise(error),
 ) -> Backfilled:
     """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
 
     Failing objects stay in quarantine. Slots without a commit are left out. A slot with more than one batch reads at
     once takes several commits, none of which reads an object twice. Safe to repeat. 1 LIST and 1 GET for each slot,
     1 PUT of a commit, 1 PUT for its signal, and 1 for the root. With `dry_run` nothing is written. An error of one slot
-    is raised after all other slots are done.
+    is raised after all other slots are done, or given to `failed`.
+
+    `known`: generations that the slots had (`OpenTable.heads`); one that misses commits is left out, as batches refuse
+    it. `signals`: None for a run that reads the slots itself; `batch` is its own then, and a retry requests nothing of
+    slots that it has read.
     """
 
     def decide(slot: Slot) -> tuple[Backfilled, SlotCommit | None]:
         head = table.head(slot)
-        if head is None or head.objects <= len(head.failing):
+        if head is None or head.objects <= len(head.failing) or head.generation < known.get(slot, 0):
             return Backfilled(), None
         found = Backfilled(slots=(slot,), objects=head.objects - len(head.failing), rows=head.rows)
+        if head.batch == batch != BACKFILL:
+            return found if head.backfill else Backfilled(), None
         if head.backfill == head.generation:
             return found, None  # it was requested just now
         return found, SlotCommit.after(
-            head, slot, batch=BACKFILL, clock=table.clock, backfill=head.generation + 1
+            head, slot, batch=batch, clock=table.clock, backfill=head.generation + 1
         )
 
-    done = ask_again(table, slots, signals, decide, dry_run=dry_run)
+    done = ask_again(table, slots, signals, decide, dry_run=dry_run, failed=failed)
     return Backfilled(
         slots=tuple(slot for one in done for slot in one.slots),
         objects=sum(one.objects for one in done),
@@ -96,15 +111,16 @@ def backfilled_keys(head: SlotCommit | None, states: Mapping[str, ObjectState]) 
 def ask_again(
     table: SlotTable,
     slots: Iterable[Slot],
-    signals: Publisher,
+    signals: Publisher | None,
     decide: Callable[[Slot], tuple[A, SlotCommit | None]],
     *,
     dry_run: bool,
+    failed: Failed = lambda _, error: _raise(error),
 ) -> list[A]:
     """Commit the request that `decide` returns for each slot, and signal the slots. Returns the requests, by slot.
 
     `decide` reads the slot's head; its commit, if any, follows that head. It is called again if another commit was
-    first. An error of one slot is raised after all other slots are done.
+    first. An error of one slot is raised after all other slots are done, or given to `failed`.
     """
     clock = table.clock
 
@@ -124,11 +140,16 @@ def ask_again(
             return error
         return ConflictError(f"slot {slot}: other commits were first {ATTEMPTS} times; try again")
 
-    outcomes = in_parallel(ask, sorted(set(slots)), SLOTS_IN_FLIGHT)
+    wanted = sorted(set(slots))
+    outcomes = in_parallel(ask, wanted, SLOTS_IN_FLIGHT)
     done = [one for one in outcomes if not isinstance(one, S3NotifyError) and one.slots]
-    if not dry_run:
+    if signals is not None and not dry_run:
         signals.signal_slots(slot for one in done for slot in one.slots)
-    for one in outcomes:
+    for slot, one in zip(wanted, outcomes, strict=True):
         if isinstance(one, S3NotifyError):
-            raise one
+            failed(slot, one)
     return done
+
+
+def _raise(error: S3NotifyError) -> None:
+    raise error

@@ -10,12 +10,16 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UnavailableError
+from s3notify_platform.explain import explain
 from s3notify_platform.orchestration import channels
+from s3notify_platform.orchestration.manual_jobs import sensor_view
+from s3notify_platform.orchestration.partitions import BATCH_TAG
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.reread import backfill
 from tests.contracts.fault_proxy import Answered, FaultProxy
+from tests.support.cursors import store_cursor
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.servers import S3Server
 from tests.support.site import Site
@@ -171,6 +175,34 @@ def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31]}
 
 
+def test_a_signal_without_entries_leads_to_one_run(watched: Site, proxy: FaultProxy) -> None:
+    """Which lists the bucket, once; `explain` says so before, and while it runs."""
+    site, key = watched, watched.key(3)
+    source = site.io.source
+
+    def said() -> tuple[str, str]:
+        store_cursor(site, site.cursor or "")
+        verdict = explain(source, key, sensor=sensor_view(site.instance, source, key)).verdict
+        return verdict.kind, verdict.text
+
+    site.write_silently(3)
+    assert said()[0] == "unseen"
+    source.location.signals().signal([key], queued=())
+    kind, text = said()
+    assert (kind, "the next batch lists its slot" in text) == ("signalled", True)
+    proxy.answered.clear()
+    (request,) = site.tick()
+    kind, text = said()
+    assert (kind, f"in batch {request.tags[BATCH_TAG]}" in text) == ("in_batch", True)
+    assert site.launch(request).success
+    assert said()[0] == "committed"
+    assert site.rows() == {3: [3]}
+    assert of_bucket(site, proxy.answered).count("LIST") == 1
+    for _ in range(3):
+        assert site.tick() == []
+    assert site.io.clients.backlog.read().slots == {}
+
+
 @pytest.mark.thorough
 def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
     """`list_seconds` later, and no sooner; the tick says why."""
@@ -178,9 +210,6 @@ def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
     site.write(5)
     site.settle()
     site.write_unqueued(3)
-    (request,) = site.tick()
-    assert site.launch(request).success
-    assert site.rows() == {5: [5]}
     result = site.evaluate()
     assert result.run_requests == []
     assert "the next listing is due in" in (result.skip_message or "")

@@ -72,7 +72,7 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
     assert (about["id"], about["twice"]) == ("Number of the order", None)
     assert about["_key"] == "Key of the object that the row is from"
 
-    assert site.run([3]).success
+    assert site.run([3], force=False).success
     again = site.metadata(3)
     assert (again["status"], again["rows"], again["files"], again["dagster/partition_row_count"]) == (
         "unchanged",
@@ -148,11 +148,11 @@ def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..
     sweep = after.job("sweep")
     assert all(check.passed for check in sweep.get_asset_check_evaluations())
 
-    assert after.run([1, 2], everything=False).success
+    assert after.run([1, 2], force=False).success
     rows = after.io.load([Slot(1), Slot(2), Slot(5)]).select("_slot", "amount", "twice").toArrow().to_pylist()
     assert sorted((row["_slot"], row["twice"]) for row in rows) == [(1, 3.0), (2, 3.0), (2, 3.0), (5, None)]
     generation = after.metadata(1)["generation"]
-    assert after.run([1, 2]).success
+    assert after.run([1, 2], force=False).success
     assert after.metadata(1)["status"] == "unchanged"
     assert after.metadata(1)["generation"] == generation
 

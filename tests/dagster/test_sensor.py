@@ -1,6 +1,7 @@
 """The sensor on a real bucket and a real instance: what it asks for, tick by tick."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from dagster import DagsterRunStatus
 from dagster._core.definitions.instigation_logger import get_instigation_log_records
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.test_utils import create_run_for_test
 from pyspark.serializers import CloudPickleSerializer
 
@@ -249,6 +251,32 @@ def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[
     assert found.status is DagsterRunStatus.FAILURE
     assert site.launch(again).success
     assert site.rows() == {3: [3]}
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_run_that_was_killed_while_it_started(site_of: Callable[..., Site], lives: bool) -> None:
+    """Its process is gone, and so is the code server that would have reported it; a slow one is waited for."""
+    site = site_of(silence_seconds=0.0, startup_seconds=3600.0)
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    server = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/nowhere"})}
+    run = site.instance.create_run_for_job(
+        site.defs.resolve_job_def("orders_ingest"),
+        run_config=request.run_config,
+        tags={**request.tags, **server},
+        status=DagsterRunStatus.STARTING,
+    )
+    if lives:
+        site.instance.report_engine_event(f"Started process for run (pid: {os.getpid()}).", run)
+    again = site.tick()
+    found = site.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    if lives:
+        assert (again, found.status) == ([], DagsterRunStatus.STARTING)
+    else:
+        assert [site.slots_of(each) for each in again] == [[3]]
+        assert found.status is DagsterRunStatus.FAILURE
 
 
 @pytest.mark.thorough

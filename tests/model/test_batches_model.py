@@ -134,10 +134,11 @@ class BatchMachine(RuleBasedStateMachine):
         if run := self._a_run(pick):
             run.status = "failure"
 
-    @rule(pick=PICK)
-    def run_dies_in_silence(self, pick):
+    @rule(pick=PICK, known=st.booleans())
+    def run_dies_in_silence(self, pick, known):
         run = self._a_run(pick)
         if run and run.status != "queued":
+            run.gone = known
             self.dead.add(run.run_id)
 
     @rule(pick=PICK)

@@ -16,7 +16,7 @@ from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import StoredObject
+from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -68,6 +68,36 @@ def test_it_keeps_the_table_in_step(lake: Lake) -> None:
     assert head.signal, "the commit says which signal it has seen"
     once(lake, sweep=True)
     assert generations(lake) == after
+
+
+@pytest.mark.thorough
+def test_an_older_copy_of_the_table_is_refused_at_once(lake: Lake) -> None:
+    """Restored below the platform's prefix, while `known` is newer: what misses commits fails, as in a sweep."""
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
+    once(lake)
+    prefix = lake.source.location.platform_prefix
+
+    def ours() -> dict[str, tuple[bytes, dict[str, str]]]:
+        found = {}
+        for meta in list_all(lake.store, prefix):
+            got, head = lake.store.get(meta.key), lake.store.head(meta.key)
+            assert isinstance(got, StoredObject)
+            assert head is not None
+            found[meta.key] = (got.body, dict(head.metadata))
+        return found
+
+    backup = ours()
+    publisher(lake).publish([Put(key="raw/1.jsonl", body=b'{"id": 100}\n')])
+    assert not once(lake).failing
+    assert not once(lake).failing
+    for key in ours():
+        lake.store.delete(key)
+    for key, (body, metadata) in backup.items():
+        lake.store.put(key, body, metadata=metadata)
+    for sweep in (False, True):
+        failing = once(lake, sweep=sweep).failing
+        assert [*failing] == [lake.slot("1.jsonl")]
+        assert "s3notify table forget" in failing[lake.slot("1.jsonl")].reason
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ class Run:
     status: str = "queued"
     beats: int | None = None
     alive: bool = True
+    gone: bool = False
+    """What executes it is known to be gone."""
     failure: str = ""
 
     @property
@@ -99,6 +101,7 @@ class World:
                 queued=run.status == "queued",
                 beats=run.beats if run.status == "started" else None,
                 failure=run.failure,
+                gone=lambda run=run: run.gone,
             )
             for run in self.runs.values()
             if run.request.batch == batch
@@ -119,7 +122,9 @@ class World:
 
     def signal(self, name: int | str, *, queued: bool = True) -> None:
         key = root_key(PREFIX) if name == "_" else signal_key(PREFIX, int(name))
-        self.keyspace.put(key, signal_body(self.clock), metadata={QUEUED: "1"} if queued else None)
+        self.keyspace.put(
+            key, signal_body(self.clock, queued=queued), metadata={QUEUED: "1"} if queued else None
+        )
 
     def lose_topic(self) -> None:
         """All entries are gone with it."""

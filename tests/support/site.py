@@ -137,9 +137,10 @@ class Site:
         asset_selection: list[str] | None = None,
         partition_key: str | None = None,
         run_config: dict[str, Any] | None = None,
+        force: bool = True,
     ) -> dg.ExecuteInProcessResult:
-        """The ingest job, as the sensor starts it (or by tags or partition, as the UI does)."""
-        config = {"batch": batch, "everything": everything, "slots": list(slots)}
+        """The ingest job, as a person starts it, by slots, tags or partition; with `batch`, as the sensor does."""
+        config = {"batch": batch, "everything": everything, "slots": list(slots), "force": force}
         if run_config is None:
             run_config = {"ops": {f"{self.name}_slots": {"config": config}}}
         return self.defs.resolve_job_def(f"{self.name}_ingest").execute_in_process(

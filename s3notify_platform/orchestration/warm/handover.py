@@ -133,8 +133,10 @@ class Home:
             try:
                 with self.address() as address:
                     asking.connect(address)
-            except OSError as error:
+            except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
                 raise NobodyThereError(f"no supervisor in {self.folder}") from error
+            except OSError as error:  # it is there, and busy
+                raise NoAnswerError(f"the supervisor in {self.folder} does not answer: {error}") from error
             try:
                 asking.sendall(encoded(message))
                 return received(asking)

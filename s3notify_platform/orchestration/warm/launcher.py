@@ -17,6 +17,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     WorkerStatus,
 )
 from s3notify_platform.orchestration.partitions import WARM_TAG
+from s3notify_platform.orchestration.run_health import process_is_gone
 from s3notify_platform.orchestration.warm.handover import Home, NoAnswerError, NobodyThereError, WorkerKey
 
 
@@ -71,12 +72,14 @@ class WarmRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Of warm runs, if run monitoring is enabled."""
+        """Of warm runs, and of those that a code server on this machine has started."""
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Whether the run's worker lives. Of other runs the default launcher knows nothing, and leaves them alone."""
+        """Whether the run's worker, or its process, lives; yes if that cannot be known."""
         if self._home.claimant(run.run_id) != "warm":
+            if process_is_gone(self._instance, run):
+                return CheckRunHealthResult(WorkerStatus.FAILED, "its process has ended")
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         try:
             lives = bool(self._home.ask({"do": "look", "run": run.run_id})["yes"])

@@ -277,7 +277,9 @@ class Publisher(LargeObjects[WriteOutcome]):
     def _move(self, name: str, *, queued: bool) -> S3NotifyError | None:
         metadata = {QUEUED: "1"} if queued else None
         try:
-            outcome = self._keyspace.put(f"{self._prefix}{name}", signal_body(self._clock), metadata=metadata)
+            outcome = self._keyspace.put(
+                f"{self._prefix}{name}", signal_body(self._clock, queued=queued), metadata=metadata
+            )
         except S3NotifyError as error:
             return error
         return None if isinstance(outcome, Written) else UnknownOutcomeError(f"signal {name}: {outcome}")

@@ -15,6 +15,9 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_fro
 QUEUED = "s3notify-queued"
 """Metadata of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""
 
+QUEUED_BYTES = 13 + 1 + 32 + 1
+"""Bytes of such a signal: one more than of any other, so that a LIST tells, too. The metadata decides."""
+
 DIGEST_BYTES = 8
 
 NEVER_SEEN = bytes(DIGEST_BYTES)
@@ -30,9 +33,12 @@ def root_key(prefix: str) -> str:
     return f"{prefix}_"
 
 
-def signal_body(clock: Clock) -> bytes:
-    """A body that was never written before, so that the ETag moves even where it is a hash of the body."""
-    return f"{clock.wall_ms()},{unique_name(clock)}".encode("ascii")
+def signal_body(clock: Clock, *, queued: bool = False) -> bytes:
+    """A body that was never written before, so that the ETag moves even where it is a hash of the body.
+
+    `queued`: of `QUEUED_BYTES`.
+    """
+    return f"{clock.wall_ms():013d},{unique_name(clock)}{'q' if queued else ''}".encode("ascii")
 
 
 def digest_of(etag: ETag) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag, ObjectStore
-from s3notify_platform.protocols.keyspace.signals import WatcherState, root_key, slot_of_signal
+from s3notify_platform.protocols.keyspace.signals import QUEUED_BYTES, WatcherState, root_key, slot_of_signal
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 
 log = logging.getLogger(__name__)
@@ -23,11 +23,13 @@ PAGES_MAX = 100
 class Poll:
     """What one poll found. `signals` and `changed` are empty if it did not LIST.
 
-    `root_ms`: when the root moved, by the store's clock, which may count in seconds; for people.
+    `unqueued`: of the changed slots, those whose last signal is of a writer that does not queue. `root_ms`: when the
+    root moved, by the store's clock, which may count in seconds; for people.
     """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
     signals: Mapping[Slot, ETag] = field(default_factory=dict)
+    unqueued: frozenset[Slot] = frozenset()
     root_etag: ETag | None
     root_ms: int = 0
     listed: bool
@@ -85,12 +87,13 @@ class Watcher:
         if root_etag == state.root_etag and not (self._relist_due() if relist is None else relist):
             return Poll(root_etag=root_etag, listed=False)
         started = self._clock.monotonic()
-        signals, foreign, pages = self._list()
+        signals, plain, foreign, pages = self._list()
         self._listed_at = started
         changed = {slot: signals[slot] for slot in state.changed(signals)}
         return Poll(
             changed=changed,
             signals=signals,
+            unqueued=frozenset(plain & changed.keys()),
             root_etag=root_etag,
             root_ms=root.modified_ms if root else 0,
             listed=True,
@@ -101,8 +104,9 @@ class Watcher:
     def _relist_due(self) -> bool:
         return self._listed_at is None or self._clock.monotonic() - self._listed_at >= self._relist_seconds
 
-    def _list(self) -> tuple[dict[Slot, ETag], int, int]:
+    def _list(self) -> tuple[dict[Slot, ETag], set[Slot], int, int]:
         signals: dict[Slot, ETag] = {}
+        plain: set[Slot] = set()
         foreign = 0
         token: str | None = None
         for pages in range(1, PAGES_MAX + 1):
@@ -111,13 +115,15 @@ class Watcher:
                 slot = slot_of_signal(self._prefix, meta.key, self._slots)
                 if slot is not None:
                     signals[slot] = meta.etag
+                    if meta.size != QUEUED_BYTES:
+                        plain.add(slot)
                 elif meta.key != root_key(self._prefix):
                     foreign += 1
             # `:` follows `9`: no slot sorts after it, so foreign objects there need not be listed.
             past_slots = bool(page.objects) and page.objects[-1].key >= f"{self._prefix}:"
             if page.next_token is None or past_slots or len(signals) == self._slots:
                 self._warn(foreign, pages)
-                return signals, foreign, pages
+                return signals, plain, foreign, pages
             token = page.next_token
         raise UsageError(
             f"over {PAGES_MAX} pages of objects below {self._prefix!r}: give the keyspace a prefix of its own"

@@ -226,6 +226,10 @@ def test_an_open_batch_that_reads_entries_does_not_take_in_what_has_none(place):
     place.put(queued=False)
     place.open_batch(1)
     assert place.ask().verdict.kind == "signalled"
+    batch = BatchView(id="orders-e-1", opened_ms=place.clock.wall_ms(), listing=False)
+    kind, text = said(place.ask(seen=digest_of(place.signal_etag()), batches=(batch,)))
+    assert kind == "signalled"
+    assert "batch orders-e-1 reads entries; the next batch lists its slot" in text
     place.open_batch(2, listing=True)
     assert place.ask().verdict.kind == "in_batch"
 
@@ -258,7 +262,7 @@ def test_waiting_for_a_rescan(place):
     """An unqueued writer's slot that waits for a listing."""
     place.put(queued=False)
     assert said(place.ask())[1].startswith(
-        "signalled 0 s ago without an entry: the next batch lists its slot"
+        "signalled 0 s ago without an entry: the next batch lists its slot, once a listing is due"
     )
     place.backlog.add([SLOT], unqueued=True)
     kind, text = said(place.ask())
@@ -321,7 +325,7 @@ def test_deleted(place):
     )
     place.commit(ObjectState(key=KEY, etag="", size=0, gone=True))
     answer = place.ask()
-    assert said(answer) == ("deleted", "deleted: its rows were removed, in generation 2 or before")
+    assert said(answer) == ("deleted", "deleted: its rows were removed, by generation 2")
     assert answer.verdict.settled
 
 

@@ -67,6 +67,24 @@ def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {"LIST": 1}}
 
 
+def test_a_signal_of_a_writer_that_does_not_queue_leads_to_one_batch_that_lists() -> None:
+    """At once if a listing is due, else when it is; what the LIST of the signals says is enough to know."""
+    world = settled(list_seconds=10)
+    world.clock.sleep(10)
+    for number in range(2):
+        world.publish(3 + number, queued=False)
+        world.publish(999)
+        if number:
+            assert world.tick().requests == ()
+            world.clock.sleep(10)
+        assert world.keys(world.tick()) == [[str(3 + number), "999"]]
+        (run,) = world.active()
+        world.start(run)
+        world.finish(run)
+        assert world.tick().requests == ()
+        assert (world.listings, world.committed[3 + number]) == (2 + number, 1)
+
+
 def test_a_slot_in_flight_is_not_asked_for_again_and_its_change_is_not_forgotten() -> None:
     """The root is remembered only when every changed slot has been taken."""
     world = settled()
@@ -265,6 +283,48 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
     world.clock.sleep(2)
     world.tick()
     assert set(world.state.failing) == {1}
+
+
+@pytest.mark.parametrize("status", ["starting", "started"])
+def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
+    """Its process is gone before its first heartbeat; one that starts slowly is left alone, and queued runs, too."""
+    world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    run.gone = True
+    world.clock.sleep(10_000)
+    assert world.tick().silent_runs == ()
+    run.status, run.gone = status, False
+    world.tick()
+    world.clock.sleep(60)
+    assert world.tick().silent_runs == ()
+    run.gone = True
+    assert world.tick().silent_runs == (run.run_id,)
+    world.clock.sleep(5)
+    assert world.keys(world.tick()) == [["1"]]
+
+    (run,) = world.active()
+    run.status, run.gone = status, True
+    world.tick()
+    world.clock.sleep(29)
+    assert world.tick().silent_runs == ()
+    world.clock.sleep(1)
+    assert world.tick().silent_runs == (run.run_id,)
+
+
+def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
+    """Its record went, and it did not come to its end."""
+    world = settled(silence_seconds=30, startup_seconds=180)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.tick()
+    run.beats, run.gone = None, True
+    world.tick()
+    world.clock.sleep(30)
+    assert world.tick().silent_runs == (run.run_id,)
 
 
 def test_a_part_that_dagster_has_still_to_create_is_waited_for() -> None:

@@ -66,6 +66,18 @@ def test_a_silent_run_is_failed(beats, limit, status, clock):
     assert decide("deliver", tick.state, [run("FAILURE")], clock).run_key
 
 
+@pytest.mark.parametrize("status", ["STARTING", "STARTED"])
+def test_a_run_that_was_killed_while_it_started_is_failed(status, clock):
+    """As soon as one that falls silent; where its process lives, it is waited for."""
+    for gone in (True, False):
+        starting = ServiceRun(run_id="r1", status=DagsterRunStatus[status], gone=lambda: gone)  # noqa: B023
+        state = decide("deliver", FIRST, [starting], clock).state
+        clock.now += SILENCE_SECONDS - 1
+        assert decide("deliver", state, [starting], clock).silent == ()
+        clock.now += 2
+        assert decide("deliver", state, [starting], clock).silent == (("r1",) if gone else ())
+
+
 def test_failures_back_off(clock):
     """Longer and longer, up to a ceiling; each run counts once."""
     state, waits = FIRST, []

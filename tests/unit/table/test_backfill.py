@@ -175,3 +175,33 @@ def test_overtaken():
     always()
     with pytest.raises(ConflictError, match="try again"):
         place.backfill(slot_table(place.store, clock, commits=Overtaken(place.store, always)))
+
+
+def test_a_run_that_reads_the_slots_itself():
+    """Nothing is signalled; its retry requests nothing of what it has read, and goes on with what is left."""
+    place = place_of(3)
+    for _ in range(2):
+        found = backfill(place.table, [SLOT], None, batch="run 1")
+        assert (found.objects, place.head.generation) == (3, 2)
+    assert place.store.head(signal_key("signals/", SLOT)) is None
+    assert place.planned() == list(place.bucket)
+    assert isinstance(place.writer.run(place.bucket), Written)
+    read_by = place.head.batch
+    assert backfill(place.table, [SLOT], None, batch=read_by) == Backfilled()
+    assert backfill(place.table, [SLOT], None, batch="run 2").objects == 3
+
+
+def test_a_slot_that_misses_commits_is_left_out():
+    """One more commit would hide that."""
+    place = place_of(1)
+    assert place.backfill(known={SLOT: 2}) == Backfilled()
+    assert place.head.generation == 1
+
+
+def test_errors_of_slots_may_be_taken():
+    """The other slots are requested all the same."""
+    place = place_of(1)
+    place.store.put(place.table.layout.commit(8, 1), b"nonsense")
+    failed = {}
+    found = backfill(place.table, [8, SLOT], None, batch="run", failed=failed.__setitem__)
+    assert (found.slots, [*failed]) == ((SLOT,), [8])

@@ -1,0 +1,93 @@
+"""Whether what executes a run is known to be gone: a run that is killed while it starts has no heartbeat to miss.
+
+Dagster's code server reports a run whose process has ended, and the supervisor of warm runs one whose worker has. What
+is asked here finds runs whose reporter was killed with them, or before it could report.
+
+Only what is certain counts, since a slow start looks the same from outside. A run that is reported as failed, and was
+yet to be started, does not start: Dagster's run worker finds it finished.
+"""
+
+import json
+import re
+import socket
+from typing import Any, Final
+
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
+
+from s3notify_platform.local.process import command_of
+from s3notify_platform.orchestration.dagster_internals import (
+    GRPC_INFO_TAG,
+    CanCancelExecutionRequest,
+    CanCancelExecutionResult,
+    DagsterGrpcClient,
+    DefaultRunLauncher,
+    WorkerStatus,
+    deserialize_value,
+)
+
+ANSWER_SECONDS: Final = 5
+"""A code server that takes longer to answer is taken to be there."""
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1")
+_STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
+
+
+def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
+    """Whether nothing executes a run, nor will. False if that cannot be known.
+
+    Asks the run launcher, if it can tell; of Dagster's default one, see `process_is_gone`.
+    """
+    launcher = instance.run_launcher
+    try:
+        if launcher.supports_check_run_worker_health:
+            status = launcher.check_run_worker_health(run).status
+            # A launcher may not find what it has not made yet.
+            begun = run.status in (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
+            return status in (WorkerStatus.FAILED, WorkerStatus.SUCCESS) or (
+                begun and status is WorkerStatus.NOT_FOUND
+            )
+        return isinstance(launcher, DefaultRunLauncher) and process_is_gone(instance, run)
+    except Exception:  # noqa: BLE001 - of any launcher: it could not tell
+        return False
+
+
+def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
+    """Whether the process of a run is gone that a code server on this machine has, or was to have, started.
+
+    False for other machines. 1 read of the run's events; before the process has reported, 1 question to the server.
+    """
+    server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
+    if not server.get("socket") and server.get("host") not in _LOOPBACK:
+        return False
+    said = [
+        found[1]
+        for entry in instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT)
+        if (found := _STARTED.search(entry.message or ""))
+    ]
+    if said:
+        return not command_of(int(said[-1]))
+    return _is_silent(server) or not _has(server, run)
+
+
+def _is_silent(server: dict[str, Any]) -> bool:
+    """Whether nobody listens at the server's address."""
+    path = server.get("socket")
+    try:
+        with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as tried:
+            tried.settimeout(ANSWER_SECONDS)
+            tried.connect(path or (server["host"], server["port"]))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return True
+    return False
+
+
+def _has(server: dict[str, Any], run: DagsterRun) -> bool:
+    """Whether the server has a process for the run."""
+    client = DagsterGrpcClient(
+        host=server.get("host") or _LOOPBACK[0],
+        port=server.get("port"),
+        socket=server.get("socket"),
+        use_ssl=bool(server.get("use_ssl")),
+    )
+    asked = client.can_cancel_execution(CanCancelExecutionRequest(run_id=run.run_id), timeout=ANSWER_SECONDS)
+    return deserialize_value(asked, CanCancelExecutionResult).can_cancel

@@ -1,0 +1,145 @@
+"""A run that is killed while it starts, by a real code server: found out; and one that starts slowly, left alone."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.test_utils import create_run_for_test
+from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
+from dagster._core.workspace.load_target import ModuleTarget
+
+from s3notify_platform.orchestration.run_health import is_gone
+from tests.support import slow_defs
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(300)
+
+SECONDS = 120.0
+
+
+@dataclass
+class Code:
+    """A code location with a server of its own, whose runs are held while they start."""
+
+    instance: dg.DagsterInstance
+    workspace: WorkspaceRequestContext
+    hold: Path
+
+    def launched(self) -> tuple[DagsterRun, int]:
+        """A run that does not get beyond its start, and its process."""
+        location = self.workspace.get_code_location("slow")
+        job = location.get_repository("__repository__").get_full_job("started")
+        run = create_run_for_test(
+            self.instance,
+            "started",
+            remote_job_origin=job.get_remote_origin(),
+            job_code_origin=job.get_python_origin(),
+        )
+        self.instance.launch_run(run.run_id, self.workspace)
+        return self.now(run), self.process_of(run)
+
+    def now(self, run: DagsterRun) -> DagsterRun:
+        found = self.instance.get_run_by_id(run.run_id)
+        assert found is not None
+        return found
+
+    def process_of(self, run: DagsterRun) -> int:
+        found: list[str] = []
+
+        def said() -> bool:
+            log = "\n".join(entry.message for entry in self.instance.all_logs(run.run_id))
+            found[:] = re.findall(r"Started process for run \(pid: (\d+)\)", log)
+            return bool(found)
+
+        until(said, seconds=SECONDS)
+        return int(found[0])
+
+    def is_gone(self, run: DagsterRun) -> bool:
+        return is_gone(self.instance, self.now(run))
+
+    def kill_server(self, run_process: int) -> None:
+        """The code server, which has started the process of a run."""
+        status = Path(f"/proc/{run_process}/status").read_text()
+        (parent,) = re.findall(r"PPid:\s+(\d+)", status)
+        os.kill(int(parent), signal.SIGKILL)
+
+
+@pytest.fixture(params=[pytest.param("dagster's launcher", marks=pytest.mark.thorough), "ours"])
+def code(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Code]:
+    hold = tmp_path / "hold"
+    hold.touch()
+    monkeypatch.setenv(slow_defs.HOLD, str(hold))
+    ours = {"run_launcher": {"module": "s3notify_platform.orchestration.warm", "class": "WarmRunLauncher"}}
+    overrides = ours if request.param == "ours" else {}
+    target = ModuleTarget(
+        module_name=slow_defs.__name__,
+        attribute=None,
+        working_directory=str(Path.cwd()),
+        location_name="slow",
+    )
+    with (
+        dg.instance_for_test(temp_dir=str(tmp_path), overrides=overrides) as instance,
+        WorkspaceProcessContext(instance, target) as process,
+    ):
+        yield Code(instance, process.create_request_context(), hold)
+        hold.unlink(missing_ok=True)
+
+
+def test_killed_with_its_code_server(code: Code) -> None:
+    """Nobody is left to report it; as long as its process lives, it is not taken for dead, and does its work."""
+    killed, its_process = code.launched()
+    slow, other_process = code.launched()
+    assert not code.is_gone(killed)
+    code.kill_server(its_process)
+    assert not code.is_gone(killed)
+    os.kill(its_process, signal.SIGKILL)
+    until(lambda: code.is_gone(killed), seconds=SECONDS)
+    assert code.now(killed).status is DagsterRunStatus.STARTING
+    code.instance.report_run_failed(killed)  # as the sensor does
+    assert not code.is_gone(slow)
+    code.hold.unlink()
+    until(lambda: code.now(slow).is_finished, seconds=SECONDS)
+    assert code.now(slow).status is DagsterRunStatus.SUCCESS
+    assert other_process != its_process
+
+
+def test_killed_alone(code: Code) -> None:
+    """Its code server reports it."""
+    killed, its_process = code.launched()
+    os.kill(its_process, signal.SIGKILL)
+    until(lambda: code.now(killed).status is DagsterRunStatus.FAILURE, seconds=SECONDS)
+
+
+def test_reported_as_failed_it_does_not_start(code: Code) -> None:
+    """However late: nothing is done twice."""
+    slow, _ = code.launched()
+    code.instance.report_run_failed(slow)
+    code.hold.unlink()
+    said = "Ignoring a run worker that started after the run had already finished"
+    until(lambda: any(said in each.message for each in code.instance.all_logs(slow.run_id)), seconds=SECONDS)
+    assert code.now(slow).status is DagsterRunStatus.FAILURE
+
+
+def test_a_launch_that_reached_no_process(code: Code) -> None:
+    """Its launcher was killed before the server had it; of servers on other machines nothing is known."""
+    launched, its_process = code.launched()
+    server = json.loads(launched.tags[GRPC_INFO_TAG])
+
+    def starting(**address: object) -> DagsterRun:
+        tags = {GRPC_INFO_TAG: json.dumps(address)} if address else {}
+        return create_run_for_test(code.instance, tags=tags, status=DagsterRunStatus.STARTING)
+
+    assert code.is_gone(starting(**server))
+    assert code.is_gone(starting(host="localhost", socket=f"{code.hold}.socket"))
+    assert not code.is_gone(starting(host="code.example.com", port=4000))
+    assert not code.is_gone(starting())
+    assert not code.is_gone(launched)
+    assert its_process

@@ -1,0 +1,23 @@
+"""A code location whose runs do not get beyond loading it, as long as the file that `HOLD` names is there."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+
+HOLD = "S3NOTIFY_TEST_HOLD"
+
+if multiprocessing.parent_process() is not None:  # the process of a run
+    while Path(os.environ[HOLD]).exists():
+        SYSTEM_CLOCK.sleep(0.05)
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def started() -> None:
+    """Does nothing."""
+
+
+defs = dg.Definitions(jobs=[started])
