@@ -83,7 +83,8 @@ class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
     `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `schema`: None
-    before the first batch. `failures`: those of the sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
+    before the first batch. `failures`: those of the sensor's batches need a Dagster instance; None without one, unless
+    slots failed in `s3notify ingest`.
     """
 
     name: str
