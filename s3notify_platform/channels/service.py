@@ -38,8 +38,8 @@ class ServiceContext:
 
     `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
     one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
-    are prefixes of the platform's own objects; `sources` are the names of those that skip hidden files, by their
-    `keyspaces`.
+    are prefixes of the platform's own objects in `bucket` (`table.own`); `sources` are the names of those that skip
+    hidden files, by their `keyspaces`.
     """
 
     name: str

@@ -19,6 +19,7 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
+from s3notify_platform.errors import UsageError
 from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ def _command(kind: ServiceKind) -> click.Command:
         metrics: str | None,
         **given: Any,
     ) -> None:
+        excluded = _own(place, own_prefixes)
         if kind.direction == "inlet":
+            _check_apart(place, keyspaces, excluded)
             check_keyspaces(place, keyspaces, without="changes go to the topics")
-        from s3notify_platform.table.known import KNOWN
-
         context = ServiceContext(
             name=kind.name,
             queue=place.queue(),
@@ -83,7 +84,7 @@ def _command(kind: ServiceKind) -> click.Command:
             bucket=place.bucket,
             keyspaces=keyspaces,
             sources=_skipping(configured()),
-            excluded=(*own_prefixes, place.queue_prefix, f"{KNOWN}/"),
+            excluded=excluded,
             slots=slots,
         )
         chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})
@@ -96,6 +97,28 @@ def _command(kind: ServiceKind) -> click.Command:
         command = keyspace_options(_excluded(command))
     made = configured_command(kind.name, short_help=kind.summary, help=settings.__doc__)
     return made(queue_options(command))
+
+
+def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
+    """Prefixes of the platform's own objects: those given, those of the sources in the YAML, the usual ones."""
+    from s3notify_platform.table.own import USUAL
+
+    of_sources = (
+        prefix for source in configured() for prefix in source.source().location.own_prefixes(place.bucket)
+    )
+    of_queue = [place.queue_prefix] if place.platform().bucket == place.bucket else []
+    return tuple(dict.fromkeys((*given, *of_sources, *of_queue, *USUAL)))
+
+
+def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: tuple[str, ...]) -> None:
+    """`UsageError` if changes of the platform's own objects would be changes for a source."""
+    for signals, keys in keyspaces if place.platform().bucket == place.bucket else ():
+        if signals.startswith(keys) and not signals.startswith(own):
+            raise UsageError(
+                f"--keyspace {signals} {keys!r}: its source reads where its own objects are, and each batch would "
+                "report changes of its own, for ever: give its platform_prefix as --own-prefix, or name its YAML by "
+                "--defs"
+            )
 
 
 def _skipping(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
@@ -114,9 +137,8 @@ _excluded = click.option(
     "--own-prefix",
     "own_prefixes",
     multiple=True,
-    default=("_s3notify/",),
-    show_default=True,
-    help="Prefix of the platform's own objects, whose changes are ignored. Repeatable.",
+    help="Prefix of the platform's own objects, whose changes are ignored, besides _s3notify/, _s3notify-known/ and "
+    "those of the sources in the YAML. Repeatable.",
 )
 
 

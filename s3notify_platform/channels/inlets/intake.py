@@ -303,14 +303,10 @@ class Intake:
 
 
 def intake_of(context: ServiceContext) -> Intake:
-    """The intake of an inlet with this context. No request.
-
-    `context.excluded` applies only if the changes are of the bucket that holds the queue.
-    """
+    """The intake of an inlet with this context. No request."""
     platform = context.platform
     store = shared_store(platform)
-    signals = (prefix for prefix, _ in context.keyspaces)
-    own = (*context.excluded, *signals) if context.bucket == platform.bucket else ()
+    signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]
     targets = [
         Keyspace(
             publisher=Publisher(store, prefix=prefix, slots=context.slots),
@@ -319,7 +315,7 @@ def intake_of(context: ServiceContext) -> Intake:
         )
         for prefix, keys in context.keyspaces
     ]
-    return Intake(context.queue, targets, bucket=context.bucket, excluded=own)
+    return Intake(context.queue, targets, bucket=context.bucket, excluded=(*context.excluded, *signals))
 
 
 def _signal_step(number: int) -> str:

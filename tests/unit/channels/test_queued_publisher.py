@@ -250,7 +250,7 @@ def test_wrong_changes(world):
     publisher = world.publisher()
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
-    with pytest.raises(UsageError, match="keyspace"):
+    with pytest.raises(UsageError, match="own"):
         publisher.put(f"{KS}1", b"1")
     with pytest.raises(UsageError, match="max_event_bytes"):
         publisher.put("x" * 5000, b"1")
