@@ -48,4 +48,4 @@ def open_publisher(
         ),
     )
     queue = NotificationQueue(queue_records(platform, queue_prefix, records_table))
-    return QueuedPublisher(signals, queue, bucket=bucket)
+    return QueuedPublisher(signals, queue, bucket=bucket, topic=source)

@@ -1,5 +1,6 @@
 """Commands of the registered services: each runs one in the foreground; the service's settings are its options."""
 
+from collections import Counter
 from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -83,7 +84,12 @@ def _command(kind: ServiceKind) -> click.Command:
             platform=place.platform(),
             bucket=place.bucket,
             keyspaces=keyspaces,
-            sources=_skipping(configured()),
+            sources=(sources := _alone(configured())),
+            skipping=frozenset(
+                source.keyspace
+                for source in configured()
+                if source.keyspace in sources and source.values.get("hidden_files", "skip") == "skip"
+            ),
             excluded=excluded,
             slots=slots,
         )
@@ -121,16 +127,10 @@ def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: t
             )
 
 
-def _skipping(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
-    """By keyspace, the name of the source that skips hidden files; not if another one with these signals does not."""
-    by_keyspace: dict[tuple[str, str], list[ConfiguredSource]] = {}
-    for source in sources:
-        by_keyspace.setdefault(source.keyspace, []).append(source)
-    return {
-        keyspace: found[0].name
-        for keyspace, found in by_keyspace.items()
-        if len(found) == 1 and found[0].values.get("hidden_files", "skip") == "skip"
-    }
+def _alone(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
+    """The name of the source by its keyspace, where no other one has the same."""
+    counts = Counter(source.keyspace for source in sources)
+    return {source.keyspace: source.name for source in sources if counts[source.keyspace] == 1}
 
 
 _excluded = click.option(

@@ -84,7 +84,8 @@ def _build_service(
                 bucket=source.input.bucket.bucket,
                 keyspaces=(keyspace,),
                 excluded=source.own,
-                sources={keyspace: io.name} if source.input.hidden_files == "skip" else {},
+                sources={keyspace: io.name},
+                skipping=frozenset({keyspace} if source.input.hidden_files == "skip" else ()),
                 slots=place.slots,
             )
         )
