@@ -152,7 +152,10 @@ def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(m
         arguments += ["--bucket", world.bucket, "--endpoint-url", world.server.endpoint_url]
         arguments += ["--keyspace", "own/keyspace/", ""]
         refused = Command(world, *arguments, MY_SECRET=SECRET)
-        _, err = refused.process.communicate(timeout=30)
+        try:
+            _, err = refused.process.communicate(timeout=30)
+        finally:
+            refused.process.kill()
         assert refused.process.returncode == 1, err
         assert "--own-prefix" in err
         arguments += ["--own-prefix", "own/"]

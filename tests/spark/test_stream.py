@@ -150,7 +150,6 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     query.check()
 
 
-@pytest.mark.parametrize("force", [False, True], ids=["gone", "made again"])
 @pytest.mark.parametrize(
     ("slots", "tables", "why"), [(1000, (), "has 1000 slots"), (8, ("t",), "serves table t")]
 )
@@ -163,6 +162,7 @@ def test_a_topic_that_is_not_for_the_stream_is_refused(
         Query(lake, options={"topic": "own"}).drain()
 
 
+@pytest.mark.parametrize("force", [False, True], ids=["gone", "made again"])
 def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
