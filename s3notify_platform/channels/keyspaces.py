@@ -1,26 +1,48 @@
 """The sources of a bucket, as those see them who announce its changes."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import Topic
+from s3notify_platform.protocols.notification_queue.topic_settings import check_slots
 from s3notify_platform.protocols.source_enumerator import Choice
+from s3notify_platform.stores.config import OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyspace:
     """The signals of one source of the bucket, for the keys below `prefix`.
 
-    `topic`: the source's own, if it skips hidden files (`Choice`): these go neither there nor to the signals.
+    `topic`: the source's own, if that is known. `skips_hidden`: hidden files (`Choice`) go neither there nor to the
+    signals.
     """
 
     publisher: Publisher
     prefix: str = ""
     topic: str = ""
+    skips_hidden: bool = False
 
     def takes(self, key: str) -> bool:
         """Whether a change of this key is one for the source."""
-        return key.startswith(self.prefix) and not (self.topic and self.is_hidden(key))
+        return key.startswith(self.prefix) and not (self.skips_hidden and self.is_hidden(key))
 
     def is_hidden(self, key: str) -> bool:
         """Whether the key is one that sources skip by default."""
         return key.startswith(self.prefix) and bool(Choice(prefix=self.prefix, hidden=False).why_not(key))
+
+
+def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[Topic, ...]:
+    """The topics; `UsageError` if that of a source has other slots than its signals. Pure."""
+    slots = {keyspace.topic: keyspace.publisher.slots for keyspace in keyspaces}
+    for topic in topics:
+        if not topic.settings.endpoint:
+            check_slots(topic.name, topic.settings, slots.get(topic.name, topic.settings.slots))
+    return topics
+
+
+def source_of(signals: str) -> str:
+    """The name of the source whose signals are usually there; "" for a prefix that says none. Pure."""
+    usual = re.fullmatch(rf"{re.escape(OWN)}([^/]+)/keyspace/", signals)
+    return usual[1] if usual else ""

@@ -10,6 +10,7 @@ from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import OWN, QUEUE_PREFIX, DynamoConfig, S3Config
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.own import own_prefixes
 
 
 def open_publisher(
@@ -31,11 +32,20 @@ def open_publisher(
     """
     config = S3Config(bucket=bucket, **access)
     platform = replace(config, bucket=platform_bucket or bucket)
+    own_prefix = platform_prefix or f"{OWN}{source}/"
+    signals_prefix = keyspace_prefix or f"{own_prefix}keyspace/"
     signals = Publisher(
         S3ObjectStore(config),
         None if platform == config else S3ObjectStore(platform),
-        prefix=keyspace_prefix or f"{platform_prefix or f'{OWN}{source}/'}keyspace/",
+        prefix=signals_prefix,
         slots=slots,
+        own=own_prefixes(
+            bucket,
+            platform_bucket=platform.bucket,
+            platform_prefix=own_prefix,
+            keyspace_prefix=signals_prefix,
+            queue_prefix=queue_prefix,
+        ),
     )
     queue = NotificationQueue(queue_records(platform, queue_prefix, records_table))
-    return QueuedPublisher(signals, queue, bucket=bucket)
+    return QueuedPublisher(signals, queue, bucket=bucket, topic=source)

@@ -46,7 +46,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from s3notify_platform.channels.keyspaces import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace, checked
 from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
@@ -105,17 +105,19 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         queue: NotificationQueue,
         *,
         bucket: str,
+        topic: str = "",
         others: Iterable[Keyspace] = (),
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
-        """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings.
+        """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
+        source whose signals it moves; if that is known, a topic of this name with other slots is refused.
 
         `others`: further sources of the bucket, with their own signals. Changes of a source that is left out are
         signalled later, by the reconciler. `linger_seconds`: how long a thread waits, before it reserves and before it
         commits, for other threads that are at work, to share the requests with them.
         """
         self._publisher = publisher
-        self._keyspaces = (Keyspace(publisher=publisher), *others)
+        self._keyspaces = (Keyspace(publisher=publisher, topic=topic), *others)
         self._queue = queue
         self._clock = queue.clock
         self._bucket = bucket
@@ -206,7 +208,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
-        topics = self._queue.see_topics()
+        topics = checked(self._queue.see_topics(), self._keyspaces)
         for event in events:
             for taker in self._queue.takers(topics, self._bucket, event, by_name=False):
                 by_topic[taker.name].append(event)
@@ -289,7 +291,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         by_topic: defaultdict[str, list[PendingChange]] = defaultdict(list)
         for work in works:
             work.outcome = None
-            takers = self._queue.topics_of(self._bucket, work.event)
+            takers = checked(self._queue.topics_of(self._bucket, work.event), self._keyspaces)
             work.event = replace(work.event, announced_to=tuple(topic.epoch for topic in takers))
             for taker in takers:
                 by_topic[taker.name].append(work)

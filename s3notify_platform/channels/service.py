@@ -38,8 +38,8 @@ class ServiceContext:
 
     `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
     one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
-    are prefixes of the platform's own objects; `sources` are the names of those that skip hidden files, by their
-    `keyspaces`.
+    are prefixes of the platform's own objects in `bucket` (`table.own`); `sources` are the names of the sources, by
+    their `keyspaces`, where these are not the usual ones; `skipping` are the keyspaces of those that skip hidden files.
     """
 
     name: str
@@ -50,6 +50,7 @@ class ServiceContext:
     keyspaces: tuple[tuple[str, str], ...] = ()
     excluded: tuple[str, ...] = ()
     sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    skipping: frozenset[tuple[str, str]] = frozenset()
     slots: int = SLOT_COUNT
 
 

@@ -35,6 +35,7 @@ from s3notify_platform.cli.common import (
     options_as,
     region_option,
     setting_option,
+    slot_count_option,
 )
 from s3notify_platform.cli.configured import configured, tables_region
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
@@ -112,6 +113,9 @@ _tables_options = options(
 @click.argument("name", required=False)
 @setting_option("platform_bucket")
 @setting_option("platform_prefix")
+@setting_option("queue_prefix")
+@setting_option("known_bucket")
+@slot_count_option
 @setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
 @setting_option("committed_tags")
 @_tables_options
@@ -128,12 +132,13 @@ def doctor(
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
     as_json: bool,
+    **queue: Any,
 ) -> None:
     """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
 
     What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
-    Named tables are checked too. About 50 requests. Exit code 0 if the platform can run like this, 1 if not, with the
-    reason.
+    Named tables, and whether the topic of NAME is for this source, are checked too. About 50 requests. Exit code 0 if
+    the platform can run like this, 1 if not, with the reason.
     """
     from contextlib import closing
 
@@ -162,6 +167,14 @@ def doctor(
         )
         if tags_of(committed_tags):
             ObjectTags(place.s3()).check_versioned()
+        refusal = topics.problem_of(
+            name if not any(tables.values()) else None,
+            platform=platform,
+            platform_prefix=platform_prefix,
+            records_table=records_table,
+            dynamodb_endpoint_url=dynamodb_endpoint_url,
+            **queue,
+        )
     except S3NotifyError as error:
         refusal = str(error)
     if as_json:

@@ -80,6 +80,7 @@ def ingest(
 
     from s3notify_platform.channels.metrics import Metrics, served
     from s3notify_platform.cli.reading_bar import reading_bar
+    from s3notify_platform.ingest.follow import topic_problem
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.continuous import ContinuousIngest
     from s3notify_platform.spark.datasource.options import reading_of
@@ -103,7 +104,9 @@ def ingest(
     prepare_environment()
     reading = reading_of(given)
     source = reading.source
-    source.open_table(create=False)  # refused before Spark starts
+    source.open_table(create=False)  # refused before Spark starts, and so is its topic
+    if problem := topic_problem(source.location):
+        raise click.ClickException(problem)
     running: list[ContinuousIngest] = []
     shown = Metrics(
         "ingest", lambda: {} if not running else running[0].counts(), queue=source.location.queue()

@@ -1,5 +1,6 @@
 """Commands of the registered services: each runs one in the foreground; the service's settings are its options."""
 
+from collections import Counter
 from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -19,6 +20,7 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
+from s3notify_platform.errors import UsageError
 from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
@@ -72,18 +74,23 @@ def _command(kind: ServiceKind) -> click.Command:
         metrics: str | None,
         **given: Any,
     ) -> None:
+        excluded = _own(place, own_prefixes)
         if kind.direction == "inlet":
+            _check_apart(place, keyspaces, excluded)
             check_keyspaces(place, keyspaces, without="changes go to the topics")
-        from s3notify_platform.table.known import KNOWN
-
         context = ServiceContext(
             name=kind.name,
             queue=place.queue(),
             platform=place.platform(),
             bucket=place.bucket,
             keyspaces=keyspaces,
-            sources=_skipping(configured()),
-            excluded=(*own_prefixes, place.queue_prefix, f"{KNOWN}/"),
+            sources=(sources := _alone(configured())),
+            skipping=frozenset(
+                source.keyspace
+                for source in configured()
+                if source.keyspace in sources and source.values.get("hidden_files", "skip") == "skip"
+            ),
+            excluded=excluded,
             slots=slots,
         )
         chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})
@@ -98,25 +105,40 @@ def _command(kind: ServiceKind) -> click.Command:
     return made(queue_options(command))
 
 
-def _skipping(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
-    """By keyspace, the name of the source that skips hidden files; not if another one with these signals does not."""
-    by_keyspace: dict[tuple[str, str], list[ConfiguredSource]] = {}
-    for source in sources:
-        by_keyspace.setdefault(source.keyspace, []).append(source)
-    return {
-        keyspace: found[0].name
-        for keyspace, found in by_keyspace.items()
-        if len(found) == 1 and found[0].values.get("hidden_files", "skip") == "skip"
-    }
+def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
+    """Prefixes of the platform's own objects: those given, those of the sources in the YAML, the usual ones."""
+    from s3notify_platform.table.own import USUAL
+
+    of_sources = (
+        prefix for source in configured() for prefix in source.source().location.own_prefixes(place.bucket)
+    )
+    of_queue = [place.queue_prefix] if place.platform().bucket == place.bucket else []
+    return tuple(dict.fromkeys((*given, *of_sources, *of_queue, *USUAL)))
+
+
+def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: tuple[str, ...]) -> None:
+    """`UsageError` if changes of the platform's own objects would be changes for a source."""
+    for signals, keys in keyspaces if place.platform().bucket == place.bucket else ():
+        if signals.startswith(keys) and not signals.startswith(own):
+            raise UsageError(
+                f"--keyspace {signals} {keys!r}: its source reads where its own objects are, and each batch would "
+                "report changes of its own, for ever: give its platform_prefix as --own-prefix, or name its YAML by "
+                "--defs"
+            )
+
+
+def _alone(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
+    """The name of the source by its keyspace, where no other one has the same."""
+    counts = Counter(source.keyspace for source in sources)
+    return {source.keyspace: source.name for source in sources if counts[source.keyspace] == 1}
 
 
 _excluded = click.option(
     "--own-prefix",
     "own_prefixes",
     multiple=True,
-    default=("_s3notify/",),
-    show_default=True,
-    help="Prefix of the platform's own objects, whose changes are ignored. Repeatable.",
+    help="Prefix of the platform's own objects, whose changes are ignored, besides _s3notify/, _s3notify-known/ and "
+    "those of the sources in the YAML. Repeatable.",
 )
 
 

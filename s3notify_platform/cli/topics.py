@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli.common import (
@@ -16,13 +17,18 @@ from s3notify_platform.cli.common import (
     limit_option,
     options,
     queue_options,
+    setting_option,
     yes_option,
 )
-from s3notify_platform.cli.configured import group
+from s3notify_platform.cli.configured import access, configured, group, tables_region
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
 from s3notify_platform.setting import Setting, settings_of
+from s3notify_platform.slots import SLOT_COUNT
+
+if TYPE_CHECKING:
+    from s3notify_platform.stores.config import S3Config
 
 _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"
@@ -54,6 +60,10 @@ def topics() -> None:
     A rule by metadata takes what this package publishes and Ceph posts, one by tags what Ceph posts; neither takes
     deletions, nor what comes from SQS or MinIO, whose events have none of both. Events are passed on with the name,
     version id and configuration id that the inlet got, and the topic's --opaque-data.
+
+    Delivery is at least once and unordered: an event may come again, and after a later one of its key. Keep the
+    greatest `sequencer` of each key (as hexadecimal numbers), and drop events that have no greater one. Sequencers are
+    of the clock of whoever wrote or reported the change: to be certain, look at the object.
 
     A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
     letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds
@@ -91,29 +101,61 @@ _settings_options = options(
 )
 
 
+_table_option = click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="ID",
+    help="Id of a table (`s3notify status --json`) that the topic serves: no other takes its entries, or removes it. "
+    "Repeatable: each entry goes to one of them. Default for a new topic: the first table that uses it.",
+)
+
+
 @topics.command(short_help="Create a topic.")
 @click.argument("topic")
 @queue_options
 @_settings_options
 @_option(_TOPIC["shards"])
-def create(topic: str, *, place: QueuePlace, shards: int | None, **settings: Any) -> None:
-    """Create TOPIC. Safe to repeat with the same settings. If it has others it stays as it is: the error names them."""
+@setting_option("slots", type=click.IntRange(1, SLOT_COUNT), default=None)
+@_table_option
+def create(
+    topic: str,
+    *,
+    place: QueuePlace,
+    shards: int | None,
+    slots: int | None,
+    tables: tuple[str, ...],
+    **settings: Any,
+) -> None:
+    """Create TOPIC. Safe to repeat with the same settings. If it has others it stays as it is: the error names them.
+
+    A source's topic has the source's name, and as many slots, which are taken from its YAML.
+    """
     if settings["source_bucket"] is None:
         settings["source_bucket"] = place.bucket
-    made = _changed(TopicSettings() if shards is None else TopicSettings(shards=shards), settings)
-    place.queue().topics.create(topic, made)
-    say(f"topic {topic!r}: {_described(made)}")
+    if click.get_current_context().get_parameter_source("slots") is not ParameterSource.COMMANDLINE:
+        own = [source for source in configured() if source.name == topic]
+        slots = own[0].values.get("slots") if own else slots
+    sizes = {"shards": shards, "slots": slots}
+    given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+    made = _changed(TopicSettings(**given), settings)
+    place.queue().topics.create(topic, made, tables=tables)
+    say(f"topic {topic!r}: {_described(made)}, {made.slots} slots")
 
 
 @topics.command(short_help="Change settings of a topic.")
 @click.argument("topic")
 @queue_options
 @_settings_options
-def update(topic: str, *, place: QueuePlace, **settings: Any) -> None:
-    """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more."""
+@_table_option
+def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], **settings: Any) -> None:
+    """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more.
+
+    `--table` replaces all tables that it serves; `--table ''`: none, so that the next one that uses it claims it.
+    """
     queue = place.queue()
     changed = _changed(queue.topics.get(topic).settings, settings)
-    queue.topics.update(topic, changed)
+    queue.topics.update(topic, changed, tables=tuple(filter(None, tables)) if tables else None)
     say(f"topic {topic!r}: {_described(changed)}")
 
 
@@ -124,7 +166,9 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
     """List all topics and their settings. One scan."""
     found = place.queue().topics.all()
     if as_json:
-        print_json([{"name": t.name, "paused": t.paused, **_document(t.settings)} for t in found])
+        print_json(
+            [{"name": t.name, "paused": t.paused, "tables": t.tables, **_document(t.settings)} for t in found]
+        )
         return
     print_table(
         ("Topic", "Bucket", "Prefix", "Endpoint", "Shards", "Capacity", "Attempts", "TTL h"),
@@ -180,7 +224,8 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
         }
         for shard, (owner, stats) in enumerate(zip(owners_of(queue, found), facts.shards, strict=True))
     ]
-    document = {"name": topic, **_document(found.settings), **asdict(facts), "shards": shards}
+    document = {"name": topic, "tables": found.tables, **_document(found.settings), **asdict(facts)}
+    document["shards"] = shards
     if as_json:
         print_json(document)
         return
@@ -292,11 +337,34 @@ def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
 @queue_options
 @yes_option
 def delete(topic: str, *, place: QueuePlace, yes: bool) -> None:
-    """Delete TOPIC with all its pending entries and dead letters."""
+    """Delete TOPIC with all its pending entries and dead letters, whatever tables it serves."""
+    topics = place.queue().topics
     if not yes:
-        click.confirm(f"Delete topic {topic!r} and everything pending in it?", abort=True)
-    place.queue().topics.delete(topic)
+        served = ", ".join(found.tables) if (found := topics.find(topic)) else ""
+        uses = f", which serves table {served}," * bool(served)
+        click.confirm(f"Delete topic {topic!r}{uses} and everything pending in it?", abort=True)
+    topics.delete(topic)
     say(f"topic {topic!r}: deleted")
+
+
+def problem_of(
+    name: str | None,
+    *,
+    platform: "S3Config",
+    records_table: str | None,
+    dynamodb_endpoint_url: str | None,
+    **settings: Any,
+) -> str:
+    """Why the source of this name cannot use its topic; "" if it can. `settings`: others of `Location`. 2 requests."""
+    from s3notify_platform.ingest.follow import topic_problem
+    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.stores.config import DynamoConfig
+
+    if name is None:
+        return ""
+    at = {"endpoint_url": dynamodb_endpoint_url, "region": tables_region(platform.region)}
+    records = DynamoConfig(table=records_table, **at | access("dynamodb")) if records_table else None
+    return topic_problem(Location(name=name, platform=platform, records_table=records, **settings))
 
 
 def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:

@@ -163,7 +163,8 @@ class SensorState:
 
     `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
     slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the
-    bucket. `table`: the id of the source's table (`table.known`), "" before the first batch.
+    bucket; `topic_ms`: when the topic was last read. `table`: the id of the source's table (`table.known`), "" before
+    the first batch.
     """
 
     epoch: str
@@ -173,6 +174,7 @@ class SensorState:
     backlog: bool = False
     listed_ms: int = 0
     bucket_listed_ms: int = 0
+    topic_ms: int = 0
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
     retried: bool = False

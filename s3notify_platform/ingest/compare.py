@@ -50,7 +50,7 @@ from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.states import states_of
 
 if TYPE_CHECKING:
-    from s3notify_platform.protocols.notification_queue import Entry
+    from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
@@ -125,12 +125,17 @@ def follow(
     quota: int,
     skip: frozenset[str],
     recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+    *,
+    user: "TopicUser | None" = None,
 ) -> Iterator[Planned]:
-    """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each."""
+    """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each.
+
+    `user`: see `NotificationQueue.entries`.
+    """
     comparison = _Comparison(source, quota, skip)
     bucket = CountingStore(shared_store(source.input.bucket))
     yield from chain.from_iterable(
-        comparison.run(_followed(source, slots, recalled, comparison.store, bucket))
+        comparison.run(_followed(source, slots, recalled, comparison.store, bucket, user=user))
     )
     yield Requests(requests=comparison.store.counts)
     yield Requests(requests=bucket.counts)
@@ -142,10 +147,12 @@ def _followed(
     recalled: Mapping[Slot, Generation],
     platform: CountingStore,
     bucket: CountingStore,
+    *,
+    user: "TopicUser | None",
 ) -> Iterator[_Found | FailedSlot]:
     newest = {**source.table(store=platform).newest({*slots} - recalled.keys()), **recalled}
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    for entry in source.location.queue(platform).entries(source.name, slots):
+    for entry in source.location.queue(platform).entries(source.name, slots, user=user):
         by_slot[Slot(entry.slot)].append(entry)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():

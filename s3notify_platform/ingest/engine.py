@@ -20,6 +20,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
@@ -48,6 +49,7 @@ class Jobs(Protocol):
         listing: bool = True,
         skip: frozenset[str] = frozenset(),
         recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+        user: TopicUser | None = None,
     ) -> Plan:
         """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
@@ -56,7 +58,8 @@ class Jobs(Protocol):
         name, and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one
         LIST and more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has
         one). `recalled`: heads as they are remembered (`table.heads`), for which nothing is listed; of a slot that is
-        found to have nothing to commit, 1 HEAD tells whether it stands.
+        found to have nothing to commit, 1 HEAD tells whether it stands. `user`: the table, if the entries will be taken
+        out once they are committed.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
@@ -257,7 +260,11 @@ class _Round:
         while True:
             started = ingest.clock.monotonic()
             self._plan = ingest.jobs.plan(
-                slots, listing=state.listing, skip=state.skip, recalled=recalled.heads
+                slots,
+                listing=state.listing,
+                skip=state.skip,
+                recalled=recalled.heads,
+                user=ingest.table.topic_user(ingest.source.location.slots),
             )
             ended = ingest.clock.monotonic()
             state.result.took("plan", ended - started)

@@ -102,7 +102,9 @@ def erase(
         opened.merge({slot: head.generation})
     if done.cleared:
         location.signals(store, clock=clock).signal_slots([slot])
-    done.entries, done.waiting = location.queue(store).erase(source.input.bucket.bucket, key, own=source.name)
+    done.entries, done.waiting = location.queue(store).erase(
+        source.input.bucket.bucket, key, own=source.name, user=opened.topic_user(location.slots)
+    )
     done.batches = tuple(
         chain.tag
         for chain in AckChains(location.records(store), clock=clock).open_states()

@@ -19,11 +19,11 @@ from functools import partial
 from typing import Literal
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import NotFoundError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
-from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue
+from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicUser
 from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 
@@ -84,12 +84,27 @@ def decide(
     )
 
 
-def topic_epoch(queue: NotificationQueue, topic: str) -> str:
-    """Which life of the topic this is; "" if there is none. 1 request."""
+def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser) -> str:
+    """Which life of the topic this is; "" if there is none. 1 request, and as `Topics.serve`.
+
+    `UsageError` if the topic has other slots than its user, or serves other tables.
+    """
+    found = queue.topics.find(topic)
+    return queue.topics.serve(found, user).epoch if found is not None else ""
+
+
+def topic_problem(location: Location) -> str:
+    """Why the source cannot use its topic, with what to do; "" if it can, or there is none. 2 requests."""
+    known = location.sides().known()
+    user = known.topic_user(location.slots) if known is not None else TopicUser(slots=location.slots)
+    found = location.queue().topics.find(location.name)
     try:
-        return queue.topics.get(topic).epoch
-    except NotFoundError:
-        return ""
+        if found is not None:
+            user.claimed(found)
+            user.released(found)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def named_versions(

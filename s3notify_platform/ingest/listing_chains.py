@@ -22,6 +22,7 @@ from s3notify_platform.errors import NotFoundError, S3NotifyError
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE, Start
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import Listed, QueuedEntry, Requests, WantedSlot
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
@@ -54,9 +55,17 @@ class Listing:
 
 
 def begin_listing(
-    source: Source, wanted: frozenset[Slot], tasks: int, recalled: Mapping[Slot, Generation] = NONE_KNOWN
+    source: Source,
+    wanted: frozenset[Slot],
+    tasks: int,
+    recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+    *,
+    user: TopicUser | None = None,
 ) -> Listing:
-    """Begin to list the bucket: the first page, and what is to be listed by which of up to `tasks` tasks."""
+    """Begin to list the bucket: the first page, and what is to be listed by which of up to `tasks` tasks.
+
+    `user`: see `NotificationQueue.entries`.
+    """
     platform = CountingStore(shared_store(source.location.platform))
     bucket = CountingStore(shared_store(source.input.bucket))
     table = source.table(store=platform)
@@ -66,7 +75,8 @@ def begin_listing(
         WantedSlot(slot=slot, generation=newest[slot], recalled=slot in recalled) for slot in newest
     ]
     with suppress(NotFoundError):  # nobody follows this source yet
-        rows += map(QueuedEntry.of, source.location.queue(platform).entries(source.name, newest))
+        entries = source.location.queue(platform).entries(source.name, newest, user=user)
+        rows += map(QueuedEntry.of, entries)
     page = bucket.list(source.input.prefix)
     rows += source.enumerator(bucket).among(page.objects, wanted)
     parts: list[list[Start]] = []

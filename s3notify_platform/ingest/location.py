@@ -30,6 +30,7 @@ from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.heads import head_memory
 from s3notify_platform.table.known import KNOWN, OpenTable, TableSides, known_key, open_table
 from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.own import own_prefixes
 from s3notify_platform.table.schema import SchemaRegistry
 
 
@@ -89,6 +90,16 @@ class Location(LocationSettings):
     def layout(self) -> TableLayout:
         """Names of the table's objects."""
         return self.table_layout()
+
+    def own_prefixes(self, bucket: str) -> tuple[str, ...]:
+        """Prefixes of the platform's own objects in this bucket. See `table.own.own_prefixes`."""
+        return own_prefixes(
+            bucket,
+            platform_bucket=self.platform.bucket,
+            platform_prefix=self.platform_prefix,
+            keyspace_prefix=self.keyspace_prefix,
+            queue_prefix=self.queue_prefix,
+        )
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
         """Names of the objects of the table, or of that of a slot asset."""

@@ -25,6 +25,7 @@ from s3notify_platform.ingest.location import Location
 from s3notify_platform.parallel import Track, in_parallel, untracked
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.stores.s3.fast import shared_store
@@ -72,6 +73,8 @@ def migrate(
         )
     if was == now and not known.rewriting:
         return Migrated(before=was, after=now)
+    user = known.topic_user(was.slots)
+    _check_topic(location, user)
     other = replace(location, slots=now.slots)
     removed = 0
     if known.rewriting or was.slots != now.slots:
@@ -117,12 +120,20 @@ def _remove_former(location: Location, sides: TableSides, track: Track) -> int:
     return len(every)
 
 
+def _check_topic(location: Location, user: TopicUser) -> None:
+    """`UsageError` if the source's topic serves other tables."""
+    with suppress(NotFoundError):
+        if others := user.released(location.queue().topics.get(location.name)).tables:
+            raise UsageError(
+                f"topic {location.name!r} serves other tables too, which would be without it: {', '.join(others)}. "
+                f"Leave it to them: `s3notify topics update {location.name} --table {' --table '.join(others)}`"
+            )
+
+
 def _renew_topic(location: Location, identity: Identity) -> None:
     topics = location.queue().topics
     with suppress(NotFoundError):
-        settings = topics.get(location.name).settings
+        found = topics.get(location.name)
         topics.delete(location.name)
-        topics.create(
-            location.name,
-            replace(settings, prefix=identity.prefix, slots=identity.slots),
-        )
+        settings = replace(found.settings, prefix=identity.prefix, slots=identity.slots)
+        topics.create(location.name, settings, tables=found.tables)

@@ -2,7 +2,8 @@
 
 Steps, each safe to repeat
     1. The table's id: from now on runs refuse the table, since what is known of it has commits (`table.known`).
-    2. The source's topic, with its entries and dead letters.
+    2. The source's topic, with its entries and dead letters, unless it serves other tables: then it stays, and if it
+       served this one too, it names it no more.
     3. Tables, commits first, so that a reader finds a slot whole or not at all; then streams' states, signals, records.
     4. What is known of the table. So a removal that was killed is known as such until it is repeated.
 
@@ -26,11 +27,13 @@ from s3notify_platform.ports import ObjectMeta, ObjectStore, Record, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.ack_chain.chains import ACK
 from s3notify_platform.protocols.keyspace import root_key, signal_key
+from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.slots import SLOT_COUNT, Slot
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.known import KNOWN
+from s3notify_platform.table.known import KNOWN, Known
 
 REQUESTS_IN_FLIGHT: Final = 16
 FOREIGN: Final = "not the platform's, stays"
@@ -67,13 +70,20 @@ def held(location: Location) -> list[Held]:
         counts[what] += 1
         sizes[what] += meta.size
     found = [Held(what=what, count=counts[what], bytes=sizes[what]) for what in counts]
+    queue, known = location.queue(), location.sides().known()
     with suppress(NotFoundError):
-        stats = location.queue().stats(location.name)
-        found.append(Held(what=f"topic {location.name!r}: entries", count=stats.depth))
-        found.append(Held(what=f"topic {location.name!r}: dead letters", count=stats.dead))
+        stats, topic = queue.stats(location.name), queue.topics.get(location.name)
+        name = f"topic {location.name!r}"
+        if others := _user(location, known).others(topic):
+            found.append(
+                Held(what=f"{name}: serves table {', '.join(others)}, stays: entries", count=stats.depth)
+            )
+        else:
+            found.append(Held(what=f"{name}: entries", count=stats.depth))
+            found.append(Held(what=f"{name}: dead letters", count=stats.dead))
     if location.records_table is not None and (count := sum(1 for _ in _records(location.records()))):
         found.append(Held(what="records in DynamoDB", count=count))
-    if location.sides().known() is not None:
+    if known is not None:
         found.append(Held(what="what is known of the table", count=1))
     return found
 
@@ -100,8 +110,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
                 f"source {location.name!r} reads {source.prefix!r}, where the platform's own are"
             )
     store.delete(location.layout.id)
-    with suppress(NotFoundError):
-        location.queue(store).topics.delete(location.name)
+    _remove_topic(location.queue(store).topics, location.name, _user(location, known))
     doomed = [meta.key for what, meta in _objects(location, store) if what != FOREIGN]
     doomed.sort(key=lambda key: "/commits/" not in key)
     in_parallel(store.delete, doomed, REQUESTS_IN_FLIGHT)
@@ -111,6 +120,18 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     if (record_of_known := sides.records.read(KNOWN, sides.key)) is not None:
         _remove(sides.records, KNOWN, record_of_known)
     return len(doomed)
+
+
+def _remove_topic(topics: Topics, name: str, user: TopicUser) -> None:
+    found = topics.find(name)
+    if found is not None and found.tables and user.others(found) == found.tables:
+        return
+    with suppress(NotFoundError):
+        topics.delete(name, user=user)  # or finishes that
+
+
+def _user(location: Location, known: Known | None) -> TopicUser:
+    return known.topic_user(location.slots) if known is not None else TopicUser(slots=location.slots)
 
 
 def _objects(location: Location, store: ObjectStore) -> Iterator[tuple[str, ObjectMeta]]:

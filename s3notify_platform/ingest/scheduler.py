@@ -54,6 +54,9 @@ from s3notify_platform.protocols.source_enumerator import Assignment, RescanBack
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.known import OpenTable
 
+TOPIC_SECONDS: Final = 30.0
+"""Between two looks at the topic while nothing changes."""
+
 SHOWN: Final = 10
 """Parked slots that are named in a tick's note."""
 
@@ -87,7 +90,8 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `backlog` is the source's;
+    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none, and has serve the given table
+    (`Topics.serve`); `backlog` is the source's;
     `table` opens its table, expecting the id that the cursor has (`Source.open_table`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
@@ -99,7 +103,7 @@ class BatchPlanner:
     watcher: Watcher
     chains: AckChains
     backlog: RescanBacklog
-    topic_epoch: Callable[[], str]
+    topic_epoch: Callable[[OpenTable | None], str]
     runs_of: Callable[[str], Sequence[RunView]]
     table: Callable[[str], OpenTable]
     settings: BatchSettings
@@ -107,7 +111,7 @@ class BatchPlanner:
 
     def first(self) -> SensorState:
         """A cursor that has seen nothing. Stored before the first batch, so that batch ids repeat."""
-        self.topic_epoch()  # the sooner there is one, the sooner writers queue
+        self.topic_epoch(None)  # the sooner there is one, the sooner writers queue
         return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
@@ -121,6 +125,7 @@ class BatchPlanner:
                 return self._begin_again(table)
         now_ms = self.clock.wall_ms()
         state, silent, notes = self._settle(state, now_ms)
+        state, lost = self._look_at_topic(state, now_ms)
         relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
         poll = self.watcher.observe(state.watch, relist=relist)
         if poll.listed:
@@ -133,19 +138,31 @@ class BatchPlanner:
             state = replace(state, listed_ms=now_ms, failing={**state.failing, **again})
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
-        warnings: tuple[str, ...] = ()
+        warnings = lost
         if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
             table = self.table(state.table)
             if state.table not in ("", table.id):
                 return self._begin_again(table)
             another = table.claim(state.epoch)
-            warnings = (*table.warnings, *filter(None, [another]))
-            state, requests, waits = self._open(replace(state, table=table.id), wanted, poll, now_ms)
-            notes += [*warnings, *waits]
+            warnings = (*lost, *table.warnings, *filter(None, [another]))
+            state, requests, waits = self._open(replace(state, table=table.id), table, wanted, poll, now_ms)
+            notes += waits
         if poll.listed and not state.watch.changed(poll.signals):
             state = replace(state, watch=state.watch.at_root(poll.root_etag))
-        note = ", ".join([*notes, _note_of(state, poll)])
+        note = ", ".join([*warnings, *notes, _note_of(state, poll)])
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
+
+    def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
+        """Whether the topic is still the one since which everything was compared; 1 request in `TOPIC_SECONDS`."""
+        if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
+            return state, ()
+        state = replace(state, topic_ms=now_ms)
+        if self.topic_epoch(None) == state.enumerated:
+            return state, ()
+        return replace(state, enumerated=""), (self._topic_gone(),)
+
+    def _topic_gone(self) -> str:
+        return f"its topic {self.source!r} is gone, and another one was made: everything is compared, once"
 
     def _begin_again(self, table: OpenTable) -> Tick:
         note = "the table was forgotten, or rewritten as another: everything is compared again"
@@ -171,11 +188,11 @@ class BatchPlanner:
         return {slot for slot, item in due.items() if item.group == first} - taken
 
     def _open(
-        self, state: SensorState, wanted: set[int], poll: Poll, now_ms: int
+        self, state: SensorState, table: OpenTable, wanted: set[int], poll: Poll, now_ms: int
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
         """Open a batch of these slots, and of all that wait for a rescan if it makes one."""
         changed = poll.changed
-        topic, rescans = self.topic_epoch(), self.backlog.read()
+        topic, rescans = self.topic_epoch(table), self.backlog.read()
         decision = decide(
             map(Slot, wanted),
             rescans,
@@ -186,7 +203,8 @@ class BatchPlanner:
             listed_ms=state.bucket_listed_ms,
             list_seconds=self.settings.list_seconds,
         )
-        state = replace(state, backlog=bool(rescans.slots))
+        gone = [self._topic_gone()] if decision.everything and state.enumerated else []
+        state = replace(state, backlog=bool(rescans.slots), topic_ms=now_ms)
         if decision.wait_seconds:
             return state, (), [f"the next listing is due in {decision.wait_seconds:.0f} s"]
         if decision.everything:
@@ -194,7 +212,7 @@ class BatchPlanner:
         if decision.listing:
             wanted = self._wanted(state, decision.slots, now_ms)
         if not wanted:
-            return state, (), []
+            return state, (), gone
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
         # Those that `_failed` would park; of a batch of everything slots are retried one by one.
@@ -243,7 +261,7 @@ class BatchPlanner:
             BatchRequest(batch=batch, part=n, parts=parts, slots=of_part)
             for n, of_part in enumerate(assigned.ranges)
         )
-        return state, requests, []
+        return state, requests, gone
 
     def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
         """Which slots each parallel run has of all, as long as they are balanced in its batch too.
@@ -291,9 +309,10 @@ class BatchPlanner:
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
             )
         if len(still_open) < len(state.open):
-            state = replace(state, backlog=bool(self.backlog.read().slots))
-            if self.topic_epoch() != state.enumerated:
+            state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
+            if self.topic_epoch(None) != state.enumerated:
                 # What the earlier topic held is gone, and perhaps a run has followed the new one already.
+                notes += [self._topic_gone()] if state.enumerated else []
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
 

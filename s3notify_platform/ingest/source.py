@@ -16,13 +16,13 @@ from s3notify_platform.ingest.settings import LEASE_TIMES, InputSettings, lease_
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, ObjectState, time_of
 from s3notify_platform.setting import check_settings
-from s3notify_platform.stores.config import OWN, DynamoConfig, S3Config
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
-from s3notify_platform.table.known import KNOWN, Identity, OpenTable, open_table
+from s3notify_platform.table.known import Identity, OpenTable, open_table
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
@@ -95,21 +95,16 @@ class Source:
     commit: CommitMode = field(default_factory=CommitMode)
 
     def __post_init__(self) -> None:
-        if inside := next((own for own in self._own() if self.input.prefix.startswith(own)), None):
+        if inside := next((own for own in self.own if self.input.prefix.startswith(own)), None):
             raise UsageError(
                 f"it reads {self.input.prefix!r} of bucket {self.input.bucket.bucket!r}, which is among the "
                 f"platform's own objects below {inside!r}: give it another prefix"
             )
 
-    def _own(self) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in the bucket that is read: this source's, and all usual ones.
-
-        Buckets of one name count as the same: a store may be reached by several URLs.
-        """
-        place = self.location
-        if self.input.bucket.bucket != place.platform.bucket:
-            return (f"{KNOWN}/",)
-        return (place.platform_prefix, place.keyspace_prefix, place.queue_prefix, f"{KNOWN}/", OWN)
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Prefixes of the platform's own objects in the bucket that is read. See `own_prefixes`."""
+        return self.location.own_prefixes(self.input.bucket.bucket)
 
     @classmethod
     def of(
@@ -188,7 +183,7 @@ class Source:
         chosen = self.input
         return Choice(
             prefix=chosen.prefix,
-            own=self._own(),
+            own=self.own,
             hidden=chosen.hidden_files == "read",
             include=chosen.include,
             exclude=chosen.exclude,

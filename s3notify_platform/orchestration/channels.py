@@ -25,7 +25,6 @@ from s3notify_platform.orchestration.services import build_service
 from s3notify_platform.orchestration.setting_fields import described
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
-from s3notify_platform.table.known import KNOWN
 
 RECONCILE_SECONDS = 30
 OBSERVE_SECONDS = 60
@@ -84,8 +83,9 @@ def _build_service(
                 platform=place.platform,
                 bucket=source.input.bucket.bucket,
                 keyspaces=(keyspace,),
-                excluded=(place.platform_prefix, place.queue_prefix, f"{KNOWN}/"),
-                sources={keyspace: io.name} if source.input.hidden_files == "skip" else {},
+                excluded=source.own,
+                sources={keyspace: io.name},
+                skipping=frozenset({keyspace} if source.input.hidden_files == "skip" else ()),
                 slots=place.slots,
             )
         )

@@ -14,11 +14,12 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
-from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
 from s3notify_platform.protocols.notification_queue.topic_settings import differing
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.known import OpenTable
 
 PARALLELISM: Final = 8
 """Records of an ack chain that are removed at once."""
@@ -69,21 +70,21 @@ class SourceClients:
         place = self.source.location
         return Watcher(self.store, prefix=place.keyspace_prefix, slots=place.slots)
 
-    def ensure_topic(self) -> str:
-        """Create the source's topic if there is none; its epoch. 1 request, or 2.
+    def ensure_topic(self, table: OpenTable | None) -> str:
+        """Create the source's topic if there is none, and have it serve `table`; its epoch. 1 request, or 2.
 
-        One that exists stays as it is: a warning says once what differs from the YAML, and what changes it. Rules are
-        among that: what they leave out of it, only the sweep finds.
+        `UsageError` for one of other slots, or that serves other tables (`Topics.serve`). Else one that exists stays as
+        it is: a warning says once what differs from the YAML, and what changes it. Rules are among that: what they
+        leave out of it, only the sweep finds.
         """
-        name, topics = self.source.name, self.queue.topics
+        name, topics, slots = self.source.name, self.queue.topics, self.topic.slots
+        user = table.topic_user(slots) if table is not None else TopicUser(slots=slots)
         try:
             found = topics.get(name)
         except NotFoundError:
-            return topics.create(name, self.topic).epoch
-        own = {
-            setting: getattr(self.topic, setting)
-            for setting in (*QUEUE, "slots", "bucket", "prefix", "rules")
-        }
+            found = topics.create(name, self.topic, tables=(user.table,) if user.table else ())
+        found = topics.serve(found, user)
+        own = {setting: getattr(self.topic, setting) for setting in (*QUEUE, "bucket", "prefix", "rules")}
         if why := differing(name, found.settings, replace(found.settings, **own)):
             _warn(why)
         return found.epoch

@@ -41,6 +41,7 @@ from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
@@ -151,7 +152,7 @@ class ContinuousIngest:
 
     def decided(self, signals: Iterable[Slot]) -> tuple[Decision, Rescans]:
         """How to find out what changed in these slots, and what waits for a rescan. 2 requests."""
-        topic = topic_epoch(self.source.location.queue(), self.source.location.name)
+        topic = self._topic_epoch()
         rescans = self._backlog.read()
         decision = decide(
             signals,
@@ -200,7 +201,7 @@ class ContinuousIngest:
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
         again = (result.slots.keys() - done - self.failing.keys()) | result.unqueued
-        if topic and topic_epoch(queue, location.name) != topic:
+        if topic and self._topic_epoch() != topic:
             again |= slots  # some entries may be gone with the topic: the next batch compares everything
         self.unfinished = frozenset(again)
         self._ask_again(again)
@@ -229,10 +230,13 @@ class ContinuousIngest:
                 last_attempt=last,
             )
         except (NotFoundError, UsageError) as error:
-            name = self.source.location.name
-            if decision.topic and topic_epoch(self.source.location.queue(), name) != decision.topic:
-                raise UnavailableError(f"topic {name!r} is another one since: {error}") from error
+            if decision.topic and self._topic_epoch() != decision.topic:
+                raise UnavailableError(f"topic {self.source.name!r} is another one since: {error}") from error
             raise
+
+    def _topic_epoch(self) -> str:
+        location = self.source.location
+        return topic_epoch(location.queue(), location.name, TopicUser(slots=location.slots))
 
     @property
     def _backlog(self) -> RescanBacklog:

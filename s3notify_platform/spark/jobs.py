@@ -56,6 +56,7 @@ from s3notify_platform.ingest.wire import (
     Staged,
     StagedSlot,
 )
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.any_names import map_in_arrow
@@ -125,14 +126,15 @@ class SparkJobs:
         listing: bool = True,
         skip: frozenset[str] = frozenset(),
         recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+        user: TopicUser | None = None,
     ) -> Plan:
         """See `Jobs.plan`. Raises the error of this package that a task ended with."""
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         if not listing:
-            return collected(source.name, follow(source, wanted, quota, skip, recalled))
+            return collected(source.name, follow(source, wanted, quota, skip, recalled, user=user))
         width = self.width
-        begun_listing = begin_listing(source, frozenset(wanted), width, recalled)
+        begun_listing = begin_listing(source, frozenset(wanted), width, recalled, user=user)
         frame = spark.createDataFrame(pa.Table.from_batches([LISTED.batch(begun_listing.rows)]))
         if parts := begun_listing.parts:
             task = lister(source, frozenset(wanted), parts, begun_listing.cuts)

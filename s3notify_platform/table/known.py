@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import ObjectStore, Record, RecordStore, StoredObject, Written
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import HASH, Slot
 from s3notify_platform.table.layout import Generation, TableLayout
@@ -109,6 +110,10 @@ class Known:
             raise CorruptError(
                 f"{where}: not what is known of a table ({body[:80]!r}): restore it"
             ) from error
+
+    def topic_user(self, slots: int) -> TopicUser:
+        """The table as a user of its topic. `slots`: of its source."""
+        return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":
         """The table that takes its place, without generations."""
@@ -204,6 +209,10 @@ class OpenTable:
     def id(self) -> str:
         """The table's id; "" if there is none yet."""
         return self.known.table
+
+    def topic_user(self, slots: int) -> TopicUser:
+        """The table as a user of its topic. `slots`: of its source."""
+        return self.known.topic_user(slots)
 
     @property
     def heads(self) -> Mapping[Slot, Generation]:

@@ -17,6 +17,7 @@ from s3notify_platform.ingest.follow import topic_epoch
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.project import DEMO_FOLDER
+from s3notify_platform.protocols.notification_queue import TopicUser
 from tests.benchmarks.apart import peak
 from tests.benchmarks.figures import Figure, Seconds, seconds, short
 from tests.benchmarks.lake import followed
@@ -79,7 +80,8 @@ def _start(platform: Platform, name: str) -> None:
     config = platform.server.config(BUCKET)
     at = {"bucket": config, "platform": config, "commit": "native"}
     source = followed(Source.of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))
-    enumerated = topic_epoch(source.location.queue(), name)
+    user = TopicUser(slots=source.location.slots)
+    enumerated = topic_epoch(source.location.queue(), name, user)
     cursor = SensorState(epoch="bench", enumerated=enumerated).dumps()
     for sensor in SENSORS:
         selector = {

@@ -107,15 +107,7 @@ def test_http_from_the_command_line(ministack):
     )  # fmt: skip
     try:
         port = int(command.printed(r"listening on 127\.0\.0\.1:(\d+)").group(1))
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        record = {
-            "eventSource": "ceph:s3",
-            "eventName": "ObjectCreated:Put",
-            "s3": {"bucket": {"name": world.bucket}, "object": {"key": "raw/a", "sequencer": "01"}},
-        }
-        connection.request("POST", "/", json.dumps({"Records": [record]}), {"authorization": SECRET})
-        assert connection.getresponse().status == 200
-        connection.close()
+        _report(port, world, "raw/a")
         assert world.entries().keys() == {("put", "raw/a")}
         with urllib.request.urlopen(f"http://127.0.0.1:{shown}/metrics") as answer:
             assert b"s3notify_http_posts_ok_total 1.0" in answer.read()
@@ -124,6 +116,63 @@ def test_http_from_the_command_line(ministack):
         command.process.kill()
     assert "posts_ok=1" in err
     assert SECRET not in err
+
+
+def _report(port, world, *keys):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    records = [
+        {
+            "eventSource": "ceph:s3",
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": world.bucket}, "object": {"key": key, "sequencer": "01"}},
+        }
+        for key in keys
+    ]
+    connection.request("POST", "/", json.dumps({"Records": records}), {"authorization": SECRET})
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+@pytest.mark.parametrize("place", ["YAML", "options"])
+def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(ministack, tmp_path, place):
+    """Else each of its batches would report changes of its own, for ever. Where nothing says what is its own, it is
+    refused.
+    """
+    world = World(ministack)
+    queue = NotificationQueue(queue_records(ministack.config(world.bucket)))
+    queue.topics.create("orders", TopicSettings(bucket=world.bucket))
+    defs = tmp_path / "defs.yaml"
+    s3 = {"endpoint_url": world.server.endpoint_url}
+    text = {"name": "orders", "bucket": world.bucket, "platform_prefix": "own/", "s3": s3}
+    defs.write_text(f"type: s3notify_platform.S3NotifyComponent\nattributes: {json.dumps(text)}\n")
+    arguments = ["http", "--port", "0", "--secret-env", "MY_SECRET"]
+    if place == "YAML":
+        arguments += ["--defs", str(tmp_path)]
+    else:
+        arguments += ["--bucket", world.bucket, "--endpoint-url", world.server.endpoint_url]
+        arguments += ["--keyspace", "own/keyspace/", ""]
+        refused = Command(world, *arguments, MY_SECRET=SECRET)
+        try:
+            _, err = refused.process.communicate(timeout=30)
+        finally:
+            refused.process.kill()
+        assert refused.process.returncode == 1, err
+        assert "--own-prefix" in err
+        arguments += ["--own-prefix", "own/"]
+    command = Command(world, *arguments, MY_SECRET=SECRET)
+    try:
+        port = int(command.printed(r"listening on 127\.0\.0\.1:(\d+)").group(1))
+        ours = (
+            "own/table/commits/7/1",
+            "own/keyspace/_",
+            "_s3notify/queue/topics/orders",
+            "_s3notify-known/own%2F",
+        )
+        _report(port, world, *ours, "raw/a")
+        assert [entry.event.key for entry in queue.pending("orders")] == ["raw/a"]
+        command.stop()
+    finally:
+        command.process.kill()
 
 
 def test_a_missing_secret_is_named(ministack):

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.explain import explain
 from s3notify_platform.orchestration import channels
 from s3notify_platform.orchestration.manual_jobs import sensor_view
@@ -254,6 +254,22 @@ def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -
     assert of_bucket(site, proxy.answered).count("LIST") == 1
 
 
+def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> None:
+    """By name, with the setting to give; nothing of it is taken."""
+    queue = site.io.clients.queue
+    assert site.tick() == []
+    site.write(3)
+    settings = queue.topics.get(site.name).settings
+    queue.topics.update(site.name, settings, tables=("prod",))
+    with pytest.raises(UsageError, match=rf"topic {site.name!r} serves table prod.*queue_prefix"):
+        site.tick()
+    assert pending(site) == [site.key(3)]
+    queue.topics.update(site.name, settings, tables=())
+    site.settle()
+    assert site.rows() == {3: [3]}
+    assert queue.topics.get(site.name).tables == (site.io.source.open_table().id,)
+
+
 @pytest.mark.thorough
 def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
     """When the topic is there; from then on entries only, also of a writer that was at it when it was made."""
@@ -289,7 +305,7 @@ def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> Non
         site.write(3)
         site.settle()
         site.io.clients.queue.topics.delete(site.name)
-        site.io.clients.ensure_topic()
+        site.io.clients.ensure_topic(None)
     else:
         assert site.tick() == []
     site.write(3)

@@ -150,6 +150,18 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     query.check()
 
 
+@pytest.mark.parametrize(
+    ("slots", "tables", "why"), [(1000, (), "has 1000 slots"), (8, ("t",), "serves table t")]
+)
+def test_a_topic_that_is_not_for_the_stream_is_refused(
+    lake: Lake, slots: int, tables: tuple[str, ...], why: str
+) -> None:
+    """By name: of other slots, or of a table."""
+    lake.source.location.queue().topics.create("own", TopicSettings(slots=slots), tables=tables)
+    with pytest.raises(UsageError, match=f"topic 'own' {why}"):
+        Query(lake, options={"topic": "own"}).drain()
+
+
 @pytest.mark.parametrize("force", [False, True], ids=["gone", "made again"])
 def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, force: bool
@@ -168,12 +180,14 @@ def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
     query.drain()
     entries = NotificationQueue.entries
 
-    def just_then(self: NotificationQueue, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
+    def just_then(
+        self: NotificationQueue, topic: str, slots: Iterable[int], **given: Any
+    ) -> tuple[Entry, ...]:
         monkeypatch.undo()
         queue.topics.delete("own")
         if force:
             queue.topics.create("own", settings)
-        return entries(self, topic, slots)
+        return entries(self, topic, slots, **given)
 
     writer.publish([put("b", 2)])
     monkeypatch.setattr(NotificationQueue, "entries", just_then)

@@ -86,7 +86,7 @@ class World:
             watcher=watcher,
             chains=self.chains,
             backlog=self.backlog,
-            topic_epoch=lambda: self.topic,
+            topic_epoch=lambda _: self.topic,
             runs_of=self.runs_of,
             table=lambda expected: open_table(self.sides, IDENTITY, expected=expected),
             settings=self.settings,

@@ -13,6 +13,7 @@ from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
     TopicSettings,
+    TopicUser,
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import slot_of
@@ -135,7 +136,7 @@ class Place:
 
     def ask(self, key=KEY, **sensor):
         self.reads.counts.clear()
-        epoch = topic_epoch(self.queue, "orders")
+        epoch = topic_epoch(self.queue, "orders", TopicUser(slots=self.source.location.slots))
         view = SensorView(**({"seen": b"", "enumerated": epoch} | sensor)) if sensor else None
         return explain(
             self.source, key, sensor=view, objects=self.reads, platform=self.reads, clock=self.clock

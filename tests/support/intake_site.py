@@ -31,6 +31,7 @@ class Site:
                     prefix=keys,
                     publisher=Publisher(self.signals, prefix=prefix, parallelism=1, queued=True),
                     topic="".join(topic),
+                    skips_hidden=bool(topic),
                 )
                 for keys, prefix, *topic in targets
             ],

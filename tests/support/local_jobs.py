@@ -15,6 +15,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK, Requests, Staged
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.layout import Generation
@@ -37,12 +38,13 @@ class LocalJobs:
         listing: bool = True,
         skip: frozenset[str] = frozenset(),
         recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+        user: TopicUser | None = None,
     ) -> Plan:
         wanted = sorted(set(slots))
         quota = max(1, self.source.input.max_objects // len(wanted))
         if not listing:
-            return collected(self.source.name, follow(self.source, wanted, quota, skip, recalled))
-        begun = begin_listing(self.source, frozenset(wanted), self.width, recalled)
+            return collected(self.source.name, follow(self.source, wanted, quota, skip, recalled, user=user))
+        begun = begin_listing(self.source, frozenset(wanted), self.width, recalled, user=user)
         list_part = lister(self.source, frozenset(wanted), begun.parts, begun.cuts)
         batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
         rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()

@@ -1,7 +1,10 @@
 """The delivery worker: pushes every topic that has an endpoint. Any number of workers may run.
 
 Guarantees
-    - At least once: an entry leaves the queue when its endpoint has answered 2xx, or as a dead letter.
+    - At least once: an entry leaves the queue when its endpoint has answered 2xx, or as a dead letter. So an event may
+      come again.
+    - Unordered, also those of one key: shards and retries overtake each other. Endpoints keep the greatest `sequencer`
+      of each key, as hexadecimal numbers, and drop events that have no greater one.
     - An endpoint that is down or slow does not delay others: each shard has a thread; each endpoint has its own
       connections, limit of requests in flight, and circuit.
     - If it is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s. Entries
@@ -254,6 +257,9 @@ class Delivery:
 
 class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
+
+    At least once, and unordered: an event may come again, and after a later one of its key. An endpoint keeps the
+    greatest `sequencer` of each key, as hexadecimal numbers, and drops events that have no greater one.
 
     Any number of these may run: they share the work, and take over from a killed one within 15 s. Secrets are read from
     environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins, each with the one host that it

@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Final, Literal, assert_never
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.channels.keyspaces import Keyspace
+from s3notify_platform.channels.keyspaces import Keyspace, checked, source_of
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
@@ -210,7 +210,7 @@ class Intake:
         wanted: dict[str, list[_Report]] = {}
         try:
             # Read after the changes happened: the consumer of a topic created later lists first, and finds them.
-            topics, down = self._queue.see_topics(), False
+            topics, down = checked(self._queue.see_topics(), self._targets), False
         except _RETRY as error:
             topics, down = (), True
             trouble.note(str(error))
@@ -223,7 +223,7 @@ class Intake:
             elif down:
                 report.is_at_least("unavailable")
             else:
-                skipping = {t.topic for t in self._targets if t.topic and t.is_hidden(event.key)}
+                skipping = {t.topic for t in self._targets if t.skips_hidden and t.is_hidden(event.key)}
                 for topic in self._queue.takers(topics, event.bucket, event):
                     if topic.name in skipping:
                         continue
@@ -303,23 +303,20 @@ class Intake:
 
 
 def intake_of(context: ServiceContext) -> Intake:
-    """The intake of an inlet with this context. No request.
-
-    `context.excluded` applies only if the changes are of the bucket that holds the queue.
-    """
+    """The intake of an inlet with this context. No request."""
     platform = context.platform
     store = shared_store(platform)
-    signals = (prefix for prefix, _ in context.keyspaces)
-    own = (*context.excluded, *signals) if context.bucket == platform.bucket else ()
+    signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]
     targets = [
         Keyspace(
             publisher=Publisher(store, prefix=prefix, slots=context.slots),
             prefix=keys,
-            topic=context.sources.get((prefix, keys), ""),
+            topic=context.sources.get((prefix, keys)) or source_of(prefix),
+            skips_hidden=(prefix, keys) in context.skipping,
         )
         for prefix, keys in context.keyspaces
     ]
-    return Intake(context.queue, targets, bucket=context.bucket, excluded=own)
+    return Intake(context.queue, targets, bucket=context.bucket, excluded=(*context.excluded, *signals))
 
 
 def _signal_step(number: int) -> str:

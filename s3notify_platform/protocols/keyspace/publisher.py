@@ -85,14 +85,18 @@ class Publisher(LargeObjects[WriteOutcome]):
         clock: Clock = SYSTEM_CLOCK,
         parallelism: int = PARALLELISM,
         queued: bool = False,
+        own: tuple[str, ...] = (),
     ) -> None:
-        """`queued`: every change is in the notification queue before it is signalled, and its signals say so."""
+        """`queued`: every change is in the notification queue before it is signalled, and its signals say so.
+
+        `own`: further prefixes below which it changes no object.
+        """
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: must be at least 1")
         self._objects = objects
         self._keyspace = keyspace if keyspace is not None else objects
-        self._reserved = prefix if self._keyspace is objects else None
-        if self._reserved == "":
+        self._reserved = (*own, prefix) if self._keyspace is objects else own
+        if "" in self._reserved:
             raise UsageError("the keyspace needs a prefix of its own in a bucket that also holds the objects")
         self._prefix = prefix
         self.slots = check_slot_count(slots)
@@ -140,8 +144,8 @@ class Publisher(LargeObjects[WriteOutcome]):
         if len(set(keys)) < len(keys):
             raise UsageError("a batch names a key twice: their order would be undefined")
         for key in keys:
-            if self._reserved is not None and key.startswith(self._reserved):
-                raise UsageError(f"key {key!r} lies in the keyspace {self._reserved!r}: choose another")
+            if inside := next((own for own in self._reserved if key.startswith(own)), None):
+                raise UsageError(f"key {key!r} is among the platform's own, below {inside!r}: choose another")
             slot_of(key, self.slots)  # a key that has no slot is refused before anything is written
 
     def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:

@@ -28,7 +28,8 @@ Steps
     8. Whose replacement or removal certainly took out k entries adds −k to the counter.
 
 Storage (partition / key; JSON)
-    topics / {topic}                                   settings, epoch, the quota of each shard, whether it is paused
+    topics / {topic}                                   settings, epoch, the quota of each shard, whether it is paused,
+                                                       the tables that it serves
     queue.{topic}.{shard} / {ms}-{random}.{slots}      one segment: its entries, reserved or committed, and their claim
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
@@ -49,6 +50,8 @@ Invariants
       later, so it finds all these claims and drops them; the owner's replacement then fails, and its claim is gone.
     - A committed entry leaves the queue only by its consumer, into the dead letters, or with its topic. Once a topic
       is deleted, no earlier reservation can be committed to a new topic of its name.
+    - A topic that is pulled serves the tables that it names: nobody else takes its entries, or removes it. One that
+      names none is claimed by the first, by a replacement of its record.
     - Durations (leases, stale reservations, backoff) are measured on one's own monotonic clock. A new owner begins
       the backoff again from the stored attempts. The time to live counts only while an owner watches.
 
@@ -58,8 +61,9 @@ Limits
       commit returns `Expired`. If it is killed before that, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
     - The time to live is a lower bound: when an owner ends, the time since it last wrote the entry is not counted.
-    - Entries are unordered, as in Ceph. On a bucket alone the writers of a shard take turns at its counter. Give
-      `ObjectRecordStore` our `keys_recur`.
+    - Entries are unordered, as in Ceph, also those of one key: the later one has the greater `sequencer`, by the clock
+      of its writer. On a bucket alone the writers of a shard take turns at its counter. Give `ObjectRecordStore` our
+      `keys_recur`.
     - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
       find them anyway; for pullers, a process that sees queue and keyspace signals them (`channels.reconciler`).
 
@@ -88,6 +92,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Topic,
+    TopicUser,
     Upload,
     keys_recur,
 )
@@ -124,6 +129,7 @@ __all__ = [
     "Topic",
     "TopicSettings",
     "TopicStats",
+    "TopicUser",
     "Undecided",
     "Upload",
     "WillRetry",

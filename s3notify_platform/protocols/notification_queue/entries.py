@@ -2,12 +2,17 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import ETag, Precondition, Record, UploadId, Version
-from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings, takes
+from s3notify_platform.protocols.notification_queue.topic_settings import (
+    Rule,
+    TopicSettings,
+    check_slots,
+    takes,
+)
 
 _UNWRITTEN = Version("")
 _UNBEGUN = UploadId("")
@@ -38,7 +43,54 @@ class Topic:
     deleting: bool = False
     paused: bool = False
     """Whether its owners deliver nothing."""
+    tables: tuple[str, ...] = ()
+    """Ids of the tables and streams that it serves: nobody else takes its entries. Empty: the first one claims it."""
     version: Version = field(default=_UNWRITTEN, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicUser:
+    """A table or stream that takes the entries of a topic.
+
+    `table`: its id, "" for one that has none yet. `slots`: of its keyspace. `former`: ids that it had before.
+    """
+
+    slots: int
+    table: str = ""
+    former: tuple[str, ...] = ()
+
+    def claimed(self, topic: Topic) -> Topic:
+        """The topic as it serves this table: in place of its former ids, or as the first one.
+
+        `UsageError` if it has other slots, or serves other tables. Pure.
+        """
+        check_slots(topic.name, topic.settings, self.slots)
+        if not self.table or self.table in topic.tables:
+            return topic
+        others = self.others(topic)
+        if others and others == topic.tables:
+            raise self._refusal(topic)
+        return replace(topic, tables=(*others, self.table))
+
+    def released(self, topic: Topic) -> Topic:
+        """The topic as it serves this table no more. `UsageError` if it serves only others. Pure."""
+        others = self.others(topic)
+        if others and others == topic.tables:
+            raise self._refusal(topic)
+        return replace(topic, tables=others)
+
+    def others(self, topic: Topic) -> tuple[str, ...]:
+        """The other tables that the topic serves. Pure."""
+        return tuple(table for table in topic.tables if table not in {self.table, *self.former})
+
+    def _refusal(self, topic: Topic) -> UsageError:
+        both = " --table ".join((*topic.tables, self.table or "ID"))
+        own = f"this source's, {self.table}" if self.table else "this source, which has none"
+        return UsageError(
+            f"topic {topic.name!r} serves table {', '.join(topic.tables)}, not {own}: another deployment uses it. Give "
+            "this source a queue_prefix of its own, like _s3notify/dev/queue/; or, if all are to take its entries, "
+            f"of which each goes to one of them: `s3notify topics update {topic.name} --table {both}`"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +298,10 @@ def decode_topic(record: Record) -> Topic:
         rules = tuple(map(_rule, stored.pop("rules")))
         settings = TopicSettings(**stored, rules=rules)
         quotas = tuple(Quota(generation=number, base=base) for number, base in body.pop("quotas"))
-        return Topic(name=record.key, settings=settings, quotas=quotas, version=record.version, **body)
+        tables = tuple(body.pop("tables"))
+        return Topic(
+            name=record.key, settings=settings, quotas=quotas, tables=tables, version=record.version, **body
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"topic {record.key!r} holds {record.value[:80]!r}") from error
 

@@ -1,7 +1,4 @@
-"""The side of writers and pulling consumers: reserve before the object is written, commit after it, pull entries.
-
-See the package's docstring for the protocol.
-"""
+"""The side of writers and pulling consumers: reserve before the object is written, commit after it, pull entries."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,6 +14,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Event,
     Place,
     Topic,
+    TopicUser,
     Upload,
     counts_partition,
     dead_partition,
@@ -270,13 +268,18 @@ class NotificationQueue:
 
     # A pulling consumer.
 
-    def entries(self, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
+    def entries(
+        self, topic: str, slots: Iterable[int], *, user: TopicUser | None = None
+    ) -> tuple[Entry, ...]:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
-        Nothing is claimed, so another caller sees them too. Requests: 1 scan for each shard, which on a bucket alone
-        reads only segments that may have such entries.
+        No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
+        None: they are only looked at. Requests: 1, and 1 scan for each shard, which on a bucket alone reads only
+        segments that may have such entries.
         """
         found = self._known.current(topic)
+        if user is not None:
+            found = self.topics.serve(found, user)
         wanted = set(slots)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
@@ -343,8 +346,7 @@ class NotificationQueue:
         """Put dead letters (all, or those of these object keys) back, with attempts from 0; how many.
 
         `QuotaExceeded`: some may be back; continue later. If it is interrupted no letter is lost, and one may be back
-        twice.
-        5 requests a letter.
+        twice. 5 requests a letter.
         """
         wanted = None if keys is None else set(keys)
         moved = 0
@@ -365,21 +367,22 @@ class NotificationQueue:
             removed += isinstance(outcome, Stored)
         return removed
 
-    def erase(self, bucket: str, key: str, *, own: str) -> tuple[int, int]:
+    def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
         """Take out what names an object, which is gone, of all topics: how many entries and letters, and how many stay.
 
-        What stays is reserved, claimed, or its deletion, except in the topic `own`. Safe to repeat. One scan of the
-        topics, of each topic's segments that may name it, and of its dead letters; 2 requests for each found.
+        What stays is reserved, claimed, or its deletion, except in the topic `own` of this user alone. Safe to repeat.
+        One scan of the topics, of each topic's segments that may name it, and of its dead letters; 2 requests for each.
         """
         removed = left = 0
         for topic in self.topics.all():
+            alone = topic.name == own and not user.others(topic)
 
             def named(entry: Entry) -> bool:
                 return entry.event.key == key and entry.event.bucket in ("", bucket)
 
-            def done(entry: Entry, name: str = topic.name) -> bool:
+            def done(entry: Entry, alone: bool = alone) -> bool:
                 free = entry.state == "committed" and entry.claim is None
-                return named(entry) and free and (name == own or entry.event.op != "delete")
+                return named(entry) and free and (alone or entry.event.op != "delete")
 
             wanted = may_hold({slot_of(key, topic.settings.slots)})
             for shard in range(topic.settings.shards):

@@ -258,6 +258,15 @@ def check_topic(name: str, settings: TopicSettings) -> None:
         raise UsageError(f"topic {name!r}: ttl_seconds is above 0, or None")
 
 
+def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
+    """`UsageError` if a topic has other slots than the keyspace of those who use it: they would look for no entry."""
+    if settings.slots != slots:
+        raise UsageError(
+            f"topic {name!r} has {settings.slots} slots, and its source {slots}: set slots: {settings.slots}, or "
+            f"delete the topic and create it with --slot-count {slots}"
+        )
+
+
 def differing(name: str, found: TopicSettings, wanted: TopicSettings) -> str:
     """In which settings a topic that exists is not as it is `wanted`, and what to do; empty if it is. For people."""
     new = asdict(wanted)

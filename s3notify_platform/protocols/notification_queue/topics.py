@@ -11,6 +11,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     TOPICS,
     Quota,
     Topic,
+    TopicUser,
     counts_partition,
     dead_partition,
     decode_topic,
@@ -41,7 +42,12 @@ class Topics:
 
     def get(self, name: str) -> Topic:
         """The topic; `NotFoundError` if there is none, or it is being deleted. 1 request."""
-        return _existing(name, self._read(name))
+        return _existing(name, self.find(name))
+
+    def find(self, name: str) -> Topic | None:
+        """The topic; None if there is none, or it is being deleted. 1 request."""
+        topic = self._read(name)
+        return None if topic is None or topic.deleting else topic
 
     def all(self, *, known: dict[str, Record] | None = None) -> tuple[Topic, ...]:
         """Every topic that is not being deleted, by name. One scan.
@@ -55,10 +61,11 @@ class Topics:
         topics = map(decode_topic, records)
         return tuple(topic for topic in topics if not topic.deleting)
 
-    def create(self, name: str, settings: TopicSettings) -> Topic:
+    def create(self, name: str, settings: TopicSettings, *, tables: tuple[str, ...] = ()) -> Topic:
         """Create the topic, or return the existing one with these settings. `ConflictError` if it has others.
 
-        An interrupted deletion is finished first. 1 request.
+        `tables`: whom a new one serves; none: the first one that uses it. An interrupted deletion is finished first.
+        1 request.
         """
         check_topic(name, settings)
         fresh = Topic(
@@ -66,6 +73,7 @@ class Topics:
             epoch=unique_name(self._clock)[:16],
             settings=settings,
             quotas=(Quota(),) * settings.shards,
+            tables=tables,
         )
         for attempt in range(ATTEMPTS):
             outcome = self._updates.create(TOPICS, name, encode_topic(fresh))
@@ -81,8 +89,15 @@ class Topics:
             self._clock.sleep(backoff_seconds(attempt, self._clock))
         raise UnavailableError(f"topic {name!r} is being deleted and created by others; try again")
 
-    def update(self, name: str, settings: TopicSettings) -> Topic:
-        """The topic with new settings; shards and slots stay. 2 requests.
+    def serve(self, topic: Topic, user: TopicUser) -> Topic:
+        """The topic, which serves this user's table from now on if it serves none yet.
+
+        `UsageError` if it has other slots, or serves other tables. No request if it serves the table; else 2.
+        """
+        return topic if user.claimed(topic) == topic else self.change(topic.name, user.claimed)
+
+    def update(self, name: str, settings: TopicSettings, *, tables: tuple[str, ...] | None = None) -> Topic:
+        """The topic with new settings, and, if given, serving these tables; shards and slots stay. 2 requests.
 
         With a capacity below the number of entries, reservations are refused until enough have gone. A topic that now
         takes more keys gets their changes from now on; consumers list what was there before for a new topic only.
@@ -94,7 +109,7 @@ class Topics:
                 raise UsageError(
                     f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it"
                 )
-            return replace(topic, settings=settings)
+            return replace(topic, settings=settings, tables=topic.tables if tables is None else tables)
 
         return self.change(name, change)
 
@@ -126,9 +141,10 @@ class Topics:
         assert record is not None, "a topic is changed, never removed, by this"
         return decode_topic(record)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, user: TopicUser | None = None) -> None:
         """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
 
+        For a `user`: `UsageError` if it serves others; if it serves others too, it stays, and serves these alone.
         Once this returns, or another topic of the name exists, no earlier reservation can be committed: its commit
         returns `Expired`. An interrupted deletion is finished by calling this again, or by creating the topic.
         2 requests, 1 scan for each shard, 1 removal for each record.
@@ -137,9 +153,12 @@ class Topics:
         def mark(topic: Topic | None) -> Topic:
             if topic is None:
                 raise NotFoundError(f"no topic {name!r}")
+            if user is not None and not topic.deleting and (left := user.released(topic)).tables:
+                return left
             return replace(topic, deleting=True)
 
-        self._finish_delete(self._change(name, mark))
+        if (topic := self._change(name, mark)).deleting:
+            self._finish_delete(topic)
 
     def _finish_delete(self, topic: Topic) -> None:
         """Remove everything of this epoch, then the topic. Safe for any number of callers and calls."""

@@ -65,7 +65,7 @@ from s3notify_platform.ingest.stream_state import (
 )
 from s3notify_platform.ingest.wire import QueuedEntry
 from s3notify_platform.protocols.keyspace import NEVER_SEEN, Watcher
-from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.options import Reading
@@ -111,7 +111,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._state_of(offset).settle(offset.plan)
         target = self._until or self._poll()
         if self._reading.topic and (offset.epoch != self._epoch or offset.digests != target):
-            self._epoch = topic_epoch(self._reading.source.location.queue(), self._reading.topic)
+            queue = self._reading.source.location.queue()
+            self._epoch = topic_epoch(queue, self._reading.topic, self._user)
         if offset.digests == target and self._epoch in ("", offset.epoch):
             return start
         decision = self._decide(offset, target)
@@ -252,7 +253,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ()
         queue, name = self._reading.source.location.queue(), str(self._reading.topic)
         try:
-            entries = queue.entries(name, changed)
+            entries = queue.entries(name, changed, user=self._user)
         except NotFoundError:
             return None
-        return entries if topic_epoch(queue, name) == self._epoch else None
+        return entries if topic_epoch(queue, name, self._user) == self._epoch else None
+
+    @property
+    def _user(self) -> TopicUser:
+        """The stream as a user of its topic; the same whatever its checkpoint, and no table of the source."""
+        place = self._reading.source.location
+        return TopicUser(slots=place.slots, table=f"stream:{place.platform.bucket}/{place.platform_prefix}")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.channels import open_publisher
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.slots import slot_of
@@ -31,3 +32,17 @@ def test_its_signals_are_those_of_the_source(
     )
     publisher.put("raw/1", b"1")
     assert [*watcher.poll().changed] == [slot_of("raw/1", location.slots)]
+
+
+@pytest.mark.parametrize("key", ["own/table/commits/3/1", "waiting/topics/orders", "_s3notify-known/own"])
+def test_it_writes_no_object_of_the_platform(key: str) -> None:
+    """Refused before any request: no endpoint is there."""
+    publisher = open_publisher(
+        "orders",
+        bucket="b",
+        endpoint_url="http://127.0.0.1:9",
+        platform_prefix="own/",
+        queue_prefix="waiting/",
+    )
+    with pytest.raises(UsageError, match="among the platform's own"):
+        publisher.put(key, b"1")

@@ -20,7 +20,7 @@ from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.counted import CountedRecords
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
@@ -250,7 +250,7 @@ def test_wrong_changes(world):
     publisher = world.publisher()
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
-    with pytest.raises(UsageError, match="keyspace"):
+    with pytest.raises(UsageError, match="own"):
         publisher.put(f"{KS}1", b"1")
     with pytest.raises(UsageError, match="max_event_bytes"):
         publisher.put("x" * 5000, b"1")
@@ -298,3 +298,18 @@ def test_requests_on_a_bucket_alone():
     store.counts.clear()
     publisher.put("a", b"1")
     assert dict(store.counts) == {"GET": 2, "LIST": 1, "PUT": 6}
+
+
+def test_a_topic_of_the_source_with_other_slots_is_refused_by_name():
+    """Its consumer would look for no entry; nothing is written. Other topics may have any slots."""
+    records, objects = MemoryRecordStore(), MemoryObjectStore()
+    queue = NotificationQueue(records)
+    queue.topics.create("copies", TopicSettings())
+    publisher = QueuedPublisher(Publisher(objects, prefix="s/", slots=40), queue, bucket="b", topic="orders")
+    assert isinstance(publisher.put("k", b"1"), Written)
+    queue.topics.create("orders", TopicSettings())
+    queue.forget_topics()
+    for publish in (lambda: publisher.put("l", b"1"), lambda: publisher.announce(["k"])):
+        with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+            publish()
+    assert objects.head("l") is None

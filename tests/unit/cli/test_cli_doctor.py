@@ -4,6 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.tables import create_lease_table, create_record_table
@@ -124,3 +126,18 @@ def test_help():
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert "doctor" in result.output
+
+
+@pytest.mark.server
+def test_a_topic_of_another_deployment(doctor, ministack):
+    """Named, with the setting that gives this source its own."""
+    bucket = ministack.make_bucket()
+    queue = NotificationQueue(queue_records(ministack.config(bucket)))
+    queue.topics.create("orders", TopicSettings(slots=40), tables=("prod",))
+    place = ["orders", "--bucket", bucket, "--endpoint-url", ministack.endpoint_url]
+    found = doctor(*place, "--slot-count", "40")
+    assert found.exit_code == 1, found.output
+    assert "topic 'orders' serves table prod" in found.output
+    assert "queue_prefix" in found.output
+    assert "has 40 slots, and its source 1000" in doctor(*place).output
+    assert doctor(*place, "--queue-prefix", "_s3notify/dev/queue/").exit_code == 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -228,3 +229,37 @@ def test_what_cannot_be_is_refused(queue: NotificationQueue, arguments: list[str
     ran = run("create", "t", *arguments)
     assert (ran.exit_code, queue.topics.all()) == (1, ()), ran.output
     assert said in ran.output
+
+
+def test_a_sources_topic_has_its_slots(queue: NotificationQueue, tmp_path: Path) -> None:
+    """As its YAML says, whatever other sources have; the command line goes before."""
+    for name, slots in (("orders", 40), ("clicks", 7)):
+        (tmp_path / name).mkdir()
+        attributes = {"name": name, "bucket": "b", "slots": slots}
+        (tmp_path / name / "defs.yaml").write_text(json.dumps({"attributes": attributes}))
+    defs = ["--defs", str(tmp_path)]
+    done("create", "orders", *defs)
+    done("create", "copies", *defs)
+    done("create", "clicks", "--slot-count", "9", *defs)
+    slots = {topic.name: topic.settings.slots for topic in queue.topics.all()}
+    assert slots == {"orders": 40, "copies": 1000, "clicks": 9}
+
+
+def test_the_tables_that_a_topic_serves(queue: NotificationQueue) -> None:
+    """Named when it is created or changed, shown, and left alone by other changes."""
+    done("create", "orders", "--table", "one")
+    done("update", "orders", "--capacity", "99")
+    assert json.loads(done("list", "--json"))[0]["tables"] == ["one"]
+    done("update", "orders", "--table", "one", "--table", "two")
+    assert json.loads(done("show", "orders", "--json"))["tables"] == ["one", "two"]
+    assert "which serves table one, two" in run("delete", "orders", given="n\n").output
+    done("update", "orders", "--table", "")
+    assert queue.topics.get("orders").tables == ()
+
+
+@pytest.mark.parametrize("command", [["topics"], ["deliver"]])
+def test_help_says_how_delivery_is_ordered(command: list[str]) -> None:
+    """And what to do."""
+    shown = " ".join(CliRunner().invoke(main, [*command, "--help"]).output.split()).lower()
+    for word in ("at least once", "unordered", "sequencer"):
+        assert word in shown

@@ -2,11 +2,13 @@
 
 import pytest
 
-from s3notify_platform.ingest.follow import Decision, decide, note_writers
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.follow import Decision, decide, note_writers, topic_epoch
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
 from s3notify_platform.protocols.source_enumerator import UNQUEUED_SECONDS, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
-from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 
 NOW_MS = 10_000_000
@@ -92,3 +94,12 @@ def test_what_is_noted_of_writers(how: str, topic: str, waiting: set[Slot], note
     assert (set(rescans.slots), rescans.unqueued_writers(clock.wall_ms())) == (waiting, noted)
     note_writers(backlog, decision, unqueued=[], unannounced=0)
     assert backlog.read() == rescans
+
+
+def test_a_topic_of_other_slots_is_refused_by_name() -> None:
+    """Entries of it would never be looked for."""
+    queue = NotificationQueue(MemoryRecordStore())
+    assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
+    queue.topics.create("orders", TopicSettings())
+    with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+        topic_epoch(queue, "orders", TopicUser(slots=40))

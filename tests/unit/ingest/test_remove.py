@@ -149,3 +149,36 @@ def test_of_a_whole_bucket(ministack: S3Server) -> None:
     place.run("1")
     assert remove(place.source.location) > 0
     assert place.snapshot() == before
+
+
+def test_a_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
+    """Of another deployment of the same source, on the same bucket and queue; no run of it takes the entries."""
+    prod = Place(ministack)
+    queue = prod.source.location.queue()
+    queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
+    prod.put("a", 1)
+    prod.run("1")
+    queue.push("orders", Event(key="raw/a"))
+    (table,) = queue.topics.get("orders").tables
+    with pytest.raises(UsageError, match=rf"serves table {table}.*queue_prefix"):
+        prod.run("1", platform_prefix="dev/orders/", keyspace_prefix="dev/orders/keyspace/")
+    dev = replace(prod.source.location, platform_prefix="dev/orders/", keyspace_prefix="dev/orders/keyspace/")
+    assert f"topic 'orders': serves table {table}, stays: entries" in {one.what for one in held(dev)}
+    remove(dev)
+    assert len(queue.entries("orders", range(4))) == 1
+    assert prod.values() == {1: 1}
+    remove(prod.source.location)
+    assert queue.topics.find("orders") is None
+
+
+def test_a_topic_that_serves_two_tables_is_left_to_the_other(ministack: S3Server) -> None:
+    """As its record names them."""
+    prod = Place(ministack)
+    prod.put("a", 1)
+    prod.run("1")
+    queue = prod.source.location.queue()
+    known = prod.source.location.sides().known()
+    assert known is not None
+    queue.topics.create("orders", TopicSettings(slots=4), tables=("another", known.table))
+    remove(prod.source.location)
+    assert queue.topics.get("orders").tables == ("another",)

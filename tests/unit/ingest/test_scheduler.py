@@ -7,6 +7,7 @@ import pytest
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.batches import EVERYTHING, BatchSettings
+from s3notify_platform.ingest.scheduler import TOPIC_SECONDS
 from s3notify_platform.protocols.ack_chain import Stamped
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.slots import Slot
@@ -467,3 +468,20 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
     with pytest.raises(CorruptError, match="the id next, and it is elsewhere now"):
         world.tick()
     assert world.cursor == before
+
+
+def test_a_topic_that_is_gone_is_said_while_nothing_changes() -> None:
+    """Within `TOPIC_SECONDS`, and everything is compared again, once."""
+    world = settled()
+    world.clock.sleep(TOPIC_SECONDS)
+    assert world.tick().note == "nothing changed (1 HEAD)"
+    world.lose_topic()
+    world.clock.sleep(TOPIC_SECONDS)
+    tick = world.tick()
+    assert [request.slots for request in tick.requests] == [(EVERYTHING,)]
+    assert "its topic 's' is gone" in tick.note
+    assert tick.warnings
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert world.state.enumerated == world.topic

@@ -203,7 +203,7 @@ def test_the_topic_is_made_as_the_yaml_says(
 
     def ensure(**given: Any) -> TopicSettings:
         clients = S3NotifyComponent(name="clicks", bucket="b", prefix="raw/", **given).assets().io.clients
-        clients.ensure_topic()
+        clients.ensure_topic(None)
         return NotificationQueue(records).topics.get("clicks").settings
 
     made = ensure(**given)

@@ -370,3 +370,11 @@ def test_what_is_not_below_a_source_is_not_hidden_from_its_topic():
     site = Site(targets=[("raw/1/", SIGNALS, "orders")], orders=TopicSettings(bucket="b"))
     site.intake.accept([event("raw/2/x.json", "01"), event("raw/_2/x.json", "02"), event("raw/1/_x", "03")])
     assert sorted(site.keys("orders")) == ["raw/2/x.json", "raw/_2/x.json"]
+
+
+def test_a_topic_of_a_source_with_other_slots_is_refused_by_name():
+    """Its signals are of 1000 slots; nothing is queued."""
+    site = Site(targets=[("", SIGNALS, "orders")], orders=TopicSettings(slots=40))
+    with pytest.raises(UsageError, match="'orders' has 40 slots, and its source 1000"):
+        site.intake.accept([event()])
+    assert not [*site.queue.pending("orders")]

@@ -195,7 +195,7 @@ def test_a_size_that_is_not_the_streams(body, said):
         (lambda p, tmp: p.put_stream("k", io.StringIO("text")), "binary"),
         (lambda p, tmp: p.put_stream("k", io.BytesIO(), size=MAX_PUBLISHED_BYTES + 1), "bytes"),
         (lambda p, tmp: p.put_stream("k", io.BytesIO(), size=-1), "bytes"),
-        (lambda p, tmp: p.put_stream(f"{KS}k", io.BytesIO(bytes(9 * MIB))), "keyspace"),
+        (lambda p, tmp: p.put_stream(f"{KS}k", io.BytesIO(bytes(9 * MIB))), "own"),
         (lambda p, tmp: p.put_stream("k" * 1025, io.BytesIO(bytes(9 * MIB))), "1025 bytes"),
     ],
 )

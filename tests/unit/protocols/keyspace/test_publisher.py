@@ -66,7 +66,7 @@ def test_signals_may_live_in_another_bucket(store):
 
 def test_a_key_inside_the_keyspace_is_refused_before_anything_is_written(store, publisher):
     """Else a source object would be a signal."""
-    with pytest.raises(UsageError, match="lies in the keyspace"):
+    with pytest.raises(UsageError, match="among the platform's own"):
         publisher.publish([Put(key="a", body=b""), Put(key="ks/1", body=b"")])
     assert not store.list("").objects
 

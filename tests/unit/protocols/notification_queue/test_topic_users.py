@@ -1,0 +1,101 @@
+"""A topic serves the tables that it names; the first one that uses it claims it."""
+
+from typing import Any
+
+import pytest
+
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, TopicUser
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.faults import Call, Fault, FaultyStore
+
+PROD, DEV = TopicUser(table="prod", slots=1000), TopicUser(table="dev", slots=1000)
+EVERY = range(1000)
+
+
+@pytest.fixture
+def queue() -> NotificationQueue:
+    """With a topic `orders` that has one entry."""
+    queue = NotificationQueue(MemoryRecordStore())
+    queue.topics.create("orders", TopicSettings())
+    queue.push("orders", Event(key="raw/a"))
+    return queue
+
+
+def test_the_first_table_claims_a_topic_and_others_are_refused(queue: NotificationQueue) -> None:
+    """The error names topic, tables and setting; the entries stay, and may be looked at."""
+    assert len(queue.entries("orders", EVERY, user=PROD)) == 1
+    with pytest.raises(UsageError, match=r"'orders' serves table prod, not .* dev: .*queue_prefix"):
+        queue.entries("orders", EVERY, user=DEV)
+    with pytest.raises(UsageError, match="queue_prefix"):
+        queue.topics.delete("orders", user=DEV)
+    with pytest.raises(UsageError, match="which has none"):
+        queue.topics.delete("orders", user=TopicUser(slots=1000))
+    assert len(queue.entries("orders", EVERY)) == 1
+    queue.topics.delete("orders", user=PROD)
+    with pytest.raises(NotFoundError):
+        queue.topics.get("orders")
+
+
+def test_two_tables_that_claim_at_once_do_not_both_win() -> None:
+    """By a replacement of the topic's record under the version that was read."""
+    inner = MemoryRecordStore()
+    other = NotificationQueue(inner)
+    other.topics.create("orders", TopicSettings())
+    raced = []
+
+    def fault(call: Call) -> Fault:
+        if call.method == "replace" and not raced:
+            raced.append(other.entries("orders", EVERY, user=PROD))
+        return Fault.NONE
+
+    records: Any = FaultyStore(inner, fault)
+    queue = NotificationQueue(records)
+    with pytest.raises(UsageError, match="serves table prod"):
+        queue.entries("orders", EVERY, user=DEV)
+    assert raced
+    assert other.topics.get("orders").tables == ("prod",)
+
+
+def test_tables_that_are_named_share_a_topic(queue: NotificationQueue) -> None:
+    """Each takes entries; one that is removed leaves it to the other."""
+    queue.topics.update("orders", TopicSettings(), tables=("prod", "dev"))
+    assert len(queue.entries("orders", EVERY, user=DEV)) == 1
+    queue.topics.delete("orders", user=DEV)
+    assert queue.topics.get("orders").tables == ("prod",)
+    assert len(queue.entries("orders", EVERY, user=PROD)) == 1
+
+
+def test_a_table_that_began_again_takes_the_place_of_its_former_id(queue: NotificationQueue) -> None:
+    """As after `table forget`."""
+    queue.entries("orders", EVERY, user=PROD)
+    queue.entries("orders", EVERY, user=TopicUser(table="next", former=("prod",), slots=1000))
+    assert queue.topics.get("orders").tables == ("next",)
+    with pytest.raises(UsageError, match="serves table next"):
+        queue.entries("orders", EVERY, user=PROD)
+
+
+def test_a_user_with_other_slots_is_refused_by_name(queue: NotificationQueue) -> None:
+    """Else it would look for entries in other slots than they are in."""
+    with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+        queue.entries("orders", range(40), user=TopicUser(table="prod", slots=40))
+    assert queue.topics.get("orders").tables == ()
+
+
+def test_a_claimed_topic_costs_no_request_more() -> None:
+    """Its record is read anyway."""
+    calls: list[str] = []
+
+    def count(call: Call) -> Fault:
+        calls.append(call.method)
+        return Fault.NONE
+
+    records: Any = FaultyStore(MemoryRecordStore(), count)
+    queue = NotificationQueue(records)
+    queue.topics.create("orders", TopicSettings(shards=1))
+    queue.entries("orders", EVERY, user=PROD)
+    calls.clear()
+    queue.entries("orders", EVERY)
+    unchecked, calls[:] = [*calls], []
+    queue.entries("orders", EVERY, user=PROD)
+    assert calls == unchecked

@@ -1,0 +1,35 @@
+"""The platform's own objects are the same to listings, publishers and inlets, wherever they are."""
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.table.own import own_prefixes
+
+OURS = (
+    "own/table/commits/3/1",
+    "own/records/x",
+    "signals/7",
+    "waiting/topics/orders",
+    "_s3notify/queue/topics/orders",
+    "_s3notify/other/table/commits/3/1",
+    "_s3notify-known/own",
+)
+PLACES = {"platform_prefix": "own/", "keyspace_prefix": "signals/", "queue_prefix": "waiting/"}
+
+
+def test_no_object_of_ours_is_read_from_the_whole_bucket() -> None:
+    """Nor below a prefix of ours, which is refused."""
+    source = Source.of(name="orders", bucket=S3Config(bucket="b"), hidden_files="read", **PLACES)
+    assert [key for key in (*OURS, "raw/1", "ownership/1") if source.choice.covers(key)] == [
+        "raw/1",
+        "ownership/1",
+    ]
+    with pytest.raises(UsageError, match="platform's own objects"):
+        Source.of(name="orders", bucket=S3Config(bucket="b"), prefix="waiting/raw/", **PLACES)
+
+
+def test_in_a_bucket_of_others_only_the_usual_prefixes_are_ours() -> None:
+    """Where another source may keep its objects."""
+    assert own_prefixes("b", platform_bucket="p", **PLACES) == ("_s3notify/", "_s3notify-known/")
