@@ -25,7 +25,8 @@ What each secret opens:
     keys of a role             that role. They are named, not stored: `stores.credentials`
     the HTTP inlet's secret    having keys looked at. Without TLS it can be read on its way
     a push HMAC key            nothing here. Who has it can send its endpoint events in our name
-    the embedded server's      all of that server, which listens on loopback; in a file of mode 0600
+    the embedded server's      all of that server, which listens on loopback; in a folder of mode 0700. Its inner ports
+                               take keys that it alone has: `local.server`
 
 A false report costs requests, and never makes, changes or removes a row: rows are of the objects as a run finds them. A
 report that never came is found by the sweep. Writers are not protected from each other: who may write below a prefix
