@@ -18,7 +18,8 @@ Threat model. What arrives is hostile. Whoever holds a role's keys is trusted wi
     sender of events  (with the inlet's secret, or by the policy of the SQS queue) reports changes of one bucket. It
                       cannot name another one, nor the platform's own objects
     anybody else who reaches the HTTP inlet: a share of its connections, for some seconds each, and a line of log in
-                      some seconds
+                      some seconds; all of its connections with `plain_http`, unless `trusted_proxies` are named
+    a trusted proxy   which sender a request counts for. It shows no secret of its own, and is shown that of senders
     an endpoint       answers: only the status counts, within a deadline, and redirects are not followed
 
 What each secret opens:
