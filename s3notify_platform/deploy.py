@@ -23,6 +23,7 @@ from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
+from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
@@ -39,7 +40,7 @@ ROLES: Final[tuple[Role, ...]] = (
 
 Json = dict[str, Any]
 
-OWN: Final = ("table/", "derived/", "records/", "streams/", "store.json")
+OWN: Final = ("table/*", "derived/*", "records/*", "streams/*", "store.json", f"{PROBE}*")
 """What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
@@ -325,7 +326,7 @@ def _denial(role: Role, places: Places) -> Json:
     own = (
         (usual,) if re.match(f"{OWN_PREFIX}.+/", places.platform_prefix) else (usual, places.platform_prefix)
     )
-    made = [f"{prefix}{name}{'*' if name.endswith('/') else ''}" for prefix in own for name in OWN]
+    made = [f"{prefix}{name}" for prefix in own for name in OWN]
     queues = {QUEUE_PREFIX, places.queue_prefix} if _changes_no_queue(role, places) else set()
     keys = [*made, f"{KNOWN}/*", *(f"{queue}*" for queue in sorted(queues))]
     buckets = dict.fromkeys((places.platform_bucket, places.bucket, places.known_bucket or places.bucket))

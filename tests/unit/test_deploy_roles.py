@@ -80,7 +80,7 @@ def objects(places):
         f"{own}derived/paid/data/x.parquet",
     ):
         yield "derived", platform, key
-    for key in ("records/ack.x/head", "streams/s/c/1", "store.json"):
+    for key in ("records/ack.x/head", "streams/s/c/1", "store.json", ".s3notify-probe-1/match"):
         yield "state", platform, f"{own}{key}"
     if not places.tables.records:
         yield "queue", platform, f"{places.queue_prefix}queue.orders.3/1"
