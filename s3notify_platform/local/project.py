@@ -1,6 +1,8 @@
 """The sources that a project's YAML defines, read without Dagster: what commands take their options from.
 
-The folder is that of `--defs`, else of S3NOTIFY_DEFS, else `defs`, `src/*/defs` or `*/defs` where the command runs.
+The folder is that of `--defs`, else of S3NOTIFY_DEFS, else that of the project where the command runs: its `defs`, or,
+beside a `pyproject.toml`, also `src/*/defs` or `*/defs`, but for those of another project in it. Reading runs nothing
+of what is found: `defs_yaml`.
 """
 
 import os
@@ -17,6 +19,7 @@ from s3notify_platform.ingest.settings import (
     LeaseTimeSettings,
     TableSettings,
 )
+from s3notify_platform.local.defs_yaml import documents_of, evaluated
 from s3notify_platform.setting import settings_of
 from s3notify_platform.stores.config import (
     ACCESS,
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from s3notify_platform.ingest.source import Source
 
 PLACES: Final = ("defs", "src/*/defs", "*/defs")
+PROJECT_FILES: Final = ("pyproject.toml", "dg.toml")
+"""A folder with one of these is a project."""
+
 DEMO_FOLDER: Final = Path(__file__).resolve().parent.parent / "defs"
 FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
 
@@ -43,6 +49,12 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
 Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
 _MORE: Final = ("transform", "list_seconds")
 """Attributes besides the settings that a command takes."""
+
+_OF_PARTS: Final = {
+    "endpoint_url", "region_name", "profile_name", *ACCESS, *OF_BUCKET, "master", "remote",
+    *(one.name for one in settings_of(TableSettings, LeaseTimeSettings)),
+}  # fmt: skip
+"""What a command takes of `s3`, `dynamodb` and `spark`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,31 +142,14 @@ class ConfiguredSource:
         given = self.attributes.get(name)
         if not isinstance(given, Mapping):
             return {}
-        return {key: self._value(f"{name}.{key}", value) for key, value in given.items() if _plain(value)}
+        return {
+            key: self._value(f"{name}.{key}", value)
+            for key, value in given.items()
+            if key in _OF_PARTS and _plain(value)
+        }
 
     def _value(self, name: str, value: Any) -> Any:
-        if not isinstance(value, str) or "{" not in value:
-            return value
-        from jinja2 import StrictUndefined, TemplateError
-        from jinja2.nativetypes import NativeTemplate
-
-        try:
-            # A name that a project adds to Dagster's own is not known here.
-            return NativeTemplate(value, undefined=StrictUndefined).render(env=_Environment())
-        except (TemplateError, UsageError) as error:
-            raise UsageError(f"{self.file}: {name}: {value!r} cannot be evaluated: {error}") from error
-
-
-class _Environment:
-    """As Dagster's `env`, which a component's YAML may use."""
-
-    def __getitem__(self, name: str) -> str:
-        if (found := os.environ.get(name)) is None:
-            raise UsageError(f"there is no environment variable {name}")
-        return found
-
-    def __call__(self, name: str, default: Any = None) -> Any:
-        return os.environ.get(name, default)
+        return evaluated(self.file, name, value) if isinstance(value, str) and "{" in value else value
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -175,10 +170,17 @@ def folders(given: str | None = None) -> list[Path]:
         if not Path(given).is_dir():
             raise UsageError(f"{given}: there is no such folder; give one with SOURCE/defs.yaml in it")
         return [Path(given)]
-    for place in PLACES:
-        if found := [folder for folder in sorted(Path().glob(place)) if folder.resolve() != DEMO_FOLDER]:
+    places = PLACES if any(Path(name).is_file() for name in PROJECT_FILES) else PLACES[:1]
+    for place in places:
+        if found := [folder for folder in sorted(Path().glob(place)) if _is_of_this_project(folder)]:
             return found
     return []
+
+
+def _is_of_this_project(folder: Path) -> bool:
+    above = [parent for parent in folder.parents if parent != Path()]
+    others = any((parent / name).exists() for parent in above for name in PROJECT_FILES)
+    return folder.is_dir() and not others and folder.resolve() != DEMO_FOLDER
 
 
 def sources_of(given: str | None = None) -> list[ConfiguredSource]:
@@ -192,13 +194,7 @@ def sources_of(given: str | None = None) -> list[ConfiguredSource]:
 
 
 def _sources_in(folder: Path, file: Path) -> Iterator[ConfiguredSource]:
-    import yaml
-
-    try:
-        documents = list(yaml.safe_load_all(file.read_text()))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{file}: {error}") from error
-    for document in documents:
+    for document in documents_of(file):
         attributes = document.get("attributes") if isinstance(document, Mapping) else None
         if isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys():
             yield ConfiguredSource(folder=folder, file=file, attributes=attributes)

@@ -6,8 +6,13 @@ ends it is restarted on the same ports until `stop()`. One process serves a fold
 server whose parent was killed is killed by the kernel (Linux), or else found by its pid file at the next start and
 stopped; two servers never serve one folder.
 
+Threat model. Other users of this machine reach its ports, and nothing on them without a key: S3 takes the credentials,
+the inner ports take keys that only the server itself has (`server_keys`, which says what they answer to anybody). The
+folder has mode 0700. Processes of the same user, and root, read the files, and so the keys.
+
     {folder}/server.json       ports and credentials, mode 0600
     {folder}/identities.json   the same credentials as the server reads them, mode 0600
+    {folder}/security.toml     keys of the inner ports, with inner.key and inner.crt; mode 0600, new at each start
     {folder}/server.lock       locked while a process serves the folder
     {folder}/server.pid        the server process, for the next start
     {folder}/server.log        its output
@@ -38,6 +43,7 @@ from s3notify_platform.local.process import (
     locked,
     ports_are_free,
 )
+from s3notify_platform.local.server_keys import inner_keys
 from s3notify_platform.ports import Written
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -59,6 +65,7 @@ try:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 except AttributeError:
     pass
+os.umask(0o077)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
@@ -153,12 +160,14 @@ class LocalS3Server:
         program = _weed()
         if self._supervisor is not None:
             raise UsageError(f"the S3 server of {self.folder} is already started")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_private_folder()
         self._take_lock()
         try:
             self._end_leftover()
             self._state = self._load_state()
-            self._write_private("identities.json", _identities(self._state))
+            self._write_private("identities.json", json.dumps(_identities(self._state)))
+            for name, content in inner_keys(self._clock).items():
+                self._write_private(name, content)
             (self.folder / "data").mkdir(exist_ok=True)
             self._stopping.clear()
             self._failure = None
@@ -197,6 +206,15 @@ class LocalS3Server:
             raise UsageError(f"the S3 server of {self.folder} is not started: call start(), or use `with`")
         return self._state
 
+    def _make_private_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.chmod(0o700)
+        except PermissionError:
+            raise UsageError(
+                f"{self.folder} belongs to another user, and the server's keys would be in it: use another folder"
+            ) from None
+
     def _take_lock(self) -> None:
         self._lock = locked(self.folder / "server.lock")
         if self._lock is None:
@@ -228,7 +246,7 @@ class LocalS3Server:
             raise UsageError(f"{path} is damaged: restore it, or delete it to get new credentials") from None
         if not ports_are_free(state.ports):
             state = self._with_new_ports(state.access_key_id, state.secret_access_key)
-        self._write_private(path.name, asdict(state))
+        self._write_private(path.name, json.dumps(asdict(state)))
         return state
 
     def _with_new_ports(self, access_key_id: str, secret_access_key: str) -> ServerState:
@@ -242,11 +260,11 @@ class LocalS3Server:
             s3_port=s3,
         )
 
-    def _write_private(self, name: str, content: object) -> None:
+    def _write_private(self, name: str, content: str) -> None:
         path, scratch = self.folder / name, self.folder / f"{name}.new"
         scratch.unlink(missing_ok=True)
         with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123
-            json.dump(content, file)
+            file.write(content)
         scratch.replace(path)
 
     def _supervise(self, program: str) -> None:
@@ -275,6 +293,8 @@ class LocalS3Server:
             stdout=log,
             stderr=log,
             cwd=self.folder,
+            # These would win over its files.
+            env={name: value for name, value in os.environ.items() if not name.startswith("WEED_")},
             start_new_session=True,
         )
         (self.folder / "server.pid").write_text(str(self._process.pid))

@@ -11,7 +11,7 @@ Requests: about 50, once; all scratch objects are deleted at the end.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
@@ -32,6 +32,9 @@ RACERS = 8
 
 CommitMode = Literal["native", "dynamodb"]
 """`native`: commits use the store's own conditions. `dynamodb`: they use leases in a DynamoDB table."""
+
+PROBE: Final = ".s3notify-probe-"
+"""How the names of a probe's objects begin, after the prefix."""
 
 CommitChoice = Literal["auto", "native", "dynamodb"]
 """What a user configures. `auto`: native if the store can, else dynamodb if a lease table is named."""
@@ -127,7 +130,7 @@ _CONDITIONS = {
 
 def probe(store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK) -> Capabilities:
     """Run the probe below `prefix`. Never raises for what the store does: that is in `problems`."""
-    return _Probe(store, f"{prefix}.s3notify-probe-{unique_name(clock)}/", clock).run()
+    return _Probe(store, f"{prefix}{PROBE}{unique_name(clock)}/", clock).run()
 
 
 class _Probe:

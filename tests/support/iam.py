@@ -69,6 +69,11 @@ def _needs(request: Answered) -> list[Need]:
     return found
 
 
+def allowed(policy: dict[str, object], need: Need) -> bool:
+    """What IAM decides: an Allow that fits, and no Deny that does."""
+    return not refused(policy, [need])
+
+
 def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
     """What the policy does not grant, or denies."""
     granted, denied = _pairs(policy), _pairs(policy, "Deny")

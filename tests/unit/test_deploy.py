@@ -184,7 +184,7 @@ def test_who_needs_the_queue_of_notifications():
         assert bare["arn:aws:s3:::platform"] == ["s3:ListBucket"]
         signals = bare.get("arn:aws:s3:::platform/_s3notify/orders/keyspace/*")
         assert signals == (None if role == "outlet" else ["s3:PutObject"])
-    assert "queue" not in json.dumps(policy("writer", PLACES))
+    assert "queue" not in json.dumps(allowed("writer", PLACES))
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])

@@ -13,7 +13,9 @@ none, the sender has to send it again; duplicates are harmless.
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are taken |
 
 All connections of one address that have not shown the secret yet take a quarter of `max_connections` at most, each for
-3 s; see `http_server`.
+3 s; see `http_server`. Behind a proxy all have its address: `trusted_proxies` names it, and then each of its clients
+has that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share, only `max_connections`:
+whoever reaches the proxy may take all of them, for 3 s each, and the inlet says so when it starts.
 
 Authentication is mandatory: a secret from a named environment variable, in one of
     authorization: Bearer SECRET, authorization: SECRET     MinIO's `auth_token`, with or without `Bearer`
@@ -56,6 +58,7 @@ from pydantic import Field
 
 from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits, SparseLog
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
+from s3notify_platform.channels.inlets.proxies import TrustedProxies
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.notification_queue import Event, decode_events
@@ -118,6 +121,12 @@ class HttpInletSettings(ServiceSettings):
     plain_http: bool = Field(
         default=False, description="Accept plain HTTP on any address, since a proxy in front does TLS."
     )
+    trusted_proxies: list[str] = Field(
+        default=[],
+        description="Address or network of a proxy in front, like 10.1.0.0/16, whose X-Forwarded-For or Forwarded "
+        "names the sender. Repeatable. It must set that header itself.",
+        json_schema_extra={"option": "--trusted-proxy"},
+    )
     max_body_bytes: int = Field(default=2**20, ge=1024, le=64 * 2**20, description="Largest post, in bytes.")
     max_connections: int = Field(default=128, ge=1, le=10_000, description="Most connections at a time.")
 
@@ -133,6 +142,11 @@ class HttpInletSettings(ServiceSettings):
         if any(len(secret) < SECRET_MIN or not secret.isascii() for secret in found):
             raise UsageError(f"a secret must have at least {SECRET_MIN} characters, all ASCII")
         return tuple(_digest(secret) for secret in found)
+
+    @property
+    def address_limit(self) -> bool:
+        """Whether connections are limited by address: not if all may have the address of a proxy nobody named."""
+        return bool(self.trusted_proxies) or not self.plain_http
 
     def tls(self) -> ssl.SSLContext | None:
         """The server's TLS; None for plain HTTP, which is refused on addresses other than loopback."""
@@ -178,9 +192,11 @@ class HttpInlet:
         self._secrets = settings.secrets()
         self._tls = settings.tls()
         self._intake = intake
+        self._proxies = TrustedProxies.of(settings.trusted_proxies)
+        share = max(1, settings.max_connections // 4)
         self._limits = limits or Limits(
             connections=settings.max_connections,
-            strangers=max(1, settings.max_connections // 4),
+            strangers=share if settings.address_limit else settings.max_connections,
             body_bytes=settings.max_body_bytes,
         )
         self._log = SparseLog(log)
@@ -265,13 +281,18 @@ class HttpInlet:
             raise
 
     async def _serve(self, stop: Stop, progress: Progress) -> None:
-        server = HttpServer(self, self._limits)
+        server = HttpServer(self, self._limits, self._proxies)
         try:
             self.address = await server.start(self._settings.host, self._settings.port, self._tls)
         except OSError as error:
             where = f"{self._settings.host}:{self._settings.port}"
             raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from error
         progress(f"listening on {self.address[0]}:{self.address[1]}{' (TLS)' if self._tls else ''}")
+        if not self._settings.address_limit:
+            progress(
+                "warning: plain_http without trusted_proxies: connections are not limited by address, so strangers "
+                "who reach the proxy may take all of them; name it: --trusted-proxy ADDRESS"
+            )
         self.ready.set()
         loop = asyncio.get_running_loop()
         reported, next_at = "", loop.time() + _PROGRESS_SECONDS

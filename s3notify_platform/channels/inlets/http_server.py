@@ -6,7 +6,7 @@ body, and waitress has no TLS. h11 implements the protocol; this module adds con
 | what | bound |
 |---|---|
 | connections, counted when they are accepted | `connections`; one more is closed, without TLS after a 503 |
-| of them, those of one address that had no request admitted yet | `strangers`; one more likewise |
+| of them, those of one address (IPv6: /64) that had no request admitted yet | `strangers`; one more likewise |
 | from accepting to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
 | a later request, from its first byte to its last; the body of the first; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
@@ -14,6 +14,9 @@ body, and waitress has no TLS. h11 implements the protocol; this module adds con
 
 A request is admitted by its head alone: the body of a refused one is not read. So whoever has no secret holds at most
 `strangers` connections of each address, each for `stranger_seconds`.
+
+A connection of a trusted proxy counts for the client of its last request (`proxies`), and for nobody before that: HTTP
+proxies send whole heads. The request of a client that has `strangers` already is refused by 503; an admitted one never.
 """
 
 import asyncio
@@ -29,6 +32,7 @@ from typing import Final, Protocol, Self
 
 import h11
 
+from s3notify_platform.channels.inlets.proxies import FORWARDED, NO_PROXIES, TrustedProxies, counted
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
@@ -60,7 +64,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path without query, and headers by lower-case name; of several with one name, the last."""
+    """Method, path without query, and headers by lower-case name; of several with one name, the last.
+
+    Of the headers of proxies all, with commas between them.
+    """
 
     method: str
     path: str
@@ -99,6 +106,14 @@ class _RefusedError(Exception):
         self.answer = answer
 
 
+@dataclass(slots=True, kw_only=True)
+class _Stranger:
+    """The peer of a connection, and the address that the connection counts for while nothing was admitted."""
+
+    peer: str
+    address: str | None = None
+
+
 class SparseLog:
     """A logger of at most one line in `LOG_SECONDS`, since whoever connects can cause as many as they like."""
 
@@ -121,9 +136,12 @@ class SparseLog:
 class HttpServer:
     """Serves an application on one address, until it is closed."""
 
-    def __init__(self, application: Application, limits: Limits) -> None:
+    def __init__(
+        self, application: Application, limits: Limits, proxies: TrustedProxies = NO_PROXIES
+    ) -> None:
         self._application = application
         self._limits = limits
+        self._proxies = proxies
         self._open: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[None]] = set()
         self._strangers: Counter[str] = Counter()
@@ -175,13 +193,16 @@ class HttpServer:
                 self._log.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(_ACCEPT_SECONDS)  # there may be no file descriptor left
                 continue
-            if len(self._open) >= self._limits.connections or self._strangers[host] >= self._limits.strangers:
+            stranger = _Stranger(peer=host)
+            direct = not self._proxies.has(host)
+            if len(self._open) >= self._limits.connections or (
+                direct and not self._count(stranger, counted(host))
+            ):
                 _turn_away(peer, plain=self._tls is None)
                 continue
-            self._strangers[host] += 1
-            self._open.add(asyncio.create_task(self._connected(peer, host)))
+            self._open.add(asyncio.create_task(self._connected(peer, stranger)))
 
-    async def _connected(self, peer: socket.socket, host: str) -> None:
+    async def _connected(self, peer: socket.socket, stranger: _Stranger) -> None:
         task = asyncio.current_task()
         assert task is not None, "each connection has one"
         loop = asyncio.get_running_loop()
@@ -194,7 +215,7 @@ class HttpServer:
                 self._busy.add(task)
                 if connection.admitted:
                     ends = loop.time() + self._limits.request_seconds
-                if not await self._serve(connection, ends, host):
+                if not await self._serve(connection, ends, stranger):
                     return
                 self._busy.discard(task)
                 ends = loop.time() + (
@@ -207,28 +228,43 @@ class HttpServer:
         finally:
             if connection is not None:
                 await connection.close()
-            if connection is None or not connection.admitted:
-                self._forget(host)
+            self._forget(stranger)
             self._busy.discard(task)
             self._open.discard(task)
 
-    def _forget(self, host: str) -> None:
-        """One stranger less at this address."""
-        self._strangers[host] -= 1
-        if not self._strangers[host]:
-            del self._strangers[host]
+    def _count(self, stranger: _Stranger, address: str) -> bool:
+        """Count its connection for this address, and no other; False, and for none, if that has enough of them."""
+        self._forget(stranger)
+        if self._strangers[address] >= self._limits.strangers:
+            return False
+        self._strangers[address] += 1
+        stranger.address = address
+        return True
 
-    async def _serve(self, connection: "_Connection", ends: float, host: str) -> bool:
+    def _forget(self, stranger: _Stranger) -> None:
+        """One stranger less at its address."""
+        if (address := stranger.address) is None:
+            return
+        stranger.address = None
+        self._strangers[address] -= 1
+        if not self._strangers[address]:
+            del self._strangers[address]
+
+    async def _serve(self, connection: "_Connection", ends: float, stranger: _Stranger) -> bool:
         """Serve one request; whether the connection can have another one."""
         try:
             async with asyncio.timeout_at(ends) as deadline:
                 head = await connection.head()
                 early = self._application.admit(head)
+                if early is not None and not connection.admitted and self._proxies.has(stranger.peer):
+                    client = self._proxies.client(stranger.peer, head.headers)
+                    if not self._count(stranger, client):
+                        raise _RefusedError(_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
                 if early is not None and head.has_body:
                     raise _RefusedError(early)
                 if early is None and not connection.admitted:
                     connection.admitted = True
-                    self._forget(host)
+                    self._forget(stranger)
                     deadline.reschedule(asyncio.get_running_loop().time() + self._limits.request_seconds)
                 body = await connection.body()
         except TimeoutError:
@@ -292,7 +328,11 @@ class _Connection:
         event = await self._next()
         if not isinstance(event, h11.Request):
             raise h11.RemoteProtocolError("no request")
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        headers: dict[str, str] = {}
+        for name, value in (
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+        ):
+            headers[name] = f"{headers[name]},{value}" if name in FORWARDED and name in headers else value
         path = event.target.decode("latin-1").partition("?")[0]
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._limits.body_bytes:

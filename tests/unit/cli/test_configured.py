@@ -146,13 +146,14 @@ def test_several_sources(project: Callable[..., None], monkeypatch: pytest.Monke
     assert "name one of: a, c" in ran.stderr
 
 
-def test_without_a_project(project: Callable[..., None]) -> None:
+def test_without_a_project(project: Callable[..., None], tmp_path: Path) -> None:
     """What is missing is named, and where it was looked for; so is a variable that is not set."""
     ran = run("explain", "raw/1")
     assert ran.exit_code == 2
     assert "Missing option '--name'" in ran.stderr
     assert "defs/SOURCE/defs.yaml" in ran.stderr
     assert run("history", "orders", "--slot", "1", "--defs", "nowhere").exit_code == 1
+    (tmp_path / "pyproject.toml").touch()
     project("orders", 'bucket: "{{ env.NO_SUCH_VARIABLE }}"', folder="src/shop/defs")
     ran = run("explain", "raw/1")
     assert ran.exit_code == 1

@@ -1,0 +1,121 @@
+"""The address that a request counts for: the peer's, or, behind trusted proxies, that of the proxy's client.
+
+A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Whatever stands to the
+left came from that client, so only what trusted proxies have written counts: the right-most address that is not one of
+theirs. A request counts for the proxy itself if it has neither header, if what is read is no IP address (`unknown`,
+`_hidden`, `unix:`, malformed), or if both headers are there and disagree: one of them may be the client's own.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Final
+
+from s3notify_platform.errors import UsageError
+
+FORWARDED: Final = ("x-forwarded-for", "forwarded")
+"""The headers. Several of one name are one list."""
+
+IPV6_BITS: Final = 64
+"""Bits of an IPv6 address that count: one customer has all addresses of such a network."""
+
+_PAIR: Final = re.compile(r"""[ \t]*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))[ \t]*([;,]?)""")
+_WITH_PORT: Final = re.compile(r"\[([^\]]*)\](?::\w+)?|([^:]*):\w+")
+
+_Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedProxies:
+    """The networks of proxies whose headers are believed; none: no header is looked at."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, given: Iterable[str]) -> "TrustedProxies":
+        """From addresses and CIDR notation. `UsageError` for anything else, and for a network of everybody."""
+        try:
+            networks = tuple(ip_network(one) for one in given)
+        except ValueError as error:
+            raise UsageError(
+                f"no trusted proxy: {error}; give its address, or a network like 10.1.0.0/16"
+            ) from None
+        if not all(network.prefixlen for network in networks):
+            raise UsageError(
+                "every address as a trusted proxy: anybody could take any address; name the proxies"
+            )
+        return cls(networks=networks)
+
+    def has(self, peer: str) -> bool:
+        """Whether this is the address of a trusted proxy."""
+        address = _address(peer)
+        return address is not None and any(address in network for network in self.networks)
+
+    def client(self, peer: str, headers: Mapping[str, str]) -> str:
+        """What the request of a trusted peer counts for. `headers` by lower-case name."""
+        found = {
+            self._last_untrusted(list(hops))
+            for name, hops in (
+                ("x-forwarded-for", headers.get("x-forwarded-for", "").split(",")),
+                ("forwarded", _hops(headers.get("forwarded", ""))),
+            )
+            if name in headers
+        }
+        address = found.pop() if len(found) == 1 else None
+        return counted(peer) if address is None else counted(str(address))
+
+    def _last_untrusted(self, hops: list[str]) -> _Address | None:
+        address = None
+        for hop in reversed(hops):
+            address = _address(hop.strip())
+            if address is None or not any(address in network for network in self.networks):
+                return address
+        return address
+
+
+NO_PROXIES: Final = TrustedProxies()
+
+
+def counted(address: str) -> str:
+    """What an address counts as: IPv6 by its network, IPv4 in IPv6 as IPv4."""
+    found = _address(address)
+    if isinstance(found, IPv6Address):
+        return str(IPv6Network((int(found), IPV6_BITS), strict=False))
+    return address if found is None else str(found)
+
+
+def _address(text: str) -> _Address | None:
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] if match[1] is not None else match[2]
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
+
+
+def _hops(forwarded: str) -> Iterator[str]:
+    """The `for` of each element; one empty text as the last for what is malformed."""
+    at, hop = 0, ""
+    while at < len(forwarded):
+        if (pair := _PAIR.match(forwarded, at)) is None:
+            yield ""
+            return
+        if pair[1].lower() == "for":
+            hop = re.sub(r"\\(.)", r"\1", pair[2]) if pair[2] is not None else pair[3]
+        at = pair.end()
+        if pair[4] == ",":
+            yield hop
+            hop = ""
+        elif not pair[4] and at < len(forwarded):
+            yield ""
+            return
+    yield hop

@@ -1,0 +1,55 @@
+"""Keys of the embedded server's inner ports: master, volume, filer, and the gRPC port of each.
+
+Guarantee. With these files in its working directory, the server answers nothing on its inner ports without a key, but
+that it is alive, and, on the volume's, the names and sizes of its volumes. Volume and filer ask for a signature in each
+request; the master and all of gRPC for a client certificate, also on gRPC's Unix sockets.
+
+The server is the only user of the keys, so each start makes new ones.
+"""
+
+import datetime as dt
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Final
+
+from s3notify_platform.clock import Clock
+from s3notify_platform.local.process import HOST
+
+SECURITY: Final = "security.toml"
+"""The server reads it in its working directory, before those in `$HOME/.seaweedfs` and `/etc/seaweedfs`."""
+
+KEY: Final = "inner.key"
+CERTIFICATE: Final = "inner.crt"
+
+_SIGNED: Final = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
+_CERTIFIED: Final = ("grpc.master", "grpc.volume", "grpc.filer", "grpc.s3", "grpc.client", "https.master")
+_KEY_BYTES: Final = 32
+_FROM, _UNTIL = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2120, 1, 1, tzinfo=dt.UTC)
+
+
+def inner_keys(clock: Clock) -> Mapping[str, str]:
+    """New files by name, all of them secret."""
+    key, certificate = _certificate()
+    pair = f'ca = "{CERTIFICATE}"\ncert = "{CERTIFICATE}"\nkey = "{KEY}"\n'
+    signed = (f'[{name}]\nkey = "{clock.random_bytes(_KEY_BYTES).hex()}"\n' for name in _SIGNED)
+    certified = (f"[{name}]\n{pair}" for name in ("grpc", *_CERTIFIED))
+    return {KEY: key, CERTIFICATE: certificate, SECURITY: "".join((*signed, *certified))}
+
+
+def _certificate() -> tuple[str, str]:
+    """Key and certificate of one authority, which is server and client too."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "s3notify")])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), _FROM, _UNTIL)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return private.decode(), made.public_bytes(pem).decode()

@@ -1,0 +1,180 @@
+"""YAML that is found where a command runs is text of strangers: it is read, and nothing of it is run."""
+
+import os
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.errors import UsageError
+from s3notify_platform.limits import MAX_DEFS_BYTES
+from s3notify_platform.local.project import folders, sources_of
+
+SECRET = "hunter2-of-the-environment"
+SOURCE = "type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: orders\n  bucket: b\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("PLAIN", SECRET)
+
+
+def write(text, place="defs/orders/defs.yaml"):
+    file = Path(place)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+HOSTILE = [
+    "{{ env.__class__.__init__.__globals__['os'].system('touch ran') }}",
+    "{{ env.__init__.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os.popen('touch ran').read() }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ range(10**9) | list }}",
+    "{% for n in range(10**9) %}{{ n }}{% endfor %}",
+    "{% set x = 'a' * 10**10 %}{{ x }}",
+    "{{ 'a' * 10**10 }}",
+    "{{ 9 ** 9 ** 9 }}",
+    "{{ env.PLAIN.upper() }}",
+    "{{ env.PLAIN | length }}",
+    "{{ env.PLAIN ~ env.PLAIN }}",
+    "{{ env['PLAIN'] }}",
+    "{{ env(*['PLAIN']) }}",
+    "{{ env(env.PLAIN) }}",
+    "{{ env('NO_SUCH_VARIABLE') }}",
+    "{{ env.AWS_SECRET_ACCESS_KEY }}",
+    "{{ env('AWS_SECRET_ACCESS_KEY', 'x') }}",
+    "{{ env('NO_SUCH', env.AWS_SECRET_ACCESS_KEY) }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}",
+    "{{ unknown }}",
+    "{{ env.PLAIN",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("command", [("status",), ("history", "orders", "--slot", "1"), ("explain", "raw/1")])
+def test_hostile_expressions_are_refused(text, command):
+    """By file, setting and remedy; at once, without a side effect, and no value is printed."""
+    quoted = text.replace("'", "''")
+    write(f"{SOURCE}  prefix: '{quoted}'\n")
+    began = time.monotonic()
+    ran = CliRunner().invoke(main, [*command])
+    assert ran.exit_code == 1, ran.output
+    assert "defs/orders/defs.yaml: prefix: " in ran.output
+    assert "{{ env('NAME', default) }}" in ran.output
+    assert SECRET not in ran.output
+    assert not Path("ran").exists()
+    assert time.monotonic() - began < 20
+
+
+def test_lookups_that_dagster_allows(monkeypatch):
+    """Of one variable, with a default, and within text; a number is a number."""
+    monkeypatch.setenv("SLOTS", "16")
+    write(
+        SOURCE
+        + dedent("""\
+          prefix: "raw/{{ env.PLAIN }}/{{ env('NO_SUCH', 'x') }}/"
+          slots: "{{ env('SLOTS') }}"
+          list_seconds: "{{ env('NO_SUCH', env('SLOTS')) }}"
+          s3: {endpoint_url: "{{ env('NO_SUCH', none) }}", region_name: "{{ env('NO_SUCH', 'eu-west-1') }}"}
+        """)
+        .replace("\n", "\n  ")
+        .join(["  ", ""])
+    )
+    (source,) = sources_of()
+    assert source.values["prefix"] == f"raw/{SECRET}/x/"
+    assert (source.values["slots"], source.values["list_seconds"]) == (16, 16)
+    assert "endpoint_url" not in source.values
+    assert source.values["region"] == "eu-west-1"
+
+
+def test_what_no_command_takes_is_not_evaluated():
+    """A key in `s3`, which is Dagster's."""
+    write(
+        f"{SOURCE}  s3: {{aws_secret_access_key: '{{{{ env.AWS_SECRET_ACCESS_KEY }}}}', region_name: eu-west-1}}\n"
+    )
+    (source,) = sources_of()
+    assert source.values["region"] == "eu-west-1"
+    assert SECRET not in str(source.values)
+
+
+BOMB = "\n".join(
+    [
+        "a0: &a0 {x: 1}",
+        *(f"a{n}: &a{n} {{{', '.join(f'k{m}: *a{n - 1}' for m in range(9))}}}" for n in range(1, 12)),
+    ]
+)
+MERGES = "\n".join(
+    ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12))]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BOMB, "its aliases resolved"),
+        (MERGES, "its aliases resolved"),
+        (SOURCE + "  spark: &a {config: {b: *a}}\n", "alias of itself"),
+        ("[" * 5000, "nested too deeply"),
+        ("{a: " * 5000, "nested too deeply"),
+        ("a: 2026-99-99\n", "month must be"),
+        ("a: " + "x" * MAX_DEFS_BYTES, "split it"),
+        ("a: !!python/object/apply:os.system ['touch ran']\n", "could not determine a constructor"),
+        ("a: [", "while parsing"),
+        ("\ud800".encode("utf-16", "surrogatepass"), "utf-8"),
+    ],
+)
+def test_files_that_are_bombs(text, reason):
+    """Refused at once, by name."""
+    file = write("")
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=reason) as refusal:
+        sources_of()
+    assert "defs/orders/defs.yaml" in str(refusal.value)
+    assert time.monotonic() - began < 20
+    assert not Path("ran").exists()
+
+
+def test_a_pipe_is_no_file():
+    """It would never end."""
+    Path("defs/orders").mkdir(parents=True)
+    os.mkfifo("defs/orders/defs.yaml")
+    with pytest.raises(UsageError, match="no regular file"):
+        sources_of()
+
+
+def test_aliases_of_people_are_read():
+    """One block for two sources."""
+    write(
+        "a: &s3 {region_name: eu-west-1}\n---\n"
+        + SOURCE.replace("bucket: b", "bucket: &b b\n  platform_bucket: *b")
+    )
+    (source,) = sources_of()
+    assert source.values["platform_bucket"] == "b"
+
+
+def test_folders_of_the_current_project_alone():
+    """Those of other projects, beside or below, need `--defs`."""
+    write(SOURCE, "downloads/defs/orders/defs.yaml")
+    write(SOURCE, "src/shop/defs/orders/defs.yaml")
+    assert folders() == [], "this folder is no project"
+    assert CliRunner().invoke(main, ["history", "orders", "--slot", "1"]).exit_code == 2
+    assert len(sources_of("downloads/defs")) == 1
+    write("", "pyproject.toml")
+    assert folders() == [Path("src/shop/defs")]
+    write("", "src/shop/pyproject.toml")
+    assert folders() == [Path("downloads/defs")]
+    write("", "downloads/pyproject.toml")
+    assert folders() == []
+    write(SOURCE)
+    assert folders() == [Path("defs")]

@@ -1,0 +1,175 @@
+"""Strangers on this machine reach the embedded server's ports: nothing is read, written or deleted without keys."""
+
+import http.client
+import json
+import shutil
+import ssl
+import stat
+import subprocess
+from pathlib import Path
+
+import boto3
+import grpc
+import pytest
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.ports import list_all
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+GRPC_METHODS = (
+    "/filer_pb.SeaweedFiler/GetFilerConfiguration",
+    "/master_pb.Seaweed/Statistics",
+    "/volume_server_pb.VolumeServer/VolumeServerStatus",
+)
+ANSWERED_TO_ANYBODY = {"/status", "/healthz"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """With umask 022 and in a folder that is there and open to all, as `mkdir` makes it."""
+    folder = tmp_path_factory.mktemp("open") / "s3"
+    folder.mkdir(mode=0o755)
+    with LocalS3Server(folder) as server:
+        server.create_bucket("private")
+        store = S3ObjectStore(server.config("private"))
+        store.put("a", b"secret")
+        yield server
+        assert store.get("a").body == b"secret"
+        assert [found.key for found in list_all(store, "")] == ["a"]
+        store.close()
+
+
+def listening(server):
+    lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [int(line.split()[3].rpartition(":")[2]) for line in lines if f"pid={server.pid}," in line]
+
+
+def state(server):
+    return json.loads((server.folder / "server.json").read_text())
+
+
+def asked(port, method, path, *, body=None, headers=None, tls=None):
+    made = (
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        if tls
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    )
+    try:
+        made.request(method, path, body, headers or {})
+        answer = made.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException):  # closed before there was an answer
+        return 0, b""
+    finally:
+        made.close()
+
+
+def context(server=None):
+    made = ssl.create_default_context()
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    if server is not None:
+        made.load_cert_chain(server.folder / "inner.crt", server.folder / "inner.key")
+    return made
+
+
+needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to see which ports there are")
+
+
+@pytest.mark.server
+@needs_ss
+def test_every_port_refuses_strangers(server):
+    """By plain HTTP and by TLS without a certificate; S3, filer, volume and master paths, on all eight ports."""
+    inner = state(server)
+    # Of a real chunk; the master names it to who has the key.
+    status, found = asked(inner["master_port"], "GET", "/dir/assign", tls=context(server))
+    assert status == 200, "the master has been asked with the key, so that a refusal means something"
+    chunk = f"/{json.loads(found)['fid']}"
+    paths = (
+        "/", "/private/a", "/private/", "/buckets/private/a", "/buckets/private/?recursive=true", "/etc/", chunk,
+        "/dir/assign", "/dir/status", "/dir/lookup?volumeId=1", "/vol/grow?count=1", "/vol/vacuum", "/vol/status",
+        "/col/delete?collection=private", "/submit", "/ui/index.html", "/metrics", "/stats/memory", "/.tus/",
+        "/debug/pprof/", "/cluster/status", *ANSWERED_TO_ANYBODY,
+    )  # fmt: skip
+    ports = listening(server)
+    assert len(ports) == 8
+    for port in ports:
+        for path in paths:
+            for method in ("GET", "PUT", "POST", "DELETE"):
+                body = b"evil" if method in ("PUT", "POST") else None
+                headers = {"tus-resumable": "1.0.0", "upload-length": "4"} if "tus" in path else {}
+                for tls in (None, context()):
+                    status, answer = asked(port, method, path, body=body, headers=headers, tls=tls)
+                    if path not in ANSWERED_TO_ANYBODY:
+                        assert status == 0 or status >= 400, (port, method, path, status, answer[:200])
+                    assert b"secret" not in answer
+
+
+@pytest.mark.server
+@needs_ss
+def test_every_port_refuses_grpc_without_a_certificate(server):
+    """In plain text and by TLS; with the server's own pair three of them answer."""
+    authority, key = ((server.folder / name).read_bytes() for name in ("inner.crt", "inner.key"))
+    own = grpc.ssl_channel_credentials(authority, key, authority)
+    foreign = grpc.ssl_channel_credentials(authority)
+    answered = 0
+    for port in listening(server):
+        where = f"127.0.0.1:{port}"
+        for method in GRPC_METHODS:
+            for channel in (grpc.insecure_channel(where), grpc.secure_channel(where, foreign)):
+                with channel, pytest.raises(grpc.RpcError) as refusal:
+                    channel.unary_unary(method)(b"", timeout=20)
+                assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE, (port, method)
+            with grpc.secure_channel(where, own) as channel:
+                try:
+                    channel.unary_unary(method)(b"", timeout=20)
+                    answered += 1
+                except grpc.RpcError:
+                    pass
+    assert answered == len(GRPC_METHODS)
+
+
+@pytest.mark.server
+def test_s3_refuses_strangers(server):
+    """Unsigned, and signed by other keys."""
+    for signed in ({"config": Config(signature_version=UNSIGNED)}, {"aws_secret_access_key": "other"}):
+        keys = {"aws_access_key_id": "other", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=server.endpoint_url, **keys | signed)
+        for call in (
+            lambda client=client: client.get_object(Bucket="private", Key="a"),
+            lambda client=client: client.put_object(Bucket="private", Key="z", Body=b"evil"),
+            lambda client=client: client.delete_object(Bucket="private", Key="a"),
+            lambda client=client: client.list_objects_v2(Bucket="private"),
+            lambda client=client: client.delete_bucket(Bucket="private"),
+        ):
+            with pytest.raises(ClientError) as refusal:
+                call()
+            assert refusal.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+        client.close()
+
+
+@pytest.mark.server
+@needs_ss
+def test_the_folder_is_private(server):
+    """Even one that was open to all before; and the keys in it by themselves."""
+    assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
+    for name in ("server.json", "identities.json", "security.toml", "inner.key", "inner.crt"):
+        assert stat.S_IMODE((server.folder / name).stat().st_mode) == 0o600
+    sockets = [path for port in listening(server) for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]
+    assert len(sockets) >= 4
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o022 == 0 for path in sockets)
+
+
+@pytest.mark.server
+def test_keys_of_the_environment_are_not_taken(tmp_path, monkeypatch):
+    """`WEED_…` variables would win over the server's own files; and each start has other keys."""
+    with LocalS3Server(tmp_path / "first") as server:
+        before = (server.folder / "security.toml").read_text()
+    monkeypatch.setenv("WEED_GRPC_CA", "/nowhere")
+    with LocalS3Server(tmp_path / "first") as server:
+        assert (server.folder / "security.toml").read_text() != before
+        server.create_bucket("private")
+        status, _ = asked(state(server)["filer_port"], "GET", "/buckets/")
+        assert status == 401

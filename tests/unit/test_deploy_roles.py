@@ -1,0 +1,155 @@
+"""Each role's policy, simulated: what it may do with every kind of object, in every layout of buckets and prefixes."""
+
+from itertools import product
+
+import pytest
+
+from s3notify_platform.deploy import ROLES, Places, Tables, policy
+from s3notify_platform.ingest.location import Location
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.table.known import KNOWN
+from s3notify_platform.table.layout import Generation
+from tests.support.iam import ACCOUNT, allowed, unused
+
+ACTIONS = {"P": "s3:PutObject", "D": "s3:DeleteObject", "G": "s3:GetObject"}
+
+EXPECTED = {
+    "writer": {"source": "PDG", "signals": "P"},
+    "publisher": {"source": "PDG", "signals": "P", "queue": "PDG"},
+    "run": {
+        "source": "G", "signals": "PG", "table": "PDG", "data": "PDG", "derived": "PDG", "state": "PDG", "queue": "PDG",
+        "known": "PG",
+    },
+    "reader": {"signals": "G", "table": "G", "data": "G", "derived": "G", "state": "G", "known": "G"},
+    "viewer": {"data": "G", "derived": "G"},
+    "sweep": {
+        "signals": "P", "table": "PDG", "data": "PDG", "derived": "PDG", "state": "PDG", "queue": "G", "known": "G",
+    },
+    "inlet": {"signals": "P", "queue": "PDG"},
+    "outlet": {"queue": "PDG"},
+}  # fmt: skip
+"""By role and kind of object: nobody else changes what is ours, and only writers change objects of the source."""
+
+BUCKETS = {
+    "one": ("b", "b", None),
+    "platform apart": ("b", "p", None),
+    "known apart": ("b", "b", "k"),
+    "three": ("b", "p", "k"),
+    "known in the source's": ("b", "p", "b"),
+    "known named where it is": ("b", "b", "b"),
+}
+
+
+PLATFORM = ("_s3notify/orders/", "_s3notify/shop/orders/", "of/ours/")
+
+
+def layouts(platform_prefixes=PLATFORM):
+    for buckets, prefix, own, (signals, queue), table in product(
+        BUCKETS, ("", "raw/", "_s3"), platform_prefixes,
+        (("", "_s3notify/queue/"), ("signals/", "queues/")), (None, "records"),
+    ):  # fmt: skip
+        bucket, platform, known = BUCKETS[buckets]
+        yield Places(
+            bucket=bucket, prefix=prefix, platform_bucket=platform, platform_prefix=own,
+            keyspace_prefix=signals or f"{own}keyspace/", queue_prefix=queue, known_bucket=known,
+            tables=Tables(records=table, region="us-east-1"), account=ACCOUNT,
+        )  # fmt: skip
+
+
+def objects(places):
+    """Of every kind: bucket and key, as the code names them."""
+    location = Location(
+        name="orders",
+        platform=S3Config(bucket=places.platform_bucket),
+        platform_prefix=places.platform_prefix,
+        keyspace_prefix=places.keyspace_prefix,
+        queue_prefix=places.queue_prefix,
+        known_bucket=places.known_bucket,
+        records_table=DynamoConfig(table=places.tables.records) if places.tables.records else None,
+    )
+    own, layout, platform = places.platform_prefix, location.layout, places.platform_bucket
+    yield "source", places.bucket, f"{places.prefix}2026/a.jsonl"
+    for key in ("7", "_"):
+        yield "signals", platform, f"{places.keyspace_prefix}{key}"
+    yield "table", platform, layout.commit(Slot(7), Generation(3))
+    yield "table", platform, f"{layout.prefix}table.json"
+    yield "data", platform, f"{layout.prefix}data/x.parquet"
+    for key in (
+        location.table_layout("paid").commit(Slot(7), Generation(3)),
+        f"{own}derived/paid/data/x.parquet",
+    ):
+        yield "derived", platform, key
+    for key in ("records/ack.x/head", "streams/s/c/1", "store.json", ".s3notify-probe-1/match"):
+        yield "state", platform, f"{own}{key}"
+    if not places.tables.records:
+        yield "queue", platform, f"{places.queue_prefix}queue.orders.3/1"
+        known_bucket = places.known_bucket or platform
+        yield "known", known_bucket, location.sides().records._path(KNOWN, location.sides().key)
+
+
+def elsewhere(places):
+    """What no role of this source changes: of other sources, and in places that this layout does not use."""
+    for bucket in {places.bucket, places.platform_bucket, places.known_bucket or places.bucket}:
+        for key in ("table/c/1", "derived/x/data/1", "records/ack.x/head", "streams/s/c/1", "store.json"):
+            yield bucket, f"_s3notify/clicks/{key}"
+        yield bucket, "_s3notify-known/clicks"
+        yield bucket, "_s3notify-known/p.2fclicks"
+    if places.tables.records:
+        yield places.platform_bucket, f"{places.queue_prefix}queue.orders.3/1"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_do_what_it_needs_and_no_more(role):
+    """Every kind of object, by every role, in every layout; reads of ours only below a prefix that covers them."""
+    for places in layouts():
+        granted = policy(role, places)
+        nested = places.keyspace_prefix.startswith(places.platform_prefix)
+        for kind, bucket, key in objects(places):
+            expected = set(EXPECTED[role].get(kind, ""))
+            if kind == "signals" and nested and {"P", "D"} <= set(EXPECTED[role].get("table", "")):
+                expected = set("PDG")  # granted with all that is below the platform's prefix
+            covered = bucket == places.bucket and key.startswith(places.prefix)
+            if covered and "source" in EXPECTED[role]:
+                expected |= {"G"}
+                if kind == "signals" and role in ("writer", "publisher"):
+                    expected |= {"D"}  # as an object of the source, for all that S3 knows
+            found = {
+                letter
+                for letter, action in ACTIONS.items()
+                if allowed(granted, (action, f"arn:aws:s3:::{bucket}/{key}"))
+            }
+            assert found == expected, (role, kind, places)
+        for bucket, key in elsewhere(places):
+            for letter in "PD":
+                need = (ACTIONS[letter], f"arn:aws:s3:::{bucket}/{key}")
+                assert not allowed(granted, need), (role, need, places)
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+def test_uploads_and_versions_of_ours_are_denied_too(role):
+    """Whatever other policy the writer has."""
+    for places in layouts((*PLATFORM, "_s3notify/")):
+        granted = policy(role, places)
+        granted["Statement"].append(
+            {"Effect": "Allow", "Action": [*ACTIONS.values(), *OTHER], "Resource": "*"}
+        )
+        for kind, bucket, key in objects(places):
+            if kind in ("source", "signals") or (kind == "queue" and role == "publisher"):
+                continue
+            for action in (ACTIONS["P"], ACTIONS["D"], *OTHER):
+                assert not allowed(granted, (action, f"arn:aws:s3:::{bucket}/{key}")), (kind, action, places)
+
+
+OTHER = ("s3:AbortMultipartUpload", "s3:DeleteObjectVersion")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_grant_names_a_bucket_that_the_layout_does_not_have(role):
+    """And none that only repeats."""
+    for places in layouts():
+        granted = policy(role, places)
+        buckets = {places.bucket, places.platform_bucket, places.known_bucket}
+        named = {s["Resource"] for s in granted["Statement"] if s["Effect"] == "Allow"}
+        assert {arn.split(":")[5].partition("/")[0] for arn in named if ":s3:" in arn} <= buckets
+        assert unused(granted, set()), "something is granted"
