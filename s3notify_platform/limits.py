@@ -90,3 +90,6 @@ CREDENTIALS_SECONDS: Final = 60.0
 
 REMEMBERED_TABLES: Final = 64
 """Tables of which a process remembers the heads, one of each slot; beyond, it lists for them again."""
+
+SESSIONS_MAX: Final = 4
+"""Spark sessions that runs of a machine have at once, besides those of warm workers; further runs wait."""
