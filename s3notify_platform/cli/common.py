@@ -46,7 +46,7 @@ def setting_option(setting: str, **more: Any) -> Option:
     """An option for a declared setting, with its description, type and default."""
     declared = SETTINGS[setting]
     given = {"required": True} if declared.default is MISSING else {"default": declared.default}
-    more = {"type": declared.number or str, "help": f"{declared.help}."} | given | more
+    more = {"type": declared.scalar, "help": f"{declared.help}."} | given | more
     return click.option(_FLAGS.get(setting, f"--{setting.replace('_', '-')}"), setting, **more)
 
 
