@@ -82,7 +82,7 @@ class AwsSettings(_Part):
     """
 
     endpoint_url: str | None = Field(
-        default=None, description="Endpoint, like http://127.0.0.1:9000; default: AWS"
+        default=None, description="Endpoint, like http://127.0.0.1:9000; default: AWS_ENDPOINT_URL, or AWS"
     )
     region_name: str | None = Field(
         default=None,
