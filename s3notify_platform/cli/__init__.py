@@ -146,8 +146,8 @@ def doctor(
     platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
     prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
     with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
+        asked = store.endpoint_url
         found = probe(store, prefix)
-        asked = store.client.meta.endpoint_url
     tables = examine_tables(
         Tables(
             records=records_table,

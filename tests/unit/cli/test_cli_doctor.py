@@ -124,3 +124,17 @@ def test_help():
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert "doctor" in result.output
+
+
+def test_without_credentials(doctor, monkeypatch, tmp_path):
+    """One line that says how to give them, and no traceback."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    result = doctor("--bucket", "b", "--endpoint-url", "http://127.0.0.1:9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "Error: no credentials for bucket 'b' at http://127.0.0.1:9: name environment"
+    )
