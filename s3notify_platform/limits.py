@@ -119,3 +119,6 @@ MAX_DEFS_BYTES: Final = 256 << 10
 
 MAX_DEFS_NODES: Final = 20_000
 """Values of a document in it, each alias counted as what it stands for."""
+
+SESSIONS_MAX: Final = 4
+"""Spark sessions that runs of a machine have at once, besides those of warm workers; further runs wait."""

@@ -45,6 +45,11 @@ class Setting:
         return self.kind if self.kind in (int, float) else None
 
     @property
+    def scalar(self) -> type[int] | type[float] | type[bool] | type[str]:
+        """What a text is turned into: a number, a truth value, or nothing else."""
+        return self.kind if self.kind in (int, float, bool) else str
+
+    @property
     def help(self) -> str:
         """Description, unit and default in one line."""
         unit = f" ({self.about.unit})" if self.about.unit else ""
@@ -59,6 +64,18 @@ class Setting:
             raise UsageError(f"{self.name}={value}: must be at least {self.about.minimum:g}")
         if self.about.maximum is not None and not value <= self.about.maximum:
             raise UsageError(f"{self.name}={value}: must be at most {self.about.maximum:.15g}")
+
+
+def parsed(name: str, text: str, kind: type[int] | type[float] | type[bool] | type[str]) -> Any:
+    """The value of this kind that a text stands for. `UsageError` if it stands for none: "false" is false."""
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise UsageError(f"option {name}={text!r}: use true or false")
+        return text.lower() == "true"
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise UsageError(f"option {name}={text!r}: give a number") from error
 
 
 @lru_cache(maxsize=64)

@@ -41,7 +41,7 @@ from s3notify_platform.cli.configured import configured, tables_region
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
 from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.extras import remedy
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 
@@ -137,8 +137,9 @@ def doctor(
     """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
 
     What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
-    Named tables, and whether the topic of NAME is for this source, are checked too. About 50 requests. Exit code 0 if
-    the platform can run like this, 1 if not, with the reason.
+    Named tables, and whether the topic of NAME is for this source, are checked too. Before all that, the YAML of its
+    sources is: keys, types, formats, schema, cron. About 50 requests. Exit code 0 if the platform can run like this, 1
+    if not, with the reason.
     """
     from contextlib import closing
 
@@ -147,11 +148,12 @@ def doctor(
     from s3notify_platform.stores.s3 import S3ObjectStore
     from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
 
+    _check_sources()
     platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
     prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
     with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
+        asked = store.endpoint_url
         found = probe(store, prefix)
-        asked = store.client.meta.endpoint_url
     tables = examine_tables(
         Tables(
             records=records_table,
@@ -359,8 +361,11 @@ def dev(defs: Path, home: Path, port: int) -> None:
     from s3notify_platform.local.project import FIRST_SOURCE, sources_of
 
     environment = {DEFS_VARIABLE: str(defs.resolve()), **java_environment()}
-    if not sources_of(str(defs)):  # what Dagster alone loads, a component of another type, may be there
-        say(f"{defs}: {FIRST_SOURCE}", err=True)
+    try:
+        if not sources_of(str(defs)):  # what Dagster alone loads, a component of another type, may be there
+            say(f"{defs}: {FIRST_SOURCE}", err=True)
+    except UsageError as error:  # the UI shows it too, and reloads the file when it is correct
+        say(f"Error: {error}", err=True)
     with (
         suppress(KeyboardInterrupt),
         interrupt_on_signals(),
@@ -400,6 +405,17 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
     publisher.signal(keys, queued=())
     slots = sorted({slot_of(key, location.slots) for key in keys})
     say(f"signalled {len({*keys})} objects: the root and slots {','.join(map(str, slots))} of {place.name!r}")
+
+
+def _check_sources() -> None:
+    """`UsageError` for what Dagster or a run would refuse of the sources' YAML."""
+    try:
+        for source in configured():
+            source.check()
+    except ModuleNotFoundError as error:  # of publishers, which read nothing
+        if (text := remedy(error)) is None:
+            raise
+        say(f"formats and schemas of the YAML are not checked: {text}", err=True)
 
 
 def _print_capabilities(title: str, found: "Capabilities") -> None:

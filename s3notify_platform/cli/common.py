@@ -46,7 +46,7 @@ def setting_option(setting: str, **more: Any) -> Option:
     """An option for a declared setting, with its description, type and default."""
     declared = SETTINGS[setting]
     given = {"required": True} if declared.default is MISSING else {"default": declared.default}
-    more = {"type": declared.number or str, "help": f"{declared.help}."} | given | more
+    more = {"type": declared.scalar, "help": f"{declared.help}."} | given | more
     return click.option(_FLAGS.get(setting, f"--{setting.replace('_', '-')}"), setting, **more)
 
 
@@ -56,7 +56,7 @@ def options(*given: Option) -> Option:
 
 
 _reach_options = options(
-    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+    click.option("--endpoint-url", help="S3 endpoint; default: AWS_ENDPOINT_URL, or AWS."),
     region_option("Region of buckets and tables"),
 )
 bucket_options = options(setting_option("bucket"), _reach_options)
@@ -78,7 +78,7 @@ metrics_option = click.option(
 )
 slot_count_option = setting_option("slots", type=click.IntRange(1, SLOT_COUNT))
 dynamodb_endpoint_option = click.option(
-    "--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."
+    "--dynamodb-endpoint-url", help="DynamoDB endpoint; default: AWS_ENDPOINT_URL, or AWS."
 )
 
 

@@ -27,15 +27,16 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     Refused while the object is in the bucket. Safe to repeat. Exit code 1 if it has to be repeated, with the reason.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
+    from s3notify_platform.ingest.erase import check_erasable
     from s3notify_platform.ingest.erase import erase as erase_object
     from s3notify_platform.ingest.source import Input, Source
 
+    location, store, mode = place.committing()
+    source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=mode)
+    check_erasable(source, key)
     if not yes:
         click.confirm(f"Remove all that source {place.name!r} holds of {shown(key)}, for good?", abort=True)
-    location, store, mode = place.committing()
-    settled = location.settle_commit_mode(mode, store)
-    source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=settled)
-    done = erase_object(source, key)
+    done = erase_object(source.settle_commit_mode(store), key)
     poison = PoisonStore(place.queue())
     names = [text.encode() for text in (key, quote(key), quote_plus(key), quote_plus(key, safe="/"))]
     kept = frozenset(m.id for m in poison.all() if any(name in m.body for name in names))

@@ -25,7 +25,7 @@ from s3notify_platform.ingest.settings import SETTINGS, imported
 @click.option(
     "--transform", help="Import path of a (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset."
 )
-@click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
+@click.option("--endpoint-url", help="S3 endpoint; default: AWS_ENDPOINT_URL, or AWS.")
 @region_option("Region of buckets and tables")
 @dynamodb_endpoint_option
 @click.option("--list-seconds", help="Seconds between two listings of the bucket, at least; default: 10.")

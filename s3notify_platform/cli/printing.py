@@ -3,9 +3,11 @@ that it would interpret.
 """
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -34,15 +36,31 @@ def in_one_line(text: str) -> str:
     return shown(" ".join(text.split()))
 
 
+@contextmanager
+def _while_read(*, err: bool = False) -> Iterator[None]:
+    """Print, as long as somebody reads it (`| head`): see `say`."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever flushes the stream later would meet the same error.
+        setattr(sys, "stderr" if err else "stdout", open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        if not err:
+            raise SystemExit(1) from None
+
+
 def say(text: object, *, err: bool = False) -> None:
-    """Print lines."""
-    click.echo(printable(text), err=err)
+    """Print lines. Where nobody reads them any more, messages (`err`) are lost, and work goes on; what prints results
+    has no more to do, and ends with exit code 1.
+    """
+    with _while_read(err=err):
+        click.echo(printable(text), err=err)
 
 
 def say_as_received(body: bytes) -> None:
     """Print what came from outside: unchanged into a file or pipe."""
     terminal = sys.stdout.isatty()
-    click.echo(printable(body.decode("utf-8", "backslashreplace")) if terminal else body, nl=False)
+    with _while_read():
+        click.echo(printable(body.decode("utf-8", "backslashreplace")) if terminal else body, nl=False)
 
 
 def say_traceback(error: BaseException) -> None:
@@ -120,4 +138,5 @@ def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title
     )
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    Console().print(table)
+    with _while_read():  # Rich's own way is the same
+        Console().print(table)

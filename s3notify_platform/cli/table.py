@@ -1,6 +1,7 @@
 """A source's table: read by slot and generation, its Delta Lake view, its vacuum, and what to do if it is refused."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -14,7 +15,7 @@ from s3notify_platform.cli.common import (
     source_options,
 )
 from s3notify_platform.cli.configured import command, group
-from s3notify_platform.cli.printing import print_found, say, track
+from s3notify_platform.cli.printing import print_found, print_json, say, track
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -141,25 +142,40 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
 @click.option(
     "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
 )
-def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
+@click.option(
+    "--dry-run", is_flag=True, help="Only print what would be removed, with the name of each object."
+)
+@json_option
+def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool, as_json: bool) -> None:
     """Remove commits of the source NAME older than the history to keep, and files that no commit names any more.
 
     `s3notify rows` and the Delta view can read no further back than that. Files of the view's last version are kept;
     its log is truncated behind a checkpoint of that age. Nothing of a slot with missing commits is touched.
+
+    With --dry-run nothing is removed but the probe object that tells the store's time: it prints a name a line, then
+    counts and bytes.
     """
     from s3notify_platform.table.known import open_table
     from s3notify_platform.table.vacuum import vacuum as run_vacuum
 
     opened = open_table(place.existing(asset).sides(), None, create=False)
     known = opened.heads if opened.id and not asset else None
-    report = run_vacuum(place.table(asset), retention_seconds=days * 86_400, known=known, track=track)
+    report = run_vacuum(
+        place.table(asset), retention_seconds=days * 86_400, known=known, track=track, dry_run=dry_run
+    )
+    if as_json:
+        print_json(asdict(report) | {"dry_run": dry_run})
+        return
     if report.slots_skipped:
         skipped = ",".join(map(str, report.slots_skipped))
         say(f"left as they are, since commits of them are missing: slots {skipped}", err=True)
+    for name in report.names if dry_run else ():
+        say(name)
+    removed, kept = ("would remove", "would keep") if dry_run else ("removed", "kept")
     say(
-        f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
+        f"{removed} {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
         f"the Delta log, {report.bytes_removed} bytes; "
-        f"kept {report.commits_kept} commits and {report.files_kept} files"
+        f"{kept} {report.commits_kept} commits and {report.files_kept} files"
     )
 
 

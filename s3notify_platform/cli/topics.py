@@ -24,6 +24,7 @@ from s3notify_platform.cli.configured import access, configured, group, tables_r
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
+from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.slots import SLOT_COUNT
 
@@ -148,13 +149,22 @@ def create(
 @queue_options
 @_settings_options
 @_table_option
-def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], **settings: Any) -> None:
+@yes_option
+def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool, **settings: Any) -> None:
     """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more.
 
-    `--table` replaces all tables that it serves; `--table ''`: none, so that the next one that uses it claims it.
+    To remove all its rules is asked about: it takes all changes of its prefix then. `--table` replaces all tables that
+    it serves; `--table ''`: none, so that the next one that uses it claims it.
     """
     queue = place.queue()
-    changed = _changed(queue.topics.get(topic).settings, settings)
+    found = queue.topics.get(topic).settings
+    changed = _changed(found, settings)
+    check_topic(topic, changed)
+    if found.rules and not changed.rules and not yes:
+        click.confirm(
+            f"Remove the {len(found.rules)} rules of {topic!r}, so that it takes {_taken(changed)}?",
+            abort=True,
+        )
     queue.topics.update(topic, changed, tables=tuple(filter(None, tables)) if tables else None)
     say(f"topic {topic!r}: {_described(changed)}")
 
@@ -434,7 +444,11 @@ def _url(settings: TopicSettings) -> str:
         return settings.endpoint
 
 
+def _taken(settings: TopicSettings) -> str:
+    return f"{settings.bucket or 'any bucket'}/{settings.prefix}*"
+
+
 def _described(settings: TopicSettings) -> str:
     rules = f", {len(settings.rules)} rules" if settings.rules else ""
-    what = f"{settings.bucket or 'any bucket'}/{settings.prefix}*{rules}"
+    what = f"{_taken(settings)}{rules}"
     return f"{what} to {_url(settings)}" if settings.endpoint else f"{what}, pulled"

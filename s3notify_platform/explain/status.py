@@ -130,7 +130,7 @@ class SourceLook:
     def look(self) -> SourceStatus:
         """The source's status. An error of the store becomes its `error`."""
         bucket = self.source.input.bucket
-        place = f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint_url or 'AWS S3'}"
+        place = f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint or 'AWS S3'}"
         try:
             return self._look(place)
         except S3NotifyError as error:

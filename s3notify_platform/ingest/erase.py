@@ -79,9 +79,7 @@ def erase(
     file and commit of the slot, twice; 1 or 2 PUTs for each commit that names it.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
-    if not key.startswith(source.input.prefix):
-        raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
-    _refuse_present(source, key)
+    check_erasable(source, key)
     store = platform if platform is not None else shared_store(location.platform)
     opened = source.open_table(create=False, store=store)
     done = Erased(slot=slot)
@@ -97,7 +95,7 @@ def erase(
             break
     else:
         raise UnavailableError(f"{key!r}: others write to slot {slot} all the time; repeat this")
-    _refuse_present(source, key)
+    check_erasable(source, key)
     if head is not None:
         opened.merge({slot: head.generation})
     if done.cleared:
@@ -113,7 +111,10 @@ def erase(
     return done
 
 
-def _refuse_present(source: Source, key: str) -> None:
+def check_erasable(source: Source, key: str) -> None:
+    """`UsageError` for an object that is still there, or that is none of this source. 1 HEAD."""
+    if not key.startswith(source.input.prefix):
+        raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
     if shared_store(source.input.bucket).head(key) is not None:
         raise UsageError(
             f"{key!r} is in bucket {source.input.bucket.bucket!r}: delete the object first, else it is taken in again"

@@ -41,12 +41,12 @@ from s3notify_platform.ingest.batches import (
     REASON_MAX,
     BatchPayload,
     BatchRequest,
-    BatchSettings,
     Failing,
     OpenBatch,
     SensorState,
 )
 from s3notify_platform.ingest.follow import decide
+from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher

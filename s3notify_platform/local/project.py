@@ -19,6 +19,7 @@ from s3notify_platform.ingest.settings import (
     LeaseTimeSettings,
     TableSettings,
 )
+from s3notify_platform.local.attributes import Attributes, no_key
 from s3notify_platform.local.defs_yaml import documents_of, evaluated
 from s3notify_platform.setting import settings_of
 from s3notify_platform.stores.config import (
@@ -47,14 +48,13 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
       prefix: raw/orders/
 
 Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
+COMPONENT: Final = "s3notify_platform.S3NotifyComponent"
+_OURS: Final = "s3notify_platform."
+_OF_DOCUMENT: Final = ("type", "attributes", "template_vars_module", "requirements", "post_processing")
+"""Keys of Dagster's own beside the attributes."""
+
 _MORE: Final = ("transform", "list_seconds")
 """Attributes besides the settings that a command takes."""
-
-_OF_PARTS: Final = {
-    "endpoint_url", "region_name", "profile_name", *ACCESS, *OF_BUCKET, "master", "remote",
-    *(one.name for one in settings_of(TableSettings, LeaseTimeSettings)),
-}  # fmt: skip
-"""What a command takes of `s3`, `dynamodb` and `spark`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,7 @@ class ConfiguredSource:
     folder: Path
     file: Path
     attributes: Mapping[str, Any]
+    type: str = COMPONENT
 
     @classmethod
     def named(cls, name: str) -> "ConfiguredSource":
@@ -73,7 +74,7 @@ class ConfiguredSource:
     @property
     def name(self) -> str:
         """The source's name."""
-        return str(self._value("name", self.attributes["name"]))
+        return str(self.checked.get("name"))
 
     @property
     def buckets(self) -> set[Any]:
@@ -81,24 +82,38 @@ class ConfiguredSource:
         return {self.values.get("bucket"), self.values.get("platform_bucket")} - {None}
 
     @cached_property
+    def checked(self) -> Attributes:
+        """Its attributes, of their types. `UsageError` for keys that there are not, and values that cannot be."""
+        try:
+            return Attributes.of(self.attributes, self._value, ours=self.type.startswith(_OURS))
+        except UsageError as error:
+            raise UsageError("\n".join(f"{self.file}: {line}" for line in str(error).split("\n"))) from error
+
+    def check(self) -> None:
+        """`UsageError` for what only a reader of the source sees: formats, schema, how settings go together."""
+        try:
+            self.source()
+        except UsageError as error:
+            raise UsageError(f"{self.file}: {error}") from error
+
+    @cached_property
     def values(self) -> dict[str, Any]:
         """Its settings, by the names of the commands' parameters."""
-        names = self.attributes.keys() & {*SETTINGS, *_MORE}
-        found = {name: self._value(name, value) for name in names if _plain(value := self.attributes[name])}
+        names = self.checked.names & {*SETTINGS, *_MORE}
+        found = {name: value for name in names if (value := self.checked.get(name)) is not None}
         found["keyspace_prefix"] = found.get("keyspace_prefix") or (
             f"{found.get('platform_prefix') or f'_s3notify/{self.name}/'}keyspace/"
         )
         found.setdefault("queue_prefix", QUEUE_PREFIX)
-        s3, dynamodb, spark = self._part("s3"), self._part("dynamodb"), self.attributes.get("spark")
-        conf = spark.get("config") if isinstance(spark, Mapping) else None
+        s3, dynamodb, spark = (self.checked.part(name) for name in ("s3", "dynamodb", "spark"))
         renamed = {
             "endpoint_url": s3.get("endpoint_url"),
             "region": s3.get("region_name"),
             **{one.name: dynamodb.get(one.name) for one in settings_of(TableSettings, LeaseTimeSettings)},
             "dynamodb_endpoint_url": dynamodb.get("endpoint_url"),
-            "master": self._part("spark").get("master"),
-            "remote": self._part("spark").get("remote"),
-            "confs": [f"{name}={value}" for name, value in _flat(conf or {})],
+            "master": spark.get("master"),
+            "remote": spark.get("remote"),
+            "confs": [f"{name}={value}" for name, value in _flat(spark.get("config", {}))],
         }
         return {key: value for key, value in (found | renamed).items() if value is not None}
 
@@ -132,24 +147,14 @@ class ConfiguredSource:
 
     def access(self, service: str) -> dict[str, Any]:
         """How `s3` or `dynamodb` is reached, as fields of `Access`: region and whose keys."""
-        part = self._part(service)
+        part = self.checked.part(service)
         found = {"region": part.get("region_name")} if service == "dynamodb" else {}
         found |= {name: part.get("profile_name" if name == "profile" else name) for name in ACCESS}
         found |= {name: part.get(name) for name in OF_BUCKET if service == "s3"}
         return {key: value for key, value in found.items() if value is not None}
 
-    def _part(self, name: str) -> dict[str, Any]:
-        given = self.attributes.get(name)
-        if not isinstance(given, Mapping):
-            return {}
-        return {
-            key: self._value(f"{name}.{key}", value)
-            for key, value in given.items()
-            if key in _OF_PARTS and _plain(value)
-        }
-
-    def _value(self, name: str, value: Any) -> Any:
-        return evaluated(self.file, name, value) if isinstance(value, str) and "{" in value else value
+    def _value(self, name: str, value: str) -> Any:
+        return evaluated(self.file, name, value)
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -158,10 +163,6 @@ def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def folders(given: str | None = None) -> list[Path]:
@@ -195,6 +196,23 @@ def sources_of(given: str | None = None) -> list[ConfiguredSource]:
 
 def _sources_in(folder: Path, file: Path) -> Iterator[ConfiguredSource]:
     for document in documents_of(file):
-        attributes = document.get("attributes") if isinstance(document, Mapping) else None
-        if isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys():
-            yield ConfiguredSource(folder=folder, file=file, attributes=attributes)
+        if isinstance(document, Mapping) and (attributes := _attributes(file, document)) is not None:
+            source = ConfiguredSource(
+                folder=folder, file=file, attributes=attributes, type=str(document.get("type", COMPONENT))
+            )
+            if missing := [name for name in ("name", "bucket") if name not in source.checked.names]:
+                raise UsageError(f"{file}: {missing[0]}: is missing")
+            yield source
+
+
+def _attributes(file: Path, document: Mapping[Any, Any]) -> Mapping[str, Any] | None:
+    """The attributes of a source, None for another component. `UsageError` for one of ours that lacks any."""
+    attributes = document.get("attributes")
+    if not str(document.get("type", "")).startswith(_OURS):
+        named = isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys()
+        return attributes if named else None
+    if unknown := [str(key) for key in document if key not in _OF_DOCUMENT]:
+        raise UsageError(f"{file}: {no_key(unknown[0], _OF_DOCUMENT)}")
+    if not isinstance(attributes, Mapping):
+        raise UsageError(f"{file}: attributes: is missing")
+    return attributes

@@ -9,20 +9,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import create_model
 
 from s3notify_platform.channels.queue_facts import queue_facts
 from s3notify_platform.channels.reconciler import shared_reconciler
-from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.freshness import freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.services import build_service
-from s3notify_platform.orchestration.setting_fields import described
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 
@@ -35,30 +31,6 @@ TOPICS_MAX = 20
 
 EVALUATE_SECONDS = 3600
 """The check of freshness is reported at least so often; at once if it passes no more, or again."""
-
-
-def service_fields() -> dict[str, Any]:
-    """A field of the component for each registered service: its settings, or None, which leaves it off."""
-    return {
-        kind.name: (Annotated[_resolvable(kind.settings()) | None, described(kind.summary)], None)
-        for kind in SERVICES.values()
-    }
-
-
-def _resolvable(settings: type[ServiceSettings]) -> Any:
-    """The same settings as a class that Dagster fills from YAML, and whose descriptions it shows."""
-    fields: dict[str, Any] = {
-        name: (Annotated[info.annotation, described(info.description or "")], info)
-        for name, info in settings.model_fields.items()
-    }
-    bases: Any = (settings, dg.Resolvable)
-    return create_model(
-        settings.__name__,
-        __base__=bases,
-        __module__=settings.__module__,
-        __doc__=settings.__doc__,
-        **fields,
-    )
 
 
 def build_channels(

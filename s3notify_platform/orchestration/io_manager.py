@@ -30,6 +30,7 @@ from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_
 from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.traces import trace_batch
+from s3notify_platform.local.attributes import settings_fields, values_of
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -38,7 +39,6 @@ from s3notify_platform.orchestration.dagster_internals import (
 )
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, access_of
-from s3notify_platform.orchestration.setting_fields import settings_fields, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key

@@ -20,7 +20,6 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.local.process import locked
 
-SESSIONS_MAX: Final = 4
 LOOK_SECONDS: Final = 0.5
 
 _TAKEN: Final[list[IO[str]]] = []

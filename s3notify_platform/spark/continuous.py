@@ -32,10 +32,10 @@ from s3notify_platform.errors import (
     UnavailableError,
     UsageError,
 )
-from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, SlotResult
 from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
+from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch

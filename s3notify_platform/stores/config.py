@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from s3notify_platform.errors import UsageError
 
@@ -41,6 +41,9 @@ class Access:
     process alone: pickling them is a `UsageError`.
     """
 
+    service: ClassVar[str]
+    """As AWS's variables name it."""
+
     region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
     access_key_id_env: str | None = None
@@ -77,6 +80,12 @@ class Access:
         return _unpickled, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
 
     @property
+    def endpoint(self) -> str | None:
+        """The URL that requests go to: the given one, else that of AWS's own variables. None: AWS itself."""
+        variables = (f"AWS_ENDPOINT_URL_{self.service}", "AWS_ENDPOINT_URL")
+        return self.endpoint_url or next(filter(None, map(os.environ.get, variables)), None)
+
+    @property
     def credentials(self) -> dict[str, str | None]:
         """How its credentials are found, as fields: for a service that is reached as the same user."""
         return {each.name: getattr(self, each.name) for each in fields(Access)[2:]}
@@ -95,6 +104,8 @@ def _unpickled(kind: type[Access], given: dict[str, Any]) -> Access:
 class S3Config(Access):
     """One bucket. `requester_pays`: requests say that we pay. `kms_key_id`: encrypts what we write."""
 
+    service: ClassVar[str] = "S3"
+
     bucket: str
     requester_pays: bool = False
     kms_key_id: str | None = None
@@ -107,24 +118,28 @@ class S3Config(Access):
     @property
     def place(self) -> str:
         """Bucket and endpoint, for messages."""
-        return f"bucket {self.bucket!r} at {self.endpoint_url or f'AWS S3 ({self.region})'}"
+        return f"bucket {self.bucket!r} at {self.endpoint or f'AWS S3 ({self.region})'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamoConfig(Access):
     """One DynamoDB table."""
 
+    service: ClassVar[str] = "DYNAMODB"
+
     table: str
 
     @property
     def place(self) -> str:
         """Table and endpoint, for messages."""
-        return f"table {self.table!r} at {self.endpoint_url or f'AWS DynamoDB ({self.region})'}"
+        return f"table {self.table!r} at {self.endpoint or f'AWS DynamoDB ({self.region})'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqsConfig(Access):
     """One SQS queue."""
+
+    service: ClassVar[str] = "SQS"
 
     queue_url: str
 

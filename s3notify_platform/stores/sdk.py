@@ -76,6 +76,15 @@ class SdkUser(Generic[C]):
             return self._client
 
     @property
+    def endpoint_url(self) -> str:
+        """Where requests go. No request. `UsageError` for a bad configuration, and without credentials."""
+        try:
+            found: str = self.client.meta.endpoint_url  # type: ignore[attr-defined] # of each of boto3's clients
+        except SDK_ERRORS as error:
+            raise unusable(error, self._access) from error
+        return found
+
+    @property
     def signed(self) -> SignedHttp | None:
         """Requests without the SDK's client, to its endpoint and as its user; None if a client was given."""
         _ = self.client

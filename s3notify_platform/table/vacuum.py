@@ -30,7 +30,7 @@ from s3notify_platform.table.layout import Generation, generation_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """What one pass removed and left."""
+    """What one pass removed and left; of a dry run, what a pass would remove now."""
 
     commits_removed: int
     files_removed: int
@@ -41,6 +41,8 @@ class VacuumReport:
     files_kept: int
     slots_skipped: tuple[Slot, ...] = ()
     """Slots with missing commits that have something left."""
+    names: tuple[str, ...] = ()
+    """Keys of all that was removed, in that order."""
 
 
 def vacuum(
@@ -50,8 +52,11 @@ def vacuum(
     known: Mapping[Slot, Generation] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     track: Track = untracked,
+    dry_run: bool = False,
 ) -> VacuumReport:
     """One pass over the whole table; safe beside running batches and beside another vacuum.
+
+    A dry run removes nothing but the probe object that it writes for the store's time.
 
     Nothing of a slot with missing commits is touched: its newest one is older than in `known` (`table.known`). Where
     nothing is known of the table, these are the slots without any commit.
@@ -104,7 +109,8 @@ def vacuum(
                 doomed.append(meta)
             else:
                 files_kept += 1
-    for meta in track(doomed, len(doomed), "removing objects"):
+    removing = () if dry_run else doomed
+    for meta in track(removing, len(removing), "removing objects"):
         table.store.delete(meta.key)
     return VacuumReport(
         commits_removed=commits_removed,
@@ -114,6 +120,7 @@ def vacuum(
         commits_kept=kept,
         files_kept=files_kept,
         slots_skipped=tuple(sorted(skipped)),
+        names=tuple(meta.key for meta in doomed),
     )
 
 

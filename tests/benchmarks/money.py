@@ -26,7 +26,7 @@ from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.service import ServiceContext
-from s3notify_platform.ingest.batches import BatchSettings
+from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.orchestration.channels import RECONCILE_SECONDS
 from s3notify_platform.orchestration.sensor import LOOP_SECONDS

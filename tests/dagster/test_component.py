@@ -174,7 +174,7 @@ def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
         dg.DagsterInvariantViolationError, match="required by resource with key 'orders_slots'"
     ):
         dg.Definitions.validate_loadable(instead)
-    with pytest.raises(UsageError, match="only spark, s3 and dynamodb"):
+    with pytest.raises(ValueError, match="only spark, s3 and dynamodb"):
         S3NotifyComponent(**attributes, resources={"duckdb": "x"}).definitions()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,10 +93,8 @@ def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
     assert len(platform.graphql(query)["runsOrError"]["results"]) == 1
 
 
-def test_the_asset_page_shows_what_happened(platform: Platform, tmp_path: Path) -> None:
+def test_the_asset_page_shows_what_happened(chromium: str, platform: Platform, tmp_path: Path) -> None:
     """The page of the asset, in a browser: its description, and a partition's figures."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert chromium, "no Chromium: .ci/run installs it"
     slot = min(platform.grid("orders")["materializedPartitions"], key=int)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(

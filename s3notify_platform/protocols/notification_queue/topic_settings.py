@@ -101,6 +101,13 @@ class Rule:
             raise UsageError(f"rule {text[:200]!r}: {error}") from None
         raise UsageError(f"rule {text[:200]!r}: events is a list of names")
 
+    def check_within(self, bucket: str, prefix: str) -> None:
+        """`UsageError` if it takes nothing of what a topic of this bucket and prefix does."""
+        if bucket and self.bucket not in ("", bucket):
+            raise UsageError(f"its rule for bucket {self.bucket!r} takes nothing: the topic is of {bucket!r}")
+        if not (self.prefix.startswith(prefix) or prefix.startswith(self.prefix)):
+            raise UsageError(f"its rule for prefix {self.prefix!r} takes nothing: the topic is of {prefix!r}")
+
     def check(self) -> None:
         """`UsageError` unless a topic may have it."""
         pairs = (*self.metadata, *self.tags)
@@ -250,6 +257,7 @@ def check_topic(name: str, settings: TopicSettings) -> None:
             raise UsageError(f"{len(settings.rules)} rules: at most {RULES_MAX}")
         for rule in settings.rules:
             rule.check()
+            rule.check_within(settings.bucket, settings.prefix)
     except UsageError as error:
         raise UsageError(f"topic {name!r}: {error}") from None
     if settings.shards > settings.capacity:

@@ -10,19 +10,18 @@ are read there is no session whose zone it could be of.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.setting import parsed
 from s3notify_platform.slots import Slot, slot_from_partition_key
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.table.layout import Generation
-
-T = TypeVar("T", int, float)
 
 Read = Literal["objects", "table"]
 Rejects = Literal["column", "fail", "drop"]
@@ -87,7 +86,7 @@ def reading_of(options: Mapping[str, str]) -> Reading:
         if name in found and found[name] not in choices:
             raise UsageError(f"{name}={found[name]!r}: use one of {', '.join(choices)}")
     for name in {"poll_seconds", "list_seconds"} & given.keys():
-        found[name] = _number(name, given[name], float)
+        found[name] = parsed(name, given[name], float)
     slots = source.location.slots
     if "only" in given:
         found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in given["only"].split(","))
@@ -128,8 +127,7 @@ def _bytes(name: str, value: str) -> str:
 def _source(given: Mapping[str, str]) -> Source:
     fields: dict[str, Any] = {"name": "source"}
     for name in SETTINGS.keys() & given.keys():
-        number = SETTINGS[name].number
-        fields[name] = _number(name, given[name], number) if number else given[name]
+        fields[name] = parsed(name, given[name], SETTINGS[name].scalar)
     if path := given.get("path"):
         place = urlsplit(path)
         if place.scheme not in ("s3", "s3a") or not place.netloc or "bucket" in given:
@@ -138,10 +136,10 @@ def _source(given: Mapping[str, str]) -> Source:
     if not fields.get("bucket"):
         raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
     keys: dict[str, Any] = {option: given[option] for option in ACCESS if option in given}
-    of_bucket: dict[str, Any] = {"kms_key_id": given.get("kms_key_id")}
-    if (payer := given.get("requester_pays", "false").lower()) not in ("true", "false"):
-        raise UsageError(f"option requester_pays={payer!r}: use true or false")
-    of_bucket["requester_pays"] = payer == "true"
+    of_bucket: dict[str, Any] = {
+        "kms_key_id": given.get("kms_key_id"),
+        "requester_pays": parsed("requester_pays", given.get("requester_pays", "false"), bool),
+    }
     region = given.get("region") or default_region()
     bucket = S3Config(
         bucket=fields.pop("bucket"),
@@ -158,13 +156,6 @@ def _source(given: Mapping[str, str]) -> Source:
         if name in fields
     }
     return Source.of(bucket=bucket, **fields)
-
-
-def _number(name: str, value: str, kind: Callable[[str], T]) -> T:
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise UsageError(f"option {name}={value!r}: give a number") from error
 
 
 def _generations(text: str, slots: int) -> dict[Slot, Generation]:

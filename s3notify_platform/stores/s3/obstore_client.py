@@ -4,7 +4,6 @@ It takes paths, not keys, and some keys are not valid paths. `fits_obstore` says
 `S3ObjectStore` reads the others, more slowly.
 """
 
-import os
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -61,7 +60,7 @@ def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int
     """
     from obstore.store import S3Store
 
-    url = config.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    url = config.endpoint
     arguments: dict[str, Any] = {} if url is None else {"endpoint": url}
     if config.requester_pays:
         arguments["request_payer"] = True

@@ -6,12 +6,13 @@ from threading import Event as Stop
 
 import pytest
 from click.testing import CliRunner
-from pydantic import create_model
+from pydantic import BaseModel
 
 from s3notify_platform.channels.registry import SERVICES, ServiceKind
 from s3notify_platform.channels.service import ServiceContext, ServiceSettings
 from s3notify_platform.cli import main
-from s3notify_platform.orchestration import channels
+from s3notify_platform.local.attributes import with_services
+from s3notify_platform.orchestration.setting_fields import resolvable
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import (
     Event,
@@ -90,9 +91,9 @@ def test_it_has_a_command(toy, monkeypatch):
 
 def test_it_has_a_field_of_the_component(toy):
     """With the same settings."""
-    fields = channels.service_fields()
-    assert list(fields) == ["sqs", "http", "deliver", "toy"]
-    component = create_model("Component", **fields)(toy={"queue_name": "changes", "visibility_seconds": 9})
+    model = resolvable(with_services(BaseModel, tuple(SERVICES)))
+    assert list(model.model_fields) == ["sqs", "http", "deliver", "toy"]
+    component = model(toy={"queue_name": "changes", "visibility_seconds": 9})
     assert component.sqs is None
     assert isinstance(component.toy, ToyInletSettings)
     assert component.toy.visibility_seconds == 9
@@ -119,7 +120,7 @@ def test_the_heartbeat_of_deliveries_is_a_setting():
     )
     for beat, expiry in ((None, 10), (10, 50)):
         given = {} if beat is None else {"heartbeat_seconds": beat}
-        settings = create_model("Component", **channels.service_fields())(deliver=given).deliver
+        settings = with_services(BaseModel, ["deliver"])(deliver=given).deliver
         settings.build(context).beat()
         heartbeats = [json.loads(record.value) for record in records.scan("workers")]
         assert expiry in [heartbeat["expiry"] for heartbeat in heartbeats]

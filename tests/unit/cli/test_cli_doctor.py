@@ -141,3 +141,17 @@ def test_a_topic_of_another_deployment(doctor, ministack):
     assert "queue_prefix" in found.output
     assert "has 40 slots, and its source 1000" in doctor(*place).output
     assert doctor(*place, "--queue-prefix", "_s3notify/dev/queue/").exit_code == 0
+
+
+def test_without_credentials(doctor, monkeypatch, tmp_path):
+    """One line that says how to give them, and no traceback."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    result = doctor("--bucket", "b", "--endpoint-url", "http://127.0.0.1:9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "Error: no credentials for bucket 'b' at http://127.0.0.1:9: name environment"
+    )

@@ -110,7 +110,7 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
         assert getattr(endpoint, setting.name) == value_of(setting) != setting.default
     done("update", "t", "--retry-seconds", "7")
     assert queue.topics.get("t").settings == dataclasses.replace(found, retry_seconds=7.0)
-    done("update", "t", "--rule", "")
+    done("update", "t", "--rule", "", "--yes")
     assert queue.topics.get("t").settings.rules == ()
 
 
@@ -263,3 +263,46 @@ def test_help_says_how_delivery_is_ordered(command: list[str]) -> None:
     shown = " ".join(CliRunner().invoke(main, [*command, "--help"]).output.split()).lower()
     for word in ("at least once", "unordered", "sequencer"):
         assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ('{"prefix": "other/"}', "its rule for prefix 'other/' takes nothing: the topic is of 'raw/'"),
+        ('{"bucket": "b9"}', "its rule for bucket 'b9' takes nothing: the topic is of 'b'"),
+    ],
+)
+def test_rules_that_can_never_match(queue: NotificationQueue, rule: str, said: str) -> None:
+    """Refused when a topic is made, and when its rules or its prefix change; one around the prefix is none."""
+    ran = run("create", "t", "--prefix", "raw/", "--rule", rule)
+    assert ran.exit_code == 1
+    assert said in ran.stderr
+    assert queue.topics.all() == ()
+    done(
+        "create",
+        "t",
+        "--prefix",
+        "raw/",
+        "--rule",
+        '{"prefix": "raw/a/"}',
+        "--rule",
+        '{"prefix": "r", "suffix": "x"}',
+    )
+    assert said in run("update", "t", "--rule", rule).stderr
+    refused = run("update", "t", "--prefix", "logs/")
+    assert (refused.exit_code, "takes nothing" in refused.stderr) == (1, True)
+    assert queue.topics.get("t").settings.prefix == "raw/"
+
+
+def test_to_remove_all_rules_is_asked_about(queue: NotificationQueue) -> None:
+    """The topic takes more then; what it takes is said. Other rules, and a topic without any, are not asked about."""
+    done("create", "t", "--prefix", "raw/", "--rule", '{"suffix": ".csv"}')
+    ran = run("update", "t", "--rule", "", given="n\n")
+    assert ran.exit_code == 1
+    assert "Remove the 1 rules of 't', so that it takes b/raw/*?" in ran.output
+    assert run("update", "t", "--rule", "").exit_code == 1, "nobody answers"
+    assert len(queue.topics.get("t").settings.rules) == 1
+    done("update", "t", "--rule", '{"suffix": ".json"}')
+    done("update", "t", "--rule", "", "--yes")
+    assert queue.topics.get("t").settings.rules == ()
+    done("update", "t", "--rule", "")

@@ -118,3 +118,12 @@ def test_arrow_does_not_abort_what_is_done():
     """Without `leave`, about one of ten of these ends with SIGABRT."""
     ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(60)]
     assert ended == [0] * 60
+
+
+def test_messages_that_nobody_reads_end_no_service():
+    """Its stderr is a closed pipe: it drains as it does else."""
+    with started(SERVICE, "good", "60") as process:
+        until_printed(process, "ready")
+        process.stderr.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ingest.batches import EVERYTHING, BatchSettings
+from s3notify_platform.ingest.batches import EVERYTHING
 from s3notify_platform.ingest.scheduler import TOPIC_SECONDS
+from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.protocols.ack_chain import Stamped
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.slots import Slot

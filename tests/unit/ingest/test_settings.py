@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.settings import (
     SETTINGS,
     SOURCE,
+    BatchSettings,
     InputSettings,
     LeaseTimeSettings,
     TableSettings,

@@ -130,3 +130,15 @@ def test_a_role_is_looked_up_where_it_is_used(recorded: Recorded) -> None:
     """Nothing is asked for before the first request."""
     session_of(S3Config(bucket="b", role_arn=ROLE)).get_credentials()
     assert recorded.asked == []
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_endpoint_of_aws_s_variables_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Errors and `status` name the server that is asked, not AWS; a given one goes before."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    config = S3Config(bucket="b", region="r")
+    assert config.place == "bucket 'b' at AWS S3 (r)"
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    assert config.place == "bucket 'b' at http://127.0.0.1:9"
+    assert S3Config(bucket="b", endpoint_url="http://127.0.0.1:8").place == "bucket 'b' at http://127.0.0.1:8"

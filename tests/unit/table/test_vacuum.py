@@ -36,8 +36,8 @@ class Aging:
         self.bucket |= bodies
         assert isinstance(self.writer.run(self.bucket), Written)
 
-    def vacuum(self, retention_seconds: float = 100) -> Any:
-        return vacuum(self.table, retention_seconds=retention_seconds, clock=self.time)
+    def vacuum(self, retention_seconds: float = 100, **more: Any) -> Any:
+        return vacuum(self.table, retention_seconds=retention_seconds, clock=self.time, **more)
 
     def names(self) -> set[str]:
         return {key.removeprefix(LAYOUT.prefix) for key in self.store._objects}
@@ -61,6 +61,19 @@ class TestVacuum:
         head = aging.table.head(SLOT)
         assert head is not None
         assert aging.table.read(SLOT, Generation(head.generation - 1)).generation == 3
+
+    def test_a_dry_run_says_what_a_pass_removes(self) -> None:
+        """By name, with the same counts; it removes nothing."""
+        aging = Aging()
+        for version in range(4):
+            aging.run(a=Body(etag=f"{version}", rows=1, rejects=1))
+            aging.time.now += 60
+        before = aging.names()
+        report = aging.vacuum(dry_run=True)
+        assert aging.names() == before
+        assert report == aging.vacuum()
+        assert {name.removeprefix(LAYOUT.prefix) for name in report.names} == before - aging.names()
+        assert len(report.names) == report.commits_removed + report.files_removed
 
     def test_a_head_is_kept_however_old(self) -> None:
         aging = Aging()

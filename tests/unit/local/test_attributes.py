@@ -1,0 +1,349 @@
+"""A source's YAML: commands and Dagster accept the same, and commands say which key or value it is."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from pydantic import BaseModel
+
+from s3notify_platform.channels.registry import SERVICES
+from s3notify_platform.cli import main
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local.attributes import SourceAttributes, with_services
+from s3notify_platform.local.cron import check_cron
+from s3notify_platform.local.project import sources_of
+from s3notify_platform.orchestration import S3NotifyComponent
+
+PLACE = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
+SQS = "https://sqs.eu-central-1.amazonaws.com/123456789012/events"
+
+EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
+    "name": (["orders", "o_2"], ["Orders", "", 7, None, ["orders"]]),
+    "bucket": (["landing", "arn:aws:s3:eu-west-1:123456789012:accesspoint/a"], ["s3://landing", "a/b", 7]),
+    "platform_bucket": (["own", None], [7, ["own"]]),
+    "commit": (["auto", "native"], ["dynamodb", "nativ", 1, None]),
+    "slots": ([1, 1000, "7", 7.0, "{{ env.SEVEN }}"], [0, 1001, -1, "many", 7.5, None, "{{ env.WORD }}"]),
+    "platform_prefix": (["own/", ""], ["own", 7]),
+    "keyspace_prefix": (["signals/"], [7]),
+    "known_bucket": (["vault"], [7]),
+    "queue_prefix": (["q/"], [7]),
+    "prefix": (["raw/", "", "1_000", "[raw]", "{{ env.SEVEN }}"], ["/raw/", "s3://landing/raw", 7, None, ["raw/"]]),
+    "include": (["*.jsonl|*.json"], [7, ["*.jsonl"]]),
+    "exclude": (["tmp/*"], [7]),
+    "hidden_files": (["skip", "read"], ["ignore", "", True]),
+    "modified_after": (["2026-01-31T12:00:00Z", ""], ["yesterday", 7]),
+    "on_delete": (["withdraw", "keep", "keep_expired"], ["ignore"]),
+    "committed_tags": (["archive=yes"], ["archive", 7]),
+    "format": (["auto", "jsonl", "csv"], ["xml", "", 7]),
+    "schema": (["id bigint", None], ["id bigit", "id", 7]),
+    "schema_hints": (["id bigint"], ["id bigit", 7]),
+    "partition_columns": (["dt date"], ["dt dat", 7]),
+    "metadata_columns": (["_size"], ["_sise", 7]),
+    "encoding": (["utf-8", "cp1252"], ["utf-9", 7]),
+    "mismatches": (["rescue"], ["drop"]),
+    "code_version": (["v2", "1", None], [1, ["v2"]]),
+    "csv_delimiter": ([";", "\\t"], [";;", 7]),
+    "csv_quote": (["'", "none", ""], ["''", 7]),
+    "csv_escape": (["\\"], ["\\\\", 7]),
+    "csv_comment": (["#"], ["##", 7]),
+    "csv_names": (["id,amount"], [7]),
+    "csv_nulls": (["NULL|-"], [7]),
+    "json_path": (["data.items"], [7]),
+    "description": (["Orders", "{{ env.WORD }}", None], [7]),
+    "owners": ([["ann@example.com", "team:sales"], []], ["ann@example.com", [7], None]),
+    "group": (["landing", None], [7]),
+    "delta": ([True, "false", "yes", 0], ["maybe", None, 7]),
+    "sweep_cron": (["0 3 * * *", "@daily"], ["daily", "0 25 * * *", "", 7]),
+    "running": ([False, "false"], ["off course", None]),
+    "run_tags": ([{"team": "sales", "n": 7}, {"k8s": {"a": [1]}}], ["team", ["team"], None]),
+    "op_tags": ([{"cost": "high"}], ["cost"]),
+    "pool": (["spark", None], [7, ["spark"]]),
+    "resources": ([{"s3": "lake"}], [{"duckdb": "x"}, {"s3": 7}, "s3"]),
+    "transform": ([None, "json.loads"], [7, ["json.loads"]]),
+    "slot_assets": ([[]], ["defs.orders.paid", [7]]),
+    "s3": (
+        [
+            {},
+            None,
+            {"endpoint_url": "http://127.0.0.1:1", "region_name": "eu-west-1", "requester_pays": "false"},
+            {"access_key_id_env": "A", "secret_access_key_env": "B", "session_token_env": "C"},
+            {"profile_name": "landing", "kms_key_id": "alias/a"},
+            {"role_arn": "arn:aws:iam::123456789012:role/landing", "external_id": "acme"},
+        ],
+        [
+            "s3",
+            {"region": "eu-west-1"},
+            {"access_key_id": "AKIA"},
+            {"endpoint_url": "localhost:9000"},
+            {"access_key_id_env": "A"},
+            {"requester_pays": "perhaps"},
+            {"region_name": ["eu-west-1"]},
+            {"external_id": "acme"},
+        ],
+    ),
+    "dynamodb": (
+        [
+            {},
+            None,
+            {"records_table": "t", "region_name": "eu-west-1"},
+            {"lease_table": "l", "lease_timeout_seconds": "5"},
+        ],
+        [
+            {"record_table": "t"},
+            {"records_table": 7},
+            {"lease_timeout_seconds": 0},
+            {"lease_max_clock_skew_rate": 0.5},
+            {"lease_ttl_seconds": "long"},
+            {"lease_test_interval_seconds": 0},
+        ],
+    ),
+    "spark": (
+        [{}, None, {"master": "yarn", "max_sessions": 2, "config": {"spark.driver.memory": "1g", "spark.x": 7}}],
+        [{"masters": "yarn"}, {"max_sessions": 0}, {"config": "spark.x=7"}, {"remote": 7}],
+    ),
+    "sqs": (
+        [None, {"queue_url": SQS}, {"queue_url": SQS, "region_name": "eu-west-1"}, {"queue_url": "{{ env.WORD }}"}],
+        [{}, {"queue_url": None}, {"queue_url": SQS, "queue_region": "eu-west-1"}, SQS],
+    ),
+    "http": (
+        [None, {}, {"host": "0.0.0.0", "port": "8080", "plain_http": "true", "secret_envs": ["A"]}],
+        [{"port": 70_000}, {"secret_env": ["A"]}, {"secret_envs": "A"}, {"plain_http": "perhaps"}, 8080],
+    ),
+    "deliver": (
+        [None, {}, {"allow_networks": ["10.1.0.0/16"], "poll_seconds": 1}],
+        [{"allow_network": ["10.1.0.0/16"]}, {"poll_seconds": 0}, {"allow_http": 7}, {"heartbeat_seconds": "slow"}],
+    ),
+}  # fmt: skip
+"""Of each attribute, some that a source may have, and some that none may."""
+
+MODEL = with_services(SourceAttributes, tuple(SERVICES))
+NUMBERS = {
+    info.alias or name: info.annotation
+    for name, info in MODEL.model_fields.items()
+    if info.annotation in (int, float) and name not in EXAMPLES
+}
+
+
+def given(name: str) -> tuple[list[Any], list[Any]]:
+    """Examples of an attribute. A number has a default, which it may have as text too."""
+    if name in EXAMPLES:
+        return EXAMPLES[name]
+    default = MODEL.model_fields[name].default
+    return [default, str(default)], [None, "many", [default], *([0.5] if NUMBERS[name] is int else []), "nan"]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEVEN", "7")
+    monkeypatch.setenv("WORD", "word")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+def write(folder: Path, attributes: Mapping[str, Any]) -> Path:
+    file = folder / "defs" / "orders" / "defs.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    document = {"type": "s3notify_platform.S3NotifyComponent", "attributes": attributes}
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return file
+
+
+def refusal_of_commands(folder: Path, attributes: Mapping[str, Any]) -> str:
+    write(folder, attributes)
+    try:
+        (source,) = sources_of(str(folder / "defs"))
+        source.check()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def refusal_of_dagster(attributes: Mapping[str, Any]) -> str:
+    try:
+        S3NotifyComponent.resolve_from_yaml(yaml.safe_dump(dict(attributes))).definitions()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("name", [info.alias or name for name, info in MODEL.model_fields.items()])
+def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None:
+    """Of each attribute: good values, wrong types, values out of bounds, keys that there are not."""
+    good, bad = given(name)
+    for value in good:
+        attributes = PLACE | {name: value}
+        assert refusal_of_commands(tmp_path, attributes) == "", value
+        assert refusal_of_dagster(attributes) == "", value
+    for value in bad:
+        attributes = PLACE | {name: value}
+        refused = refusal_of_commands(tmp_path, attributes)
+        assert str(tmp_path / "defs" / "orders" / "defs.yaml") in refused, value
+        assert name in refused or f"bucket {PLACE['bucket']!r}" in refused, value
+        assert refusal_of_dagster(attributes), value
+
+
+def test_keys_of_groups_that_there_are_not(tmp_path: Path) -> None:
+    """Neither side takes any key of any group but those that are declared."""
+    for name, info in MODEL.model_fields.items():
+        kinds = [
+            kind
+            for kind in (info.annotation, *getattr(info.annotation, "__args__", ()))
+            if isinstance(kind, type)
+        ]
+        if any(issubclass(kind, BaseModel) for kind in kinds):
+            attributes = PLACE | {name: {"nonsense": 1}}
+            assert f"{name}.nonsense: there is no such key" in refusal_of_commands(tmp_path, attributes)
+            assert refusal_of_dagster(attributes)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prefx: raw/", "prefx: there is no such key; did you mean prefix?"),
+        ("s3: {region: eu-west-1}", "s3.region: there is no such key; did you mean s3.region_name?"),
+        ("htp: {}", "htp: there is no such key; did you mean http?"),
+        ("http: {prt: 1}", "http.prt: there is no such key; did you mean http.port?"),
+        ("sqs: {queueurl: x}", "sqs.queue_url: is missing"),
+        (
+            "slots: many",
+            "slots: 'many': input should be a valid integer, unable to parse string as an integer",
+        ),
+        ("s3: {secret_access_key: s3cr3t}", "did you mean s3.secret_access_key_env?"),
+        ("sweep_cron: daily", "sweep_cron: invalid cron schedule 'daily': give five fields, like 0 3 * * *"),
+    ],
+)
+def test_a_command_says_what_is_wrong(project: Path, text: str, said: str) -> None:
+    """It names file, key and the nearest one, exits with 1, and asks nobody anything; secrets are not shown."""
+    file = write(project, PLACE)
+    file.write_text(f"{file.read_text()}  {text}\n")
+    for command in (
+        ["ingest", "orders", "--once"],
+        ["doctor", "orders"],
+        ["signal", "raw/1"],
+        ["topics", "stats"],
+    ):
+        ran = run(*command)
+        assert ran.exit_code == 1, ran.output
+        assert f"defs/orders/defs.yaml: {said}" in ran.stderr or f"; {said}" in ran.stderr
+        assert "s3cr3t" not in ran.output
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"type": "s3notify_platform.S3NotifyComponent"}, "attributes: is missing"),
+        ({"type": "s3notify_platform.S3NotifyComponent", "atributes": PLACE}, "did you mean attributes?"),
+        (
+            {"type": "s3notify_platform.S3NotifyComponent", "attributes": {"name": "o", "buckt": "b"}},
+            "bucket?",
+        ),
+        ({"type": "s3notify_platform.S3NotifyComponent", "attributes": {"name": "o"}}, "bucket: is missing"),
+    ],
+)
+def test_a_document_that_is_no_source(project: Path, document: dict[str, Any], said: str) -> None:
+    write(project, PLACE).write_text(yaml.safe_dump(document))
+    ran = run("history", "orders", "--slot", "1")
+    assert ran.exit_code == 1
+    assert said in ran.stderr
+
+
+def test_components_of_others_have_their_own_keys(project: Path) -> None:
+    """What they share with ours is checked."""
+    write(project, PLACE).write_text(
+        yaml.safe_dump({"type": "shop.Orders", "attributes": PLACE | {"shop": 7}})
+    )
+    (source,) = sources_of()
+    assert source.values["prefix"] == "raw/"
+    write(project, PLACE).write_text(yaml.safe_dump({"type": "shop.Other", "attributes": {"shop": 7}}))
+    assert sources_of() == []
+
+
+def test_values_have_their_types(project: Path) -> None:
+    """As quoted, and as expressions: a number is a number, and "false" is not true."""
+    given = {"slots": "7", "max_seconds": "{{ env.SEVEN }}", "s3": {"requester_pays": "false"}}
+    write(project, PLACE | given)
+    (source,) = sources_of()
+    assert (source.values["slots"], source.values["max_seconds"]) == (7, 7.0)
+    assert source.access("s3") == {"requester_pays": False}
+    assert source.source().input.bucket.requester_pays is False
+
+
+def test_what_only_the_project_knows(project: Path) -> None:
+    """Is no error where it is not needed; what is beside it is checked."""
+    write(project, PLACE | {"description": "{{ mine.text }}", "sqs": {"queue_url": "{{ mine.url }}"}})
+    (source,) = sources_of()
+    assert source.values["bucket"] == "landing"
+    write(project, PLACE | {"sqs": {"queue_url": "{{ mine.url }}", "nonsense": 1}})
+    with pytest.raises(UsageError, match=r"sqs\.nonsense"):
+        sources_of()
+    write(project, PLACE | {"s3": {"endpoint_url": "{{ mine.url }}"}})
+    (source,) = sources_of()
+    with pytest.raises(UsageError, match=r"s3\.endpoint_url"):
+        _ = source.values
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"format": "xml"}, "format 'xml'"),
+        ({"schema": "id bigit"}, "there is no type 'bigit'"),
+        ({"sweep_cron": "x"}, "x"),
+    ],
+)
+def test_doctor_checks_what_dagster_would_refuse(project: Path, setting: dict[str, str], said: str) -> None:
+    """Before it asks the bucket anything."""
+    write(project, PLACE | setting | {"s3": {"endpoint_url": "http://127.0.0.1:1"}})
+    ran = run("doctor", "orders")
+    assert ran.exit_code == 1
+    assert "defs/orders/defs.yaml: " in ran.stderr
+    assert said in ran.stderr
+
+
+def test_it_needs_no_dagster(project: Path) -> None:
+    """Whose import takes more than a second."""
+    write(project, PLACE | {"sqs": {"queue_url": SQS}, "http": {}, "deliver": {}})
+    program = "import sys; from s3notify_platform.local.project import sources_of; sources_of()[0].check()"
+    asked = f"{program}; sys.exit('dagster' in sys.modules or 'pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False, cwd=project).returncode == 0
+
+
+CRONS = {
+    True: """0 3 * * *|*/5 * * * *|0-59/7 1,2,22-23 1 jan-mar mon-fri|0 0 29 2 *|15 2 * * 7|@hourly|@Daily|@yearly
+    0 0 31 1,2 *|5/15 * * * sun""",
+    False: """daily|* * * *|* * * * * *|60 * * * *|* 24 * * *|* * 0 * *|* * * 13 *|* * * * 8|*/0 * * * *|5-1 * * * *
+    0 0 30 2 *|0 0 31 2 *|a b c d e|1,, * * * *|@noon|-1 * * * *|1.5 * * * *|* * * foo *|| * * * *""",
+}  # fmt: skip
+
+
+def test_schedules_are_what_dagster_takes() -> None:
+    """All that is accepted here Dagster accepts too."""
+
+    @dg.job
+    def nothing() -> None: ...
+
+    for good, texts in CRONS.items():
+        for text in texts.replace("\n", "|").split("|"):
+            try:
+                check_cron(text.strip())
+            except UsageError:
+                assert not good, text
+            else:
+                assert good, text
+                dg.ScheduleDefinition(job=nothing, cron_schedule=text.strip())
