@@ -150,8 +150,11 @@ class ContinuousIngest:
             self.progress(f"{self._counts['tagged']} objects tagged; {left} slots are left")
         return left
 
-    def decided(self, signals: Iterable[Slot]) -> tuple[Decision, Rescans]:
-        """How to find out what changed in these slots, and what waits for a rescan. 2 requests."""
+    def decided(self, signals: Iterable[Slot], *, unqueued: bool = False) -> tuple[Decision, Rescans]:
+        """How to find out what changed in these slots, and what waits for a rescan. 2 requests.
+
+        `unqueued`: one of their signals is of a writer that does not queue.
+        """
         topic = self._topic_epoch()
         rescans = self._backlog.read()
         decision = decide(
@@ -160,6 +163,7 @@ class ContinuousIngest:
             topic=topic,
             enumerated=rescans.enumerated,
             now_ms=self.clock.wall_ms(),
+            unqueued=unqueued,
             listed_ms=self._listed_ms,
             list_seconds=self.list_seconds,
         )
@@ -287,6 +291,7 @@ class _Following:
         self._sweep = sweep
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
+        self._unqueued: frozenset[Slot] = frozenset()
         self._table = ""
         self._untagged = 0
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
@@ -295,7 +300,9 @@ class _Following:
         """Poll, and take in what changed. How long to wait, in seconds: no listing may be due. `hurry`: it is."""
         ingest, location = self._ingest, self._ingest.source.location
         watcher = self._watcher = self._watcher or self._begun()
-        self._waiting |= watcher.poll().changed
+        poll = watcher.poll()
+        self._waiting |= poll.changed
+        self._unqueued |= poll.unqueued
         if not self._waiting:
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
@@ -303,13 +310,13 @@ class _Following:
         table = location.open_table(expected=self._table)
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
-        decision, rescans = ingest.decided(self._waiting)
+        decision, rescans = ingest.decided(self._waiting, unqueued=bool(self._unqueued))
         if decision.wait_seconds and not hurry:
             return decision.wait_seconds
         ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches))
         if ingest.failing:
             ingest.spark.range(1).count()  # raises if Spark is what failed
-        self._waiting, self._table = {}, table.id
+        self._waiting, self._unqueued, self._table = {}, frozenset(), table.id
         write_seen(location, Seen(state=watcher.state, table=table.id), clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0

@@ -12,9 +12,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
-from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.plan import Plan
+from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
@@ -450,6 +450,19 @@ def test_listings_are_seconds_apart(site: Site) -> None:
     assert 5 < rests.seconds[1] <= 7, "until the next listing is due"
     site.ingest().run(Event(), every_seconds=None)
     assert site.committed() == {slot_of(f"raw/{n}", 20) for n in range(3)}, "at once by the next process"
+
+
+def test_a_signal_without_entries_leads_to_one_batch(site: Site) -> None:
+    """It lists: the LIST of the signals says that its writer does not queue."""
+    source = site.source
+    settings = TopicSettings(slots=20, bucket=source.input.bucket.bucket, prefix=source.input.prefix)
+    source.location.queue().topics.create(source.name, settings)
+    site.ingest().run(Event(), every_seconds=None)
+    site.planned.clear()
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    site.ingest().run(Event(), every_seconds=None)
+    assert site.planned == [{slot_of("raw/1", 20)}]
+    assert site.committed() >= {slot_of("raw/1", 20)}
 
 
 def test_it_ends_once_spark_does_not_work(site: Site) -> None:
