@@ -1,0 +1,430 @@
+"""The commit of the table to come, in every interleaving: each invariant holds, and each rule left out breaks one."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.exhaustive import Explored, Program, explore
+from tests.support.log_commit import (
+    LONGEST,
+    Checkpoint,
+    Request,
+    Row,
+    Rules,
+    Snapshot,
+    Version,
+    a_round,
+    accept_loss,
+    after,
+    changes_data,
+    checkpoint_and_cut,
+    engine,
+    foreign,
+    opened,
+    stream,
+    ticks,
+    vacuum,
+)
+
+
+class World(NamedTuple):
+    """Objects by path, and what only the checker sees."""
+
+    objects: frozenset[tuple[Any, Any]]
+    now: int = 0
+    faults: int = 0
+    """Answers that may still be lost, or requests repeated."""
+    flying: tuple[Any, ...] = ()
+    """Writes that nobody waits for any more, and that may still arrive."""
+    taken: frozenset[tuple[str, int]] = frozenset()
+    """Entries that have left the queue."""
+
+
+def _put(world: World, path: Any, value: Any) -> World:
+    stamped = value._replace(at=world.now) if isinstance(value, Version) else value
+    if path[0] == "pack":
+        stamped = (value, world.now)
+    kept = frozenset(one for one in world.objects if one[0] != path)
+    return world._replace(objects=kept | {(path, stamped)})
+
+
+def _answers(world: World, request: Request) -> Iterator[tuple[World, Any]]:
+    """All that may come of a request."""
+    objects = dict(world.objects)
+    what, path, value = request
+    match what:
+        case "get":
+            yield world, objects.get(path)
+        case "list":
+            found = [(one[1], value) for one, value in objects.items() if one[0] == path]
+            yield world, tuple(sorted(found, key=lambda one: one[0]))
+        case "put":
+            for one, body in value:
+                world = _put(world, one, body)
+            yield world, None
+        case "write":
+            if path == ("last",):
+                world = _put(world, ("last at",), world.now)
+            yield _put(world, path, value), value if path == ("known",) else True
+        case "create":
+            free = path not in objects
+            created = _put(world, path, value) if free else world
+            yield created, free
+            if world.faults:
+                lost = world._replace(faults=world.faults - 1)
+                yield created._replace(faults=world.faults - 1), None
+                yield lost, None
+                yield lost._replace(flying=(*world.flying, (path, value))), None
+                yield created._replace(faults=world.faults - 1), False
+        case "arrive":
+            for number, (place, body) in enumerate(world.flying):
+                rest = world._replace(flying=world.flying[:number] + world.flying[number + 1 :])
+                yield (rest if place in objects else _put(rest, place, body)), None
+        case "raise":
+            held = objects.get(path)
+            higher = held is None or value > held if path == ("last",) else _raises(held, value)
+            raised = _put(world, path, value) if higher else world
+            if higher and path == ("last",):
+                raised = _put(raised, ("last at",), world.now)
+            yield raised, (value if higher else held)
+        case "delete":
+            yield world._replace(objects=frozenset(one for one in world.objects if one[0] != path)), None
+        case "take":
+            yield world._replace(taken=world.taken | frozenset(value)), None
+        case "tick":
+            yield world._replace(now=world.now + 1), None
+
+
+def _raises(held: tuple[str, int, str], value: tuple[str, int, str]) -> bool:
+    return value[0] == held[0] and value[1] > held[1]
+
+
+def _broken(world: World, results: dict[str, Any], *, lost: bool = False, leases: bool = False) -> str:  # noqa: PLR0911
+    """The invariant that this state breaks."""
+    objects = dict(world.objects)
+    last = objects["last",]
+    checkpoint: Checkpoint = objects.get(("checkpoint", last))
+    if checkpoint is None:
+        return "the newest checkpoint is not there"
+    live, n, v, data = checkpoint.live, checkpoint.n, last, True
+    while (version := objects.get(("log", v + 1))) is not None:
+        if foreign(version):
+            data = data and not changes_data(version, live)
+        else:
+            if not data:
+                return "a version follows a foreign one that changed data"
+            if version.parent != n:
+                return "" if leases else "the chain is broken"
+            n = version.n
+            gone = {row for name, rows in live if name in version.removes for row in rows}
+            if any(not rows <= gone for _, rows, change in version.adds if not change):
+                return "a stream would lose rows: they came in a pack that changes no data"
+        if lack := [name for name, _, _ in version.adds if ("pack", name) not in objects]:
+            return f"packs of version {v + 1} are gone: {lack}"
+        live = after(version, live)
+        v += 1
+    if any(path[0] == "log" and path[1] > v for path in objects):
+        return "a version beyond a gap"
+    if lack := [name for name, _ in live if ("pack", name) not in objects]:
+        return f"live packs are gone: {lack}"
+    back, expected = last, checkpoint.n
+    while (version := objects.get(("log", back))) is not None and version.n == expected:
+        if any(("pack", name) not in objects for name, _, _ in version.adds):
+            return "a pack of a kept version is gone"
+        back, expected = back - 1, version.parent
+    states: tuple[Row, ...] = objects["manifest", n]
+    if data and sorted(row for _, rows in live for row in rows) != sorted(states):
+        return f"rows {sorted(row for _, rows in live for row in rows)} are not the states {states}"
+    if any(label > v for _, _, label in states):
+        return "a label above the version"
+    _, known, number = objects["known",]
+    if not lost and not leases and known > v:
+        return "known is ahead of the log"
+    named = objects.get(("log", known))
+    if not lost and not leases and known > last and named is not None and named.n != number:
+        return "known names another version"
+    held = {key: etag for key, etag, _ in states}
+    if not lost and not leases and any(held.get(key, 0) < etag for key, etag in world.taken):
+        return "an entry was taken whose object is not in the table"
+    ours = {version.n[0] for path, version in objects.items() if path[0] == "log" and version.n}
+    if lied := [
+        name
+        for name, result in results.items()
+        if isinstance(result, tuple) and result[0] == "conflict" and name in ours
+    ]:
+        return f"reported lost, and committed: {lied}"
+    streamed = results.get("stream")
+    if isinstance(streamed, frozenset) and not world.taken <= streamed:
+        return "a stream misses what was taken"
+    reader = results.get("reader")
+    if isinstance(reader, Snapshot):
+        seen = {key: etag for key, etag, _ in reader.states}
+        if any(seen.get(key, 0) < etag for key, etag in world.taken):
+            return "a reader misses what was taken"
+    return ""
+
+
+def _table(versions: int, *packs: frozenset[Row], at: int = 0, known: int | None = None) -> World:
+    """A table of a checkpoint at 0 and one version for each pack."""
+    world = World(frozenset())
+    world = _put(world, ("last",), 0)
+    world = _put(world, ("checkpoint", 0), Checkpoint("id", "n0", frozenset()))
+    world = _put(world, ("manifest", "n0"), ())
+    states: dict[str, Row] = {}
+    for v, rows in enumerate(packs[:versions], 1):
+        body = Version("id", f"n{v}", f"n{v - 1}", frozenset({(f"b{v}", rows, True)}), frozenset())
+        world = _put(world._replace(now=at), ("log", v), body)
+        world = _put(world, ("pack", f"b{v}"), rows)
+        states |= {row[0]: row for row in rows}
+        world = _put(world, ("manifest", f"n{v}"), tuple(sorted(states.values())))
+    newest = versions if known is None else known
+    return _put(world, ("known",), ("id", newest, f"n{newest}"))._replace(now=0)
+
+
+def _snapshot(world: World, v: int, table: str = "id") -> Snapshot:
+    """What a process keeps that read version `v` at time 0."""
+    objects = dict(world.objects)
+    live: frozenset[tuple[str, frozenset[Row]]] = frozenset()
+    for number in range(1, v + 1):
+        live = after(objects["log", number], live)
+    return Snapshot(table, v, f"n{v}", live, objects["manifest", f"n{v}"], 0)
+
+
+def _known(world: World, v: int) -> World:
+    """The same with a `known` that was left behind by a crash."""
+    return _put(world, ("known",), ("id", v, f"n{v}"))
+
+
+A1, A2, B1, B2 = ("a1", 1, 1), ("a2", 1, 1), ("b1", 1, 1), ("b2", 1, 2)
+SHARED = _table(1, frozenset({A1, A2, B1}))
+TWO = _table(2, frozenset({A1, B1}), frozenset({B2}))
+
+
+def arrivals() -> Iterator[Request]:
+    """The network, which brings what nobody waits for."""
+    for _ in range(2):
+        yield Request("arrive")
+
+
+def _reader(rules: Rules) -> dict[str, Program]:
+    return {"reader": partial(opened, rules)}
+
+
+def _stream(rules: Rules) -> dict[str, Program]:
+    return {
+        "stream": partial(stream, rules, ("id", 3), frozenset({("a1", 1), ("b1", 1), ("b2", 1), ("c1", 1)}))
+    }
+
+
+class Scenario(NamedTuple):
+    """A world, and programs made for a set of rules."""
+
+    world: World
+    programs: Any
+    lost: bool = False
+    leases: bool = False
+    then: Any = None
+
+
+def _two(rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("a1", 2), ("b1", 2)), rules),
+        "y": partial(a_round, "y", (("b1", 3), ("b2", 3)), rules),
+    }
+
+
+def _same(rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("a1", 2),), rules, kept=_snapshot(SHARED, 1)),
+        "y": partial(a_round, "y", (("a1", 2),), rules, kept=_snapshot(SHARED, 1)),
+        "network": arrivals,
+    }
+
+
+def _three(rules: Rules) -> dict[str, Program]:
+    kept = _snapshot(SHARED, 1)
+    return {
+        "x": partial(a_round, "x", (("a1", 2),), rules, kept=kept),
+        "y": partial(a_round, "y", (("b1", 2),), rules, kept=kept),
+        "z": partial(a_round, "z", (("c1", 1),), rules, kept=kept),
+    }
+
+
+def _merging(rules: Rules) -> dict[str, Program]:
+    kept = _snapshot(TWO, 2)
+    return {
+        "x": partial(a_round, "x", (("c1", 2),), rules, kept=kept, merging=True),
+        "y": partial(a_round, "y", (("a1", 2),), rules, kept=kept),
+        "compact": partial(a_round, "k", (), rules, kept=kept, compaction=True),
+    }
+
+
+def _sleeper(rules: Rules) -> dict[str, Program]:
+    # Version 2 came after it had asked.
+    return {
+        "x": partial(a_round, "x", (("c1", 1),), rules, kept=_snapshot(TWO, 1), asked=True),
+        "cut": partial(checkpoint_and_cut, rules),
+        "time": partial(ticks, LONGEST + 1),
+    }
+
+
+def _ghost(rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("c1", 1),), rules, kept=_snapshot(TWO, 0), asked=True),
+        "y": partial(a_round, "y", (("d1", 1),), rules),
+        "cut": partial(checkpoint_and_cut, rules, kept=_snapshot(TWO, 2)),
+        "time": partial(ticks, LONGEST),
+    }
+
+
+def _two_cuts(rules: Rules) -> dict[str, Program]:
+    return {
+        "early": partial(checkpoint_and_cut, rules, kept=_snapshot(TWO, 1)),
+        "late": partial(checkpoint_and_cut, rules),
+        "x": partial(a_round, "x", (("c1", 1),), rules),
+        "time": partial(ticks, LONGEST),
+    }
+
+
+def _slow_reader(rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("c1", 1),), rules),
+        "cut": partial(checkpoint_and_cut, rules),
+        "time": partial(ticks, LONGEST),
+    }
+
+
+def _vacuum(rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("a1", 2),), rules, kept=_snapshot(SHARED, 1)),
+        "vacuum": partial(vacuum, rules),
+        "time": partial(ticks, LONGEST + 1),
+    }
+
+
+def _vacuum_rebase(rules: Rules) -> dict[str, Program]:
+    # Version 2 came after it had asked: it stages again only what changes.
+    return {
+        "x": partial(a_round, "x", (("c1", 3),), rules, kept=_snapshot(TWO, 1), asked=True),
+        "vacuum": partial(vacuum, rules),
+        "time": partial(ticks, LONGEST + 1),
+    }
+
+
+def _engine(deletes: bool, rules: Rules) -> dict[str, Program]:
+    return {
+        "x": partial(a_round, "x", (("a1", 2),), rules, kept=_snapshot(SHARED, 1)),
+        "engine": partial(engine, rules, deletes=deletes),
+        "y": partial(a_round, "y", (("b1", 2),), rules),
+    }
+
+
+RESTORED = _table(1, frozenset({A1, A2, B1}), known=3)
+"""Of three versions two are gone; `known` has all three."""
+BEFORE = _table(3, frozenset({A1, B1}), frozenset({B2}), frozenset({("c1", 1, 3)}))
+
+
+def _restored(rules: Rules) -> dict[str, Program]:
+    return {
+        "cold": partial(a_round, "x", (("a1", 2),), rules),
+        "warm": partial(a_round, "y", (("d1", 2),), rules, kept=_snapshot(BEFORE, 3)),
+    }
+
+
+def _accepted(rules: Rules) -> dict[str, Program]:
+    return {
+        "accept": partial(accept_loss, rules),
+        "cold": partial(a_round, "x", (("a1", 2),), rules),
+        "later": partial(a_round, "y", (("b1", 2),), rules),
+    }
+
+
+def _overrun(rules: Rules) -> dict[str, Program]:
+    kept = _snapshot(SHARED, 1)
+    return {
+        "x": partial(a_round, "x", (("a1", 2),), rules, kept=kept),
+        "y": partial(a_round, "y", (("b1", 2),), rules, kept=kept, overrun=True),
+    }
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "two rounds": Scenario(SHARED, _two),
+    "the same work twice, answers lost": Scenario(SHARED._replace(faults=2), _same),
+    "three rounds": Scenario(SHARED, _three),
+    "merges": Scenario(TWO, _merging),
+    "sleeper": Scenario(_known(TWO, 1), _sleeper),
+    "sleeper beside a slow reader": Scenario(_known(TWO, 0), _ghost),
+    "two cuts": Scenario(TWO, _two_cuts),
+    "slow reader": Scenario(TWO, _slow_reader),
+    "vacuum": Scenario(SHARED, _vacuum),
+    "vacuum beside a rebase": Scenario(TWO, _vacuum_rebase),
+    "optimize": Scenario(SHARED, partial(_engine, False)),
+    "delete": Scenario(SHARED, partial(_engine, True)),
+    "restored": Scenario(RESTORED, _restored, lost=True),
+    "accepted": Scenario(RESTORED, _accepted, lost=True, then=_stream),
+    "overrun": Scenario(SHARED, _overrun, leases=True, then=_reader),
+}
+
+
+def run(name: str, rules: Rules) -> Explored:
+    """Explores a scenario."""
+    scenario = SCENARIOS[name]
+    check = partial(_broken, lost=scenario.lost, leases=scenario.leases)
+    then = scenario.then(rules) if scenario.then else None
+    return explore(scenario.world, scenario.programs(rules), _answers, check, then=then)
+
+
+SLOW = ("two cuts", "sleeper beside a slow reader")
+BREAKS = {
+    "conditional": "two rounds",
+    "fresh_numbers": "two rounds",
+    "own_number_is_mine": "the same work twice, answers lost",
+    "keeps_staged": "the same work twice, answers lost",
+    "slots_conflict": "two rounds",
+    "drops_states_too": "two rounds",
+    "withdraws_again": "two rounds",
+    "commit_before_take": "two rounds",
+    "known_after_commit": "two rounds",
+    "known_rises": "overrun",
+    "refuses_missing": "overrun",
+    "cut_waits": "sleeper beside a slow reader",
+    "late_check": "sleeper",
+    "checkpoint_before_cut": "slow reader",
+    "last_rises": "two cuts",
+    "merges_apart": "merges",
+    "merge_drops": "merges",
+    "vacuum_waits": "vacuum",
+    "vacuum_keeps_history": "vacuum",
+    "adopts_only_unchanged": "delete",
+    "new_id_after_loss": "accepted",
+    "probes_own_version": "restored",
+    "vacuum_fences": "vacuum",
+    "age_from_first_look": "sleeper beside a slow reader",
+    "known_compares": "overrun",
+}
+"""Each rule, and a scenario that shows what it is for."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.thorough] if one in SLOW else []) for one in SCENARIOS]
+)
+def test_every_invariant_holds(name: str) -> None:
+    """In every interleaving."""
+    found = run(name, Rules())
+    assert not found.broken, str(found)
+    assert found.states > 50
+
+
+def test_each_rule_has_a_scenario() -> None:
+    """None is without."""
+    assert {one.name for one in fields(Rules)} == set(BREAKS)
+
+
+@pytest.mark.parametrize(("rule", "name"), BREAKS.items())
+def test_each_rule_is_needed(rule: str, name: str) -> None:
+    """Without it an invariant breaks."""
+    found = run(name, replace(Rules(), **{rule: False}))
+    assert found.broken, f"{name} holds without {rule}"

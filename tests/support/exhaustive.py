@@ -1,0 +1,150 @@
+"""Every interleaving of a few programs, paused at each request: a small checker of explicit states.
+
+A program is a generator function without arguments. It yields requests, and is sent `(answer, now)` for each. `answers`
+says what a request may do to the world: each pair is one way it may go, a lost answer for example. `explore` goes
+through all that can happen, breadth first, so that the history it returns is one of the shortest.
+
+A program's state is the local variables of its frames. A loop around a `yield` runs over a range.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+STATES_MAX = 3_000_000
+
+Program = Callable[[], Generator[Any, tuple[Any, int], Hashable]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A program has returned."""
+
+    result: Hashable
+
+
+@dataclass(slots=True, kw_only=True)
+class _Moment:
+    """A program at one of its requests."""
+
+    path: tuple[Any, ...]
+    request: Any
+    after: dict[Any, int] = field(default_factory=dict)
+
+
+class _Moments:
+    """The moments of one program, numbered. Two with equal frames are one."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.all: list[_Moment] = []
+        self._numbers: dict[Any, int] = {}
+        self.first = self._reach(())
+
+    def after(self, number: int, answer: Any) -> int:
+        """The moment that follows when the request of this one is answered so."""
+        moment = self.all[number]
+        if answer not in moment.after:
+            moment.after[answer] = self._reach((*moment.path, answer))
+        return moment.after[answer]
+
+    def _reach(self, path: tuple[Any, ...]) -> int:
+        running = self.program()
+        try:
+            request = next(running)
+            for answer in path:
+                request = running.send(answer)
+        except StopIteration as end:
+            request = Ended(end.value)
+            frames: Any = request
+        else:
+            frames = _frames(running)
+        running.close()
+        if frames not in self._numbers:
+            self._numbers[frames] = len(self.all)
+            self.all.append(_Moment(path=path, request=request))
+        return self._numbers[frames]
+
+
+def _frames(running: Any) -> tuple[Any, ...]:
+    found: list[Any] = []
+    while running is not None and running.gi_frame is not None:
+        frame = running.gi_frame
+        found.append(
+            (
+                frame.f_code,
+                frame.f_lasti,
+                tuple((name, _frozen(value)) for name, value in sorted(frame.f_locals.items())),
+            )
+        )
+        running = running.gi_yieldfrom
+    return tuple(found)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return frozenset(value.items())
+    return frozenset(value) if isinstance(value, set) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explored:
+    """The number of states, and the history that breaks an invariant; none: no history does."""
+
+    states: int
+    broken: str = ""
+    history: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.broken or 'holds'} ({self.states} states)", *self.history])
+
+
+def explore(
+    world: Any,
+    programs: dict[str, Program],
+    answers: Callable[[Any, Any], Iterable[tuple[Any, Any]]],
+    broken: Callable[[Any, dict[str, Hashable]], str],
+    *,
+    then: dict[str, Program] | None = None,
+) -> Explored:
+    """Goes through every interleaving of the programs, and stops at the first state that `broken` names.
+
+    `world` is hashable and has `now`. `broken(world, results)` sees the results of the programs that have ended. Each
+    program may also stop for good anywhere: all invariants are looked at in all states. Programs of `then` begin
+    when all others have ended; a request that has no answer yet waits, and holds up nobody.
+    """
+    names = [*programs, *(then or {})]
+    moments = [_Moments(program) for program in [*programs.values(), *(then or {}).values()]]
+    first = (world, tuple(one.first for one in moments))
+    came: dict[Any, tuple[Any, str] | None] = {first: None}
+    waiting = deque([first])
+    while waiting:
+        state = waiting.popleft()
+        world, places = state
+        at = [one.all[place].request for one, place in zip(moments, places, strict=True)]
+        results = {name: r.result for name, r in zip(names, at, strict=True) if isinstance(r, Ended)}
+        if why := broken(world, results):
+            return Explored(states=len(came), broken=why, history=_history(came, state))
+        moves = [[] if isinstance(one, Ended) else list(answers(world, one)) for one in at]
+        early = any(moves[: len(programs)])
+        for number, request in enumerate(at):
+            if number >= len(programs) and early:
+                continue
+            for changed, answer in moves[number]:
+                moved = list(places)
+                moved[number] = moments[number].after(places[number], (answer, changed.now))
+                reached = (changed, tuple(moved))
+                if reached not in came:
+                    came[reached] = (state, f"{names[number]}: {request} -> {answer}")
+                    waiting.append(reached)
+        assert len(came) < STATES_MAX, "too many states: make the scenario smaller"
+    return Explored(states=len(came))
+
+
+def _history(came: dict[Any, tuple[Any, str] | None], state: Any) -> list[str]:
+    steps: list[str] = []
+    while (before := came[state]) is not None:
+        state, step = before
+        steps.append(step)
+    return steps[::-1]

@@ -1,0 +1,452 @@
+"""The commit of DESIGN.md's table as programs over requests: what `tests/model/test_log_commit_model.py` explores.
+
+Written before the code, and as small: a pack is its rows, a manifest holds the states themselves, an ETag is a number
+that rises, a slot is the first letter of a key. `Rules` are the rules that keep the invariants; each can be left out.
+
+    ("log", v)          a version: parent, adds with their rows, removes
+    ("checkpoint", v)   the live packs as of v; ("last",) names the newest, since ("last at",)
+    ("manifest", n)     the states as of a version, under the number `n` that the version names
+    ("pack", name)      rows, and when they were written
+    ("known",)          outside the prefix: table, newest version and its `n`
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+LONGEST = 2
+"""Ticks: the longest that a run may take."""
+HALF = 1
+"""Ticks: nothing is committed on what was read, or staged, so long ago."""
+
+Row = tuple[str, int, int]
+"""Key, ETag, label."""
+States = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Each as DESIGN.md has it, but for the last ones, which the model has found to be needed."""
+
+    conditional: bool = True
+    """A version is created if absent."""
+    fresh_numbers: bool = True
+    """`n` is new at each attempt."""
+    own_number_is_mine: bool = True
+    """A version that is taken is one's own if it has one's own `n`: answers are lost, and requests repeated."""
+    keeps_staged: bool = True
+    """Staged files are never deleted after an outcome in doubt."""
+    slots_conflict: bool = True
+    """A slot that somebody else changed is dropped from the round."""
+    drops_states_too: bool = True
+    """Nothing of a dropped slot stays: its states go with its rows."""
+    withdraws_again: bool = True
+    """A pack that somebody else replaced is withdrawn from again."""
+    commit_before_take: bool = True
+    """Entries leave the queue after the commit."""
+    known_after_commit: bool = True
+    known_rises: bool = True
+    refuses_missing: bool = True
+    """A log that ends before the known version is refused."""
+    cut_waits: bool = True
+    """The log is cut below a checkpoint that `last` has named for the longest run, not merely by a version's age."""
+    late_check: bool = True
+    """After a late PUT neither a checkpoint nor `known` may be past it."""
+    checkpoint_before_cut: bool = True
+    last_rises: bool = True
+    merges_apart: bool = True
+    """Outputs of merges never hold the round's own rows."""
+    merge_drops: bool = True
+    """A merge is dropped if somebody else removed one of its packs."""
+    vacuum_waits: bool = True
+    """Vacuum takes nothing that is younger than the longest run."""
+    vacuum_keeps_history: bool = True
+    """Nor anything that a kept version names."""
+    adopts_only_unchanged: bool = True
+    """A foreign version is adopted if it changes no data, else refused."""
+    new_id_after_loss: bool = True
+    # Found by this model.
+    probes_own_version: bool = True
+    """A warm process asks whether the version that it has read is still there. Then `known` is for cold ones alone."""
+    vacuum_fences: bool = True
+    """Vacuum takes unnamed packs only below a version that was created after nobody could decide to name them."""
+    age_from_first_look: bool = True
+    """A snapshot's age counts from before its first read: a late PUT can stand where a version was cut. So what is
+    staged is never older than the snapshot."""
+    known_compares: bool = True
+    """A writer that finds another `n` under its version in `known` was replaced, and takes no entries."""
+
+
+class Version(NamedTuple):
+    """A version of the log."""
+
+    table: str
+    n: str
+    parent: str
+    adds: frozenset[tuple[str, frozenset[Row], bool]]
+    """Pack, its rows, `dataChange`."""
+    removes: frozenset[str]
+    at: int = 0
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint repeats."""
+
+    table: str
+    n: str
+    live: frozenset[tuple[str, frozenset[Row]]]
+
+
+class Snapshot(NamedTuple):
+    """What a process has read."""
+
+    table: str
+    v: int
+    n: str
+    live: frozenset[tuple[str, frozenset[Row]]]
+    states: States
+    read_at: int
+
+
+class Request(NamedTuple):
+    """`get`, `list`, `put` (several under fresh names), `create`, `write`, `raise`, `delete`, `take`, `tick`."""
+
+    what: str
+    path: Any = None
+    value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.path}" + (f" {self.value}" if self.value is not None else "")
+
+
+Steps = Generator[Request, tuple[Any, int], Any]
+
+
+def after(
+    version: Version, live: frozenset[tuple[str, frozenset[Row]]]
+) -> frozenset[tuple[str, frozenset[Row]]]:
+    """The live packs once this version is applied."""
+    kept = frozenset(pack for pack in live if pack[0] not in version.removes)
+    return kept | frozenset((name, rows) for name, rows, _ in version.adds)
+
+
+def foreign(version: Version) -> bool:
+    """Another engine's: it names no manifest."""
+    return not version.n
+
+
+def changes_data(version: Version, live: frozenset[tuple[str, frozenset[Row]]]) -> bool:
+    """Whether a foreign version adds or removes rows."""
+    gone = [row for name, rows in live if name in version.removes for row in rows]
+    came = [row for _, rows, _ in version.adds for row in rows]
+    return sorted(gone) != sorted(came) or any(data for _, _, data in version.adds)
+
+
+class Refused(NamedTuple):
+    """Why a table is not worked on."""
+
+    why: str
+
+
+def forward(rules: Rules, snap: Snapshot) -> Steps:
+    """The snapshot with all later versions applied; `Refused`; None: the log below is another one, open again."""
+    for _ in range(9):
+        found, now = yield Request("get", ("log", snap.v + 1))
+        if found is None:
+            return snap
+        live = after(found, snap.live)
+        if foreign(found):
+            if rules.adopts_only_unchanged and changes_data(found, snap.live):
+                return Refused("foreign")
+            snap = snap._replace(v=snap.v + 1, live=live)
+            continue
+        if found.parent != snap.n:
+            return None
+        states, _ = yield Request("get", ("manifest", found.n))
+        read_at = snap.read_at if rules.age_from_first_look else now
+        snap = Snapshot(found.table, snap.v + 1, found.n, live, states, read_at)
+    return snap
+
+
+def opened(rules: Rules) -> Steps:
+    """The newest snapshot, read cold."""
+    for _ in range(4):
+        last, read_at = yield Request("get", ("last",))
+        checkpoint, _ = yield Request("get", ("checkpoint", last))
+        if checkpoint is None:
+            continue
+        states, _ = yield Request("get", ("manifest", checkpoint.n))
+        snap = yield from forward(
+            rules, Snapshot(checkpoint.table, last, checkpoint.n, checkpoint.live, states, read_at)
+        )
+        if snap is None:
+            continue
+        known, _ = yield Request("get", ("known",))
+        if not isinstance(snap, Refused) and rules.refuses_missing and not _agrees(known, snap):
+            # `known` may have risen since the log was read.
+            snap = yield from forward(rules, snap)
+            if snap is None:
+                continue
+            if not isinstance(snap, Refused) and not _agrees(known, snap):
+                return Refused("missing commits")
+        return snap
+    return Refused("unstable")
+
+
+def _agrees(known: tuple[str, int, str], snap: Snapshot) -> bool:
+    table, v, n = known
+    return table == snap.table and (v < snap.v or (v == snap.v and n == snap.n))
+
+
+def warm(rules: Rules, snap: Snapshot) -> Steps:
+    """A snapshot kept from before, brought up to date; opened again if the log is not the one that was read."""
+    if rules.probes_own_version:
+        own, now = yield Request("get", ("log", snap.v))
+        if own is None or own.n != snap.n:
+            return (yield from opened(rules))
+        snap = snap._replace(read_at=now)
+    found = yield from forward(rules, snap)
+    if found is None:
+        found = yield from opened(rules)
+    return found
+
+
+class Body(NamedTuple):
+    """A round's version, and what has to be there before it."""
+
+    version: Version
+    puts: tuple[tuple[Any, Any], ...]
+
+
+def _body(  # noqa: PLR0917
+    rules: Rules,
+    name: str,
+    own_pack: str,
+    snap: Snapshot,
+    todo: States,
+    states_of: States,
+    merges: frozenset[str],
+    label: int,
+) -> Body:
+    """The version that takes in `todo` on top of `snap`, merging the packs named `merges`."""
+    keys = {key for key, _, _ in todo}
+    own = frozenset((key, etag, label) for key, etag, _ in todo)
+    adds: set[tuple[str, frozenset[Row], bool]] = set()
+    removes: set[str] = set()
+    merged: frozenset[Row] = frozenset()
+    for pack, rows in sorted(snap.live, key=lambda one: one[0]):
+        stale = frozenset(row for row in rows if row[0] in keys)
+        if stale:
+            removes.add(pack)
+            if rows - stale:
+                adds.add((f"{pack}-{name}", rows - stale, True))
+        elif pack in merges:
+            removes.add(pack)
+            merged |= rows
+    if merges and not rules.merges_apart:
+        adds.add((f"m{name}", merged | own, False))
+    else:
+        if merged:
+            adds.add((f"m{name}", merged, False))
+        if own:
+            adds.add((own_pack, own, True))
+    changed = {key: (key, etag, label) for key, etag, _ in states_of}
+    states = tuple(sorted({**{one[0]: one for one in snap.states}, **changed}.values()))
+    version = Version(snap.table, name, snap.n, frozenset(adds), frozenset(removes))
+    packs = tuple(sorted((("pack", pack), rows) for pack, rows, _ in adds))
+    return Body(version, (*packs, (("manifest", name), states)))
+
+
+def a_round(  # noqa: PLR0911
+    name: str,
+    work: tuple[tuple[str, int], ...],
+    rules: Rules,
+    *,
+    kept: Snapshot | None = None,
+    merging: bool = False,
+    overrun: bool = False,
+    compaction: bool = False,
+    asked: bool = False,
+) -> Steps:
+    """A run's round: `("committed", v)`, or why not.
+
+    `overrun`: its lease ends before its write begins. `asked`: it has just found that `kept` is the newest.
+    """
+    snap: Any = kept
+    if not asked:
+        snap = yield from (opened(rules) if kept is None else warm(rules, kept))
+    if isinstance(snap, Refused):
+        return ("refused", snap.why)
+    before = {key: etag for key, etag, _ in snap.states}
+    todo: States = tuple((key, etag, 0) for key, etag in work if before.get(key, 0) < etag)
+    if not todo and not compaction:
+        yield Request("take", None, work)
+        return ("nothing", snap.v)
+    dropped: States = ()
+    label = snap.v + 1
+    merges = frozenset(pack for pack, _ in snap.live) if merging or compaction else frozenset()
+    if not rules.commit_before_take:
+        yield Request("take", None, tuple((key, etag) for key, etag, _ in todo))
+    pack, of = "", todo
+    for attempt in range(3):
+        number = f"{name}{attempt}" if rules.fresh_numbers else f"n{snap.v + 1}"
+        fresh = not pack or of != todo
+        pack, of = (f"p{number}" if fresh else pack), todo
+        body = _body(
+            rules, number, pack, snap, todo, todo if rules.drops_states_too else todo + dropped, merges, label
+        )
+        puts = tuple(one for one in body.puts if fresh or one[0] != ("pack", pack))
+        _, now = yield Request("put", None, puts)
+        for again in range(2):
+            if now - snap.read_at >= HALF:
+                # Safe without: `late_check` finds it, but then a version below the tip is there, for nothing.
+                return ("stale", snap.v)
+            if not rules.known_after_commit:
+                yield Request("raise", ("known",), (snap.table, snap.v + 1, number))
+            how = "create" if rules.conditional and not overrun else "write"
+            won, now = yield Request(how, ("log", snap.v + 1), body.version)
+            if won is not None:
+                break
+            found, now = yield Request("get", ("log", snap.v + 1))
+            if found is not None:
+                won = found.n == number and rules.own_number_is_mine
+                break
+            if again == 1:
+                if not rules.keeps_staged:
+                    yield Request("delete", ("pack", pack))
+                return ("in doubt", snap.v)
+        if not won:
+            found, now = yield Request("get", ("log", snap.v + 1))
+            won = found is not None and found.n == number and rules.own_number_is_mine
+        if won:
+            break
+        theirs = yield from forward(rules, snap)
+        if theirs is None or isinstance(theirs, Refused):
+            return ("refused", "the log is another one")
+        was = {key: (etag, label) for key, etag, label in snap.states}
+        touched = {key[0] for key, etag, label in theirs.states if was.get(key) != (etag, label)}
+        if rules.slots_conflict:
+            dropped += tuple(one for one in todo if one[0][0] in touched)
+            todo = tuple(one for one in todo if one[0][0] not in touched)
+        live = theirs.live if rules.withdraws_again else theirs.live | snap.live
+        if rules.merge_drops and not merges <= frozenset(pack for pack, _ in theirs.live):
+            merges = frozenset()
+        elif not rules.merge_drops:
+            live |= frozenset(one for one in snap.live if one[0] in merges)
+        snap = theirs._replace(live=live)
+        if not todo and not (compaction and merges):
+            return ("conflict", snap.v)
+    else:
+        return ("gave up", snap.v)
+    v = snap.v + 1
+    known: tuple[str, int, str] = ("", 0, "")
+    if rules.late_check and now - snap.read_at >= HALF:
+        last, _ = yield Request("get", ("last",))
+        known, _ = yield Request("get", ("known",))
+        if last >= v or known[0] != snap.table or known[1] > v or (known[1] == v and known[2] != number):
+            return ("late", v)
+    known, _ = yield Request("raise" if rules.known_rises else "write", ("known",), (snap.table, v, number))
+    if rules.known_compares and known != (snap.table, v, number) and known[1] <= v:
+        return ("replaced", v)
+    if rules.commit_before_take:
+        yield Request("take", None, tuple((key, etag) for key, etag in work if (key, etag, 0) not in dropped))
+    return ("committed", v)
+
+
+def stream(rules: Rules, cursor: tuple[str, int], seen: frozenset[tuple[str, int]]) -> Steps:
+    """A stream that goes on after its cursor: all that it has seen; or why it begins again."""
+    snap = yield from opened(rules)
+    if isinstance(snap, Refused) or snap.table != cursor[0]:
+        return "begins again"
+    for v in range(cursor[1] + 1, snap.v + 1):
+        version, _ = yield Request("get", ("log", v))
+        seen |= {(key, etag) for _, rows, data in version.adds if data for key, etag, _ in rows}
+    return seen
+
+
+def checkpoint_and_cut(rules: Rules, *, kept: Snapshot | None = None) -> Steps:
+    """A checkpoint of the newest version, then the oldest versions removed."""
+    snap: Any = kept
+    if kept is None:
+        snap = yield from opened(rules)
+    if isinstance(snap, Refused):
+        return ("refused", snap.why)
+    if rules.checkpoint_before_cut:
+        yield Request("create", ("checkpoint", snap.v), Checkpoint(snap.table, snap.n, snap.live))
+        yield Request("raise" if rules.last_rises else "write", ("last",), snap.v)
+    named_at, now = yield Request("get", ("last at",))
+    if rules.cut_waits and rules.checkpoint_before_cut and (named_at is None or now - named_at < LONGEST):
+        return ("waits", snap.v)
+    for v in range(1, snap.v + 1):
+        found, now = yield Request("get", ("log", v))
+        if found is None:
+            continue
+        if now - found.at < LONGEST:
+            break
+        yield Request("delete", ("log", v))
+    if not rules.checkpoint_before_cut:
+        yield Request("create", ("checkpoint", snap.v), Checkpoint(snap.table, snap.n, snap.live))
+        yield Request("raise", ("last",), snap.v)
+    return ("cut", snap.v)
+
+
+def vacuum(rules: Rules, name: str = "v") -> Steps:
+    """Removes packs that nothing names."""
+    packs, now = yield Request("list", "pack")
+    old = tuple(pack for pack, (_, at) in packs if not rules.vacuum_waits or now - at >= LONGEST)
+    if not old:
+        return ("nothing", 0)
+    snap = yield from opened(rules)
+    if isinstance(snap, Refused):
+        return ("refused", snap.why)
+    # A version that was created after nobody could decide to name what is old: who sleeps meets it.
+    if rules.vacuum_fences:
+        version = Version(snap.table, name, snap.n, frozenset(), frozenset())
+        yield Request("put", None, ((("manifest", name), snap.states),))
+        won, _ = yield Request("create", ("log", snap.v + 1), version)
+        if not won:
+            return ("conflict", snap.v)
+        yield Request("raise", ("known",), (snap.table, snap.v + 1, name))
+    log, _ = yield Request("list", "log")
+    named = {pack for pack, _ in snap.live}
+    if rules.vacuum_keeps_history:
+        named |= {pack for _, version in log for pack, _, _ in version.adds}
+        named |= {pack for _, version in log for pack in version.removes}
+    doomed = tuple(pack for pack in old if pack not in named)
+    for number in range(len(doomed)):
+        yield Request("delete", ("pack", doomed[number]))
+    return ("vacuumed", doomed)
+
+
+def engine(rules: Rules, *, deletes: bool) -> Steps:
+    """Another engine's version: OPTIMIZE, or DELETE of the rows of a pack."""
+    snap = yield from opened(rules)
+    if isinstance(snap, Refused) or not snap.live:
+        return ("refused", 0)
+    rows = frozenset(row for _, rows in snap.live for row in rows)
+    adds = frozenset() if deletes else frozenset({("foreign", rows, False)})
+    yield Request("put", None, ((("pack", "foreign"), rows),))
+    version = Version(snap.table, "", "", adds, frozenset(pack for pack, _ in snap.live))
+    won, _ = yield Request("create", ("log", snap.v + 1), version)
+    return ("foreign", bool(won))
+
+
+def ticks(count: int) -> Steps:
+    """Time passes."""
+    for _ in range(count):
+        yield Request("tick")
+    return ("passed", count)
+
+
+def accept_loss(rules: Rules) -> Steps:
+    """A person accepts that versions are gone: the table goes on under a new id."""
+    snap = yield from opened(replace(rules, refuses_missing=False))
+    if isinstance(snap, Refused):
+        return ("refused", snap.why)
+    table = "id2" if rules.new_id_after_loss else snap.table
+    version = Version(table, "accepted", snap.n, frozenset(), frozenset())
+    yield Request("put", None, ((("manifest", "accepted"), snap.states),))
+    won, _ = yield Request("create", ("log", snap.v + 1), version)
+    if won:
+        yield Request("write", ("known",), (table, snap.v + 1, "accepted"))
+    return ("accepted", bool(won))
