@@ -284,3 +284,23 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
     packed = gzip.compress(body)
     split = Split(version=version(packed), start=0, end=len(packed), by_record=True)
     assert read(Remote(packed), split, "csv", AB)[0] == found[0][0]
+
+
+@pytest.mark.timeout(30)
+def test_nobody_waits_for_reads_of_what_is_not_read_on() -> None:
+    """The garbage collector may end it anywhere, also where a thread cannot end."""
+    go_on = Event()
+
+    class Slow(BytesInMemory):
+        def read(self, start: int, end: int) -> bytes:
+            assert start == 0 or go_on.wait(20)
+            return super().read(start, end)
+
+    text = chunks(Slow(bytes(100)), 0, 100, chunk_bytes=10)
+    assert next(text) == bytes(10)
+    assert isinstance(text, Generator)
+    began = monotonic()
+    text.close()
+    took = monotonic() - began
+    go_on.set()
+    assert took < 10
