@@ -241,8 +241,8 @@ class Attributes:
     """The attributes that a file gives, checked and of their types."""
 
     values: Mapping[str, Any]
-    unknown: Mapping[str, UsageError] = field(default_factory=dict)
-    """Attributes with an expression that cannot be evaluated here, and why."""
+    unknown: Mapping[str, Mapping[str, UsageError]] = field(default_factory=dict)
+    """Attributes with an expression that cannot be evaluated here, and why, by their keys; "" for their own."""
 
     @classmethod
     def of(
@@ -256,7 +256,7 @@ class Attributes:
         model = _model_for(tuple(name for name in SERVICES if name in given))
         fields, checked = _fields(model), model.model_construct()
         values: dict[str, Any] = {}
-        unknown: dict[str, UsageError] = {}
+        unknown: dict[str, Mapping[str, UsageError]] = {}
         problems: list[str] = []
         for name, raw in given.items():
             if name not in fields:
@@ -273,7 +273,7 @@ class Attributes:
                 values[name] = getattr(checked, attribute)
                 problems += _refusals(values[name], name, info)
             if gaps:
-                unknown[name] = next(iter(gaps.values()))
+                unknown[name] = {str(path[1]) if len(path) > 1 else "": why for path, why in gaps.items()}
         if problems:
             raise UsageError("\n".join(problems))
         return cls(values=values, unknown=unknown)
@@ -285,14 +285,29 @@ class Attributes:
 
     def get(self, name: str) -> Any:
         """The value of an attribute, None if the file has none. `UsageError` if it cannot be evaluated here."""
-        if error := self.unknown.get(name):
+        for error in self.unknown.get(name, {}).values():
             raise error
         return self.values.get(name)
 
-    def part(self, name: str) -> dict[str, Any]:
-        """What a group has, like `s3`, without what is null. `UsageError` as `get`."""
-        found = self.get(name)
-        return {} if found is None else found.model_dump(exclude_unset=True, exclude_none=True)
+    def part(self, name: str) -> "Part":
+        """What a group has, like `s3`, without what is null."""
+        found, unknown = self.values.get(name), self.unknown.get(name, {})
+        given = {} if found is None else found.model_dump(exclude_unset=True, exclude_none=True)
+        return Part(given=given, unknown=unknown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The keys of a group. Commands take some of them alone; the others may say what only Dagster evaluates."""
+
+    given: Mapping[str, Any]
+    unknown: Mapping[str, UsageError]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a key. `UsageError` if it cannot be evaluated here."""
+        if error := self.unknown.get(name) or self.unknown.get(""):
+            raise error
+        return self.given.get(name, default)
 
 
 def is_expression(text: str) -> bool:
@@ -325,7 +340,8 @@ def _evaluated(
             number = isinstance(value, int | float) and not isinstance(value, bool)
             return str(value) if number else value
         case Mapping():
-            return {key: _evaluated(each, (*path, key), evaluate, gaps) for key, each in raw.items()}
+            found = {key: _evaluated(each, (*path, key), evaluate, gaps) for key, each in raw.items()}
+            return {key: each for key, each in found.items() if (*path, key) not in gaps}
         case list():
             return [_evaluated(each, (*path, n), evaluate, gaps) for n, each in enumerate(raw)]
         case _:

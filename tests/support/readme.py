@@ -26,13 +26,15 @@ PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "source": ("yaml", "type: s3notify_platform.S3NotifyComponent"),
     "without Dagster": ("sh", "\ns3notify dev "),
     "in a Dagster project": ("sh", "dg scaffold defs "),
+    "second environment": ("yaml", "_s3notify/dev/"),
     "options": ("yaml", "partition_columns:"),
     "publishing": ("python", "open_publisher("),
     "Spark": ("python", 'spark.read.format("s3notify")'),
     "protocols": ("python", "AckChains("),
     "checks": ("sh", "poe check"),
 }
-"""Language and a text that one block has and no other. `checks` is run by `.ci/run`."""
+"""Language and a text that one block has and no other. `checks` is run by `.ci/run`, the second
+environment by `tests/spark/test_environments.py`."""
 
 _FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

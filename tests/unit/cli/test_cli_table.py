@@ -118,7 +118,7 @@ def test_migrate_and_confirm(place) -> None:
 
 
 def test_erase(place) -> None:
-    """Asked first; refused while the object is there; messages that name it leave the poison."""
+    """Refused while the object is there, before it asks; messages that name it leave the poison."""
     source, run = place
     store = S3ObjectStore(source.location.platform)
     store.put("raw/a b", b"1")
@@ -126,10 +126,12 @@ def test_erase(place) -> None:
     poison.keep(b'{"key": "raw/a+b"}', origin="sqs", reason="r")
     poison.keep(b"another", origin="sqs", reason="r")
     given = ("erase", "raw/a b", "--name", "orders", "--prefix", "raw/")
-    assert "Aborted" in run(*given, table=False).output
-    there = run(*given, "--yes", table=False)
-    assert (there.exit_code, "delete the object first" in there.output) == (1, True)
+    for asked in ((), ("--yes",)):
+        there = run(*given, *asked, table=False)
+        assert (there.exit_code, "delete the object first" in there.output) == (1, True)
+        assert "Aborted" not in there.output
     store.delete("raw/a b")
+    assert "Aborted" in run(*given, table=False).output
     answer = run(*given, "--yes", table=False)
     assert (answer.exit_code, "0 entries and 1 messages removed" in answer.output) == (0, True), answer.output
     assert [message.body for message in poison.all()] == [b"another"]
