@@ -51,22 +51,28 @@ def chunks(
 ) -> Iterator[bytes]:
     """Bytes from `start` to before `end`, in order; at most `ahead` chunks are held in addition to the one given out.
 
-    For an empty range it still sends one read, to check that the object exists.
+    For an empty range it still sends one read, to check that the object exists. If it is closed before its end, reads
+    in flight go on, and nobody waits for them.
     """
     if start >= end:
         source.read(0, min(1, source.size))
         return
-    with ThreadPoolExecutor(ahead, thread_name_prefix="ranges") as pool:
-        pending: deque[Future[bytes]] = deque()
-        try:
-            for place in range(start, end, chunk_bytes):
-                if len(pending) >= ahead:
-                    yield pending.popleft().result()
-                pending.append(pool.submit(source.read, place, min(place + chunk_bytes, end)))
-            while pending:
+    pool = ThreadPoolExecutor(ahead, thread_name_prefix="ranges")
+    wait = True
+    pending: deque[Future[bytes]] = deque()
+    try:
+        for place in range(start, end, chunk_bytes):
+            if len(pending) >= ahead:
                 yield pending.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pending.append(pool.submit(source.read, place, min(place + chunk_bytes, end)))
+        while pending:
+            yield pending.popleft().result()
+    except GeneratorExit:
+        # The garbage collector may close it, in a thread that holds any lock: to wait for threads may be for ever.
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def chunks_on(

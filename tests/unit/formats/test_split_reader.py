@@ -3,13 +3,16 @@
 import csv
 import gzip
 import io
+from collections.abc import Generator
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import Limits, SplitEnd
+from s3notify_platform.formats.object_bytes import BytesInMemory, chunks
 from s3notify_platform.protocols.source_enumerator import Split
 from tests.support.compressions import COMPRESS
 from tests.support.split_reading import AB, SCHEMAS, Found, Remote, cut, places, read, version, whole
@@ -204,7 +207,8 @@ def test_damage_is_one_reject_behind_what_was_whole(key: str, data: st.DataObjec
     at = data.draw(st.integers(16, len(body) - 1))
     split = Split(version=version(body[:at], key), start=0, end=at, by_record=True)
     found, end = read(Remote(body[:at]), split, "text", SCHEMAS["text"], limits=limits)
-    if len(COMPRESS[key](text[:150])) == at:
+    behind = at - len(COMPRESS[key](text[:150]))
+    if behind == 0 or (key == "k.sz" and behind == 10):  # behind a whole member, or the mark of the next
         return
     *rows, (offset, reason, raw) = found
     assert rows == whole(text, "text", SCHEMAS["text"])[: len(rows)]
@@ -284,3 +288,22 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
     packed = gzip.compress(body)
     split = Split(version=version(packed), start=0, end=len(packed), by_record=True)
     assert read(Remote(packed), split, "csv", AB)[0] == found[0][0]
+
+
+def test_nobody_waits_for_reads_of_what_is_not_read_on() -> None:
+    """The garbage collector may end it anywhere, also in a thread that others need to end."""
+    go_on, done = Event(), list[int]()
+
+    class Slow(BytesInMemory):
+        def read(self, start: int, end: int) -> bytes:
+            if start > 0:
+                go_on.wait(20)
+                done.append(start)
+            return super().read(start, end)
+
+    text = chunks(Slow(bytes(100)), 0, 100, chunk_bytes=10)
+    assert next(text) == bytes(10)
+    assert isinstance(text, Generator)
+    text.close()
+    assert done == []
+    go_on.set()
