@@ -189,7 +189,7 @@ class _Rows:
         )
         for index, offset, start, end, reason in zip(*places, reasons, strict=True):
             raw = body[start:end]
-            if raw and not raw.isspace():
+            if raw.strip(b" \t\r\n"):
                 rejects.append(
                     Reject(index=index, offset=offset, reason=reason[:500], raw=raw[:MAX_RAW_BYTES])
                 )

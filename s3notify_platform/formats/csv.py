@@ -1,8 +1,11 @@
 """CSV to Arrow rows: the first line of an object names the columns, unless the source does; blank lines are no records.
 
+A line ends with a line feed, or with a carriage return and a line feed. A carriage return alone, outside of quotes,
+makes its record a reject; in the header, the whole object.
+
 A quote opens a value only at its start. One that is never closed, or has text behind it, makes its record a reject. A
 header that cannot be read, has no column of a given schema, or without one looks like values, or like names between
-other delimiters, makes the whole object a reject. An empty field is null,
+other delimiters, makes the whole object a reject; so does a text without one that is not empty. An empty field is null,
 except in string columns, where it is the empty string. Timestamps without a zone are UTC.
 """
 
@@ -75,6 +78,13 @@ class Csv(TextFormat):
         if not self.header_bytes:
             return slice(0, 0)
         starts, ends, _ = csv_cut(head, mark=True, final=True, limit=len(head), dialect=self.dialect)
+        if head and not len(starts):
+            raise CorruptError(
+                f"CSV header: there is none in the first {len(head)} bytes, which are blank lines, comments, or lines "
+                "that csv_skip_lines passes over"
+            )
+        if len(starts) and ends[0] == HEADER_BYTES:
+            raise CorruptError(f"CSV header: longer than {HEADER_BYTES} bytes, its limit")
         return slice(int(starts[0]), int(ends[0])) if len(starts) else None
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
@@ -279,6 +289,8 @@ def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDA
         names = dialect.values(dialect.names or header.decode("utf-8"))
     except (UnicodeError, csv.Error, StopIteration) as error:
         raise CorruptError(f"CSV header: {reason_of(error) or 'unreadable'}") from error
+    if not dialect.names and (fault := dialect.fault(header)):
+        raise CorruptError(f"CSV header: {fault}")
     if len(names) == 1 and (schema is None or names[0] not in schema.names):
         for other in ",;\t|":
             if other in names[0] and other != dialect.delimiter:

@@ -115,6 +115,15 @@ class Dialect:
             found = more.match(body, place, end)
         return place
 
+    def fault(self, record: bytes) -> str:
+        """Why a record is malformed; "" if it is not."""
+        end = self.record_end(record, 0, len(record))
+        if end == len(record):
+            return ""
+        if record[end] == RETURN:
+            return "a carriage return stands alone: end lines with a line feed, or with both"
+        return "a quote is not closed, or has text behind it"
+
     @cached_property
     def _values(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
         """The first value of a record, and some that follow: repeated without a bound, each step takes memory.
@@ -198,10 +207,20 @@ def _skipped(body: bytes, lines: int) -> int:
     """Where a text goes on behind its first lines; its length if it has no more."""
     place = 0
     for _ in range(lines):
-        place = body.find(b"\n", place) + 1
-        if not place:
-            return len(body)
+        place = _behind_line(body, place)
     return place
+
+
+_LINE_END: Final = re.compile(rb"\r\n?|\n")
+
+
+def _behind_line(body: bytes, place: int) -> int:
+    """Where the next line begins, of lines that are no records; the end of `body` if it shows none.
+
+    A carriage return alone ends such a line too: what stands behind it may be a record, and is none of the line.
+    """
+    found = _LINE_END.search(body, place)
+    return found.end() if found else len(body)
 
 
 def _short(breaks: Marks, whole: int, limit: int) -> bool:
@@ -250,14 +269,16 @@ def _scanned_breaks(
     begin = place
     while begin < len(body):
         if dialect.comment and body[begin] == ord(dialect.comment):
-            end = body.find(b"\n", begin)
-            if end < 0:
-                begin = begin if not final else len(body)
+            end = _behind_line(body, begin)
+            if end == len(body) and not final:
                 break
-            breaks[end] = True
-            begin = end + 1
+            breaks[end - 1] = True
+            begin = end
             continue
         end = dialect.record_end(body, begin, len(body))
+        while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
+            # Alone, it joins two records to one malformed: line ends in quotes do not end the second.
+            end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break
         if body[end : end + 2] == b"\r\n":
@@ -281,10 +302,8 @@ def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
 
 def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
     """Refuse what pyarrow would split or join otherwise than `csv_cut` did."""
-    if any(True for _ in malformed(records, dialect)):
-        raise pa.ArrowInvalid(
-            "a quote is not closed, or has text behind it; or a carriage return stands alone"
-        )
+    for number in malformed(records, dialect):
+        raise pa.ArrowInvalid(dialect.fault(records.raw(number)))
 
 
 def malformed(records: Records, dialect: Dialect) -> Iterator[int]:

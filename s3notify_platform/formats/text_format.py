@@ -12,7 +12,7 @@ shows that, the other splits of the object end without a record.
 from abc import abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Final
 
@@ -88,7 +88,10 @@ class TextFormat(Format):
         return None
 
     def header(self, head: bytes) -> slice | None:
-        """Where the header is, in a text that begins with `head` (`header_bytes` of it). None: there is no record."""
+        """Where the header is, in a text that begins with `head` (`header_bytes` of it). None: the text is empty.
+
+        `CorruptError` if there is none.
+        """
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
@@ -107,7 +110,7 @@ class TextFormat(Format):
         self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:
         """See `Format`. Objects that are damaged, or longer than `DECODED_BYTES`, are parsed one by one."""
-        texts: list[tuple[int, bytes]] = []
+        found: list[tuple[bytes, int, bytes]] = []
         streamed: list[int] = []
         left = DECODED_BYTES
         for number, (key, body) in enumerate(objects):
@@ -120,9 +123,13 @@ class TextFormat(Format):
             if reason := self.refusal(text):
                 yield rejected_whole(number, text, reason, target)
                 continue
-            texts.append((number, text))
-        headed = ((self.header(text[: self.header_bytes]), number, text) for number, text in texts)
-        found = ((text[place], number, text) for place, number, text in headed if place is not None)
+            try:
+                place = self.header(text[: self.header_bytes])
+            except CorruptError as error:
+                yield rejected_whole(number, text, str(error), target)
+                continue
+            if place is not None:
+                found.append((text[place], number, text))
         for header, group in groupby(found, key=itemgetter(0)):
             yield from self._joined(header, [(number, text) for _, number, text in group], target)
         for number in streamed:
@@ -191,12 +198,19 @@ class TextFormat(Format):
         """The records of a text behind the first `split.start`, as many as `split.limit_bytes` allow."""
         start, limit_bytes = (split.start, split.limit_bytes) if split else (0, 0)
         head, text = peek(regrouped(text, limits.block_bytes), self.header_bytes)
+        found = pieces(text, self.cut, limit=limits.record_bytes)
+        first = [*islice((piece for piece in found if len(piece.begins)), 1)]
+        if (
+            self.header_bytes and first and first[0].reject
+        ):  # the text is damaged before its header is complete
+            yield no_rows(target, [first[0].reject] if start == 0 else [])
+            return SplitEnd(status="by_record", offset=1, reach_end=True)
         opened = yield from self._opened(head, target, reject=start == 0)
         if opened is None:
             return SplitEnd(status="by_record", offset=1, reach_end=True)
         passed = 0
         origin: int | None = None
-        for piece in _without_header(pieces(text, self.cut, limit=limits.record_bytes), opened.header):
+        for piece in _without_header(chain(first, found), opened.header):
             count = len(piece.begins)
             if passed + count <= start or not count:
                 passed += count
@@ -219,10 +233,10 @@ class TextFormat(Format):
         self, head: bytes, target: Target, *, reject: bool
     ) -> Generator[Parsed, None, _Opened | None]:
         """A text that begins with `head`; None if there is nothing to read. `reject`: say why, with a reject."""
-        place = self.header(head[: self.header_bytes])
-        if place is None:
-            return None
         try:
+            place = self.header(head[: self.header_bytes])
+            if place is None:
+                return None
             parser = self.parser(head[place], target)
         except CorruptError as error:
             if reject:
@@ -240,10 +254,10 @@ class TextFormat(Format):
         text = sample_of(source, key, encoding)
         if self.refusal(text):
             return
-        place = self.header(text[: self.header_bytes])
-        if place is None:
-            return
         try:
+            place = self.header(text[: self.header_bytes])
+            if place is None:
+                return
             parser = self.parser(text[place], Target(schema=pa.schema([]), inferred=True))
         except CorruptError:
             return
@@ -269,7 +283,7 @@ def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:
     return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]
 
 
-def _without_header(found: Iterator[Piece], header: int | None) -> Iterator[Piece]:
+def _without_header(found: Iterable[Piece], header: int | None) -> Iterator[Piece]:
     for piece in found:
         count = len(piece.begins)
         if count and header == (piece.reject.offset if piece.reject else piece.records.offset[0]):

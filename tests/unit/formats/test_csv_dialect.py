@@ -1,6 +1,7 @@
 """CSV in other dialects, and headers that show that it is another one."""
 
 import csv
+import gzip
 import io
 from dataclasses import replace
 
@@ -49,7 +50,6 @@ def values(form: Csv, body: bytes, *, inferred: bool = False) -> tuple[Values, l
         (Dialect(comment="#"), b'# "it\nid,name\n1,ann\n# 2,x\n3,"\n#"\n', [(1, "ann"), (3, "\n#")]),
         (Dialect(skip_lines=2), b'a "report\n\nid,name\n1,ann\n', [(1, "ann")]),
         (Dialect(skip_lines=3), b"\xef\xbb\xbfx\n\n\nid,name\n1,ann\n", [(1, "ann")]),
-        (Dialect(skip_lines=9), b"id,name\n1,ann\n", []),
         (Dialect(names="id,name"), b"1,ann\n2,bob\n", [(1, "ann"), (2, "bob")]),
         (Dialect(names="name,id", skip_lines=1), b"17.5,2024\nann,1\n", [(1, "ann")]),
         (Dialect(nulls="-|none"), b"id,name\n-,-\nnone,x\n,\n", [(None, "-"), (None, "x"), (None, "")]),
@@ -57,6 +57,34 @@ def values(form: Csv, body: bytes, *, inferred: bool = False) -> tuple[Values, l
 )
 def test_dialects(dialect: Dialect, body: bytes, rows: Values) -> None:
     assert values(Csv(dialect), body) == (rows, [])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (Dialect(skip_lines=9), b"id,name\n1,ann\n"),
+        (Dialect(comment="#"), b"# id,name\n" * 200_000),
+        (Dialect(), b"\r\n\n"),
+        (Dialect(), b"\xef\xbb\xbf"),
+        (Dialect(), b"\n" * (2 << 20) + b"id,name\n1,ann\n"),
+    ],
+)
+def test_texts_without_a_header(dialect: Dialect, body: bytes) -> None:
+    """One reject, however long they are."""
+    form, target = Csv(dialect), Target(schema=SCHEMA)
+    for key, stored in (("k", body), ("k.gz", gzip.compress(body, 1))):
+        *pieces, _ = form.read(BytesInMemory(stored), whole_split(version(stored, key)), target)
+        for parts in ([*form.parse([(key, stored)], target)], pieces):
+            (reject,) = (reject for part in parts for reject in part.rejects)  # type: ignore[union-attr]
+            assert reject.reason.startswith("CSV header: there is none in the first")
+
+
+def test_a_header_that_is_too_long() -> None:
+    body = b"id," + b"x" * (2 << 20) + b"\n1,a\n"
+    (parsed,) = Csv().parse([("k", body)], Target(schema=SCHEMA))
+    assert [reject.reason for reject in parsed.rejects] == [
+        "CSV header: longer than 1048576 bytes, its limit"
+    ]
 
 
 def test_a_bad_record_stops_no_other() -> None:

@@ -1,0 +1,166 @@
+"""CSV whose lines end in any way, also differently within one object: each record is right, or in a reject."""
+
+import gzip
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.formats.base import SplitEnd
+from s3notify_platform.formats.csv import Csv
+from s3notify_platform.formats.csv_cut import Dialect
+from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.object_bytes import BytesInMemory
+from s3notify_platform.formats.records import Parsed, Reject, Target
+from s3notify_platform.protocols.source_enumerator import Split
+from tests.support.split_reading import TINY, version
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+REMEDY = "a carriage return stands alone: end lines with a line feed, or with both"
+
+Rows = list[tuple[Any, Any]]
+
+
+def parts_of(body: bytes, key: str, dialect: Dialect, places: list[int]) -> list[Split]:
+    """As a job cuts a big object; one part if it cannot be cut."""
+    borders = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
+    of = version(body, key)
+    if not Csv(dialect).may_be_cut(key, "utf-8") or len(body) == 0:
+        return [Split(version=of, start=0, end=len(body))]
+    parts = [Split(version=of, start=s, end=e) for s, e in pairwise(borders)]
+    starts = starts_in_quotes([scout(BytesInMemory(body), part, dialect=dialect) for part in parts])
+    if not dialect.quote:
+        return parts
+    if starts is None:
+        return [Split(version=of, start=0, end=len(body))]
+    return [
+        Split(version=of, start=part.start, end=part.end, in_quotes=quoted)
+        for part, quoted in zip(parts, starts, strict=True)
+    ]
+
+
+def ways(body: bytes, key: str, dialect: Dialect, places: list[int]) -> Iterator[list[Parsed]]:
+    """Whole, as a window reads it; piece by piece; and in parts."""
+    form, target = Csv(dialect), Target(schema=SCHEMA)
+    yield [*form.parse([(key, body)], target)]
+    for borders in ([], places):
+        found: list[Parsed] = []
+        for part in parts_of(body, key, dialect, borders):
+            *pieces, end = form.read(BytesInMemory(body), part, target, limits=TINY)
+            assert isinstance(end, SplitEnd)
+            assert end.status in ("ok", "by_record")
+            found += pieces  # type: ignore[arg-type]
+        yield found
+
+
+def outcome(parts: list[Parsed]) -> tuple[Rows, list[Reject]]:
+    rows = [(row["id"], row["v"]) for part in parts for row in part.table.to_pylist()]
+    return rows, [reject for part in parts for reject in part.rejects]
+
+
+ENDS = ["\n", "\r\n", "\r", "\r\r\n", "\n\r", "\n\n", "\r\r"]
+texts = st.text(st.sampled_from('ab,;\t"\r\n #'), max_size=4)
+dialects = st.sampled_from(
+    [
+        Dialect(),
+        Dialect(delimiter="\t"),
+        Dialect(names="id,v"),
+        Dialect(quote=""),
+        Dialect(comment="#"),
+        Dialect(skip_lines=1),
+        Dialect(names="id;v", skip_lines=2, delimiter=";"),
+    ]
+)
+
+
+@given(
+    dialect=dialects,
+    values=st.lists(st.tuples(texts, st.booleans(), st.sampled_from(ENDS)), max_size=5),
+    usual=st.sampled_from([None, "\r", "\n", "\r\n"]),
+    last=st.booleans(),
+    key=st.sampled_from(["k.csv", "k.csv.gz"]),
+    places=st.lists(st.integers(0, 200), max_size=3),
+)
+def test_any_line_ends(
+    *,
+    dialect: Dialect,
+    values: list[tuple[str, bool, str]],
+    usual: str | None,
+    last: bool,
+    key: str,
+    places: list[int],
+) -> None:
+    """The oracle is what was written: rows are records of it, and each other one is in a reject that says why."""
+    special = {dialect.delimiter, "\r", "\n", '"', "#"}
+    written: list[tuple[int, str, str]] = []
+    lines: list[str] = ["#skipped\n"] * dialect.skip_lines + ["#comment\r"] * bool(dialect.comment)
+    if not dialect.names:
+        lines.append(f"id{dialect.delimiter}v")
+        lines.append(usual or (values[0][2] if values else "\n"))
+    for number, (any_text, quoted, end) in enumerate(values, 1000):
+        value = any_text if dialect.quote else "".join(one for one in any_text if one not in special)
+        text = value
+        if dialect.quote and (quoted or special & set(value)):
+            text = '"' + value.replace('"', '""') + '"'
+        written.append((number, value, f"{number}{dialect.delimiter}{text}"))
+        lines += [written[-1][2], usual or end]
+    body = "".join(lines[:-1] if last and lines else lines).encode()
+    stored = gzip.compress(body) if key.endswith(".gz") else body
+    for parts in ways(stored, key, dialect, places):
+        rows, rejects = outcome(parts)
+        expected = [(number, value) for number, value, _ in written]
+        assert [row for row in expected if row in rows] == rows
+        raws = b"\n".join(reject.raw for reject in rejects)
+        left = [one for one in written if (one[0], one[1]) not in rows]
+        assert all(str(number).encode() in raws for number, _, _ in left)
+        assert len(rejects) <= max(1, len(left))
+        if usual in ("\n", "\r\n"):
+            assert rows == expected
+        assert all(reject.reason.endswith(REMEDY) for reject in rejects)
+
+
+@pytest.mark.parametrize(
+    ("body", "rows", "raws"),
+    [
+        (b"id,v\r1,a\r2,b\r", [], [b"id,v\r1,a\r2,b\r"]),
+        (b"id,v\r1,a\n2,b\n3,c\n", [], [b"id,v\r1,a\n2,b\n3,c\n"]),
+        (b'id,v\r"1","a\nb"\n2,b\n', [], [b'id,v\r"1","a\nb"\n2,b\n']),
+        (b"id,v\r\r\n1,a\r\r\n", [], [b"id,v\r\r\n1,a\r\r\n"]),
+        (b"\r\r\nid,v\n1,a\n", [], [b"\r\r\nid,v\n1,a\n"]),
+        (b"id,v\n1,a\r2,b\n3,c\n", [(3, "c")], [b"1,a\r2,b"]),
+        (b"id,v\r\n1,a\n2,b\r\n", [(1, "a"), (2, "b")], []),
+        (b'id,v\n1,"a\rb"\n', [(1, "a\rb")], []),
+        (b"id,v\r", [], []),
+    ],
+)
+@pytest.mark.parametrize("key", ["k.csv", "k.csv.gz"])
+def test_a_carriage_return_alone(body: bytes, rows: Rows, raws: list[bytes], key: str) -> None:
+    """In the header, the whole object is one reject; in a record, that record."""
+    stored = gzip.compress(body) if key.endswith(".gz") else body
+    for places in ([], [3], [8, 11]):
+        for parts in ways(stored, key, Dialect(), places):
+            found, rejects = outcome(parts)
+            assert found == rows
+            assert [body.startswith(reject.raw) or reject.raw in raws for reject in rejects] == [True] * len(
+                raws
+            )
+            assert all(reject.reason.endswith(REMEDY) for reject in rejects)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "rows"),
+    [
+        (Dialect(comment="#"), b"# a\rid,v\n1,a\n#\r2,b\n#c\r\n3,c\n#", [(1, "a"), (2, "b"), (3, "c")]),
+        (Dialect(skip_lines=2), b"a\rb\rid,v\n1,a\n", [(1, "a")]),
+        (Dialect(skip_lines=2), b"a\r\nb\rid,v\n1,a\n", [(1, "a")]),
+        (Dialect(skip_lines=1, names="id,v"), b"a\r1,a\n", [(1, "a")]),
+    ],
+)
+def test_lines_that_are_no_records(dialect: Dialect, body: bytes, rows: Rows) -> None:
+    """A carriage return alone ends them: no record is taken for a part of them."""
+    for parts in ways(body, "k.csv", dialect, []):
+        assert outcome(parts) == (rows, [])
