@@ -17,6 +17,7 @@ import codecs
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, Literal, Protocol
 
@@ -50,6 +51,14 @@ _SNAPPY_FRAME_BYTES: Final = 4 + 32 + 65536 + 65536 // 6
 """Checksum, and what 64 KB compress to at worst."""
 
 _BZ2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
+_BEGINNINGS: Final[dict[str, tuple[Compression, tuple[bytes, ...]]]] = {
+    "gz": ("gzip", (b"\x1f\x8b\x08",)),
+    "bz2": ("bz2", tuple(b"BZh%d" % level + block for level in range(1, 10) for block in _BZ2_BLOCKS)),
+    "zst": ("zstd", (b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(0x50, 0x60)))),
+    "sz": ("snappy", (_SNAPPY_MAGIC,)),
+}
+"""Of objects with these suffixes."""
+
 _MARKS: Final = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -100,7 +109,17 @@ def compression_of(head: bytes, key: str) -> Compression | None:
         return "zstd"
     if head.startswith(_SNAPPY_MAGIC):
         return "snappy"
-    return "hadoop-snappy" if head and key.lower().endswith(".snappy") else None
+    suffix = key.rpartition(".")[2].lower()
+    if suffix == "snappy":
+        return "hadoop-snappy" if head else None
+    named, beginnings = _BEGINNINGS.get(suffix, (None, ()))
+    return named if any(_nearly(head, beginning) for beginning in beginnings) else None
+
+
+def _nearly(head: bytes, beginning: bytes) -> bool:
+    """Whether an object was cut within this beginning, or one byte of it was damaged."""
+    differing = sum(one != other for one, other in zip(head, beginning, strict=False))
+    return len(head) > 0 and differing <= (len(head) >= len(beginning))
 
 
 def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]:
@@ -279,6 +298,15 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
         if kind <= 0x01:
             # As a stream of its own, so that its checksum is compared.
             yield _snappy(cramjam.snappy.decompress, _SNAPPY_MAGIC + head + body)
+        elif kind != 0xFF and any(_is_data(of, head[1:] + body) for of in (b"\x00", b"\x01")):
+            raise CorruptError(f"snappy: a frame of data is marked as one to skip, {kind:#x}")
+
+
+def _is_data(kind: bytes, frame: bytes) -> bool:
+    """Whether a frame would be one of data, if its first byte were this one: its checksum says so."""
+    with suppress(cramjam.DecompressionError):
+        return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
+    return False
 
 
 def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:

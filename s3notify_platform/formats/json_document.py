@@ -121,8 +121,10 @@ class JsonDocument(Format):
                     pending += [part.part(count // 2, count), part.part(0, count // 2)]
 
     def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Where the records of a document are. `ValueError` if it is none."""
+        """Where the records of a document are. `ValueError` if it is none; a text without a byte has none."""
         place = len(BOM) if text.startswith(BOM) else 0
+        if text and not text[place:].strip(b" \t\r\n"):
+            raise ValueError("it is blank")
         while (space := _SPACE.match(text, place)) and (place := space.end()) < len(text):
             if text[place : place + 1] not in (b"[", b"{"):
                 raise ValueError("neither a list nor an object")

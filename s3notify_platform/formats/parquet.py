@@ -153,6 +153,8 @@ def _of_group(
                 count(found.unnamed, 0, unread, found.table.num_rows)
             yield found
             row += table.num_rows
+        if (given := row - group.first_row) < group.rows:
+            raise UnreadableError(f"{given} rows, and the footer says {group.rows}")
     except UnreadableError as error:
         yield no_rows(target, [Reject(index=0, offset=row, reason=str(error), raw=b"")])
 
@@ -171,8 +173,11 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
         metas = [reader.metadata.row_group(number) for number in range(reader.metadata.num_row_groups)]
         sizes = [max(0, int(meta.total_byte_size)) for meta in metas]
         rows = [int(meta.num_rows) for meta in metas]
+        all_rows = int(reader.metadata.num_rows)
     except Exception as error:
         raise UnreadableError(reason_of(error)) from error
+    if sum(rows) != all_rows:
+        raise UnreadableError(f"{all_rows} rows, and its row groups have {sum(rows)}")
     if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
         raise UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))

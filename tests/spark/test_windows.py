@@ -58,6 +58,24 @@ def bodies() -> dict[str, bytes]:
     } | {f"in/x.jsonl{name[1:]}": compress(text) for name, compress in COMPRESS.items()}
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst", ".sz", ".snappy"])
+def test_cut_before_the_header_is_complete(config: S3Config, suffix: str) -> None:
+    """As a small object and as a big one, a task says of each cut that something is missing."""
+    body = COMPRESS[f"k{suffix}"](b"a,b\n" + b"".join(b"%d,x\n" % n for n in range(20)))
+    places = {*range(1, min(15, len(body))), *range(15, len(body), 9)}
+    made = [put(config, f"in/{place:03}.csv{suffix}", body[:place]) for place in sorted(places)]
+    silent = {10} if suffix == ".sz" else set()  # the mark alone is a whole stream
+    for split_bytes in (1 << 20, 1):
+        source = source_of(config, split_bytes=split_bytes)
+        reader = SplitReader(source=source, schema=AB, inferred=False)
+        found = [*reader.read([Split(version=version, start=0, end=version.size) for version in made])]
+        outcomes = {each.key: each.outcome for each in found if isinstance(each, ReadObject)}
+        assert len(outcomes) == len(made)
+        assert all(outcome.status == "ok" for outcome in outcomes.values())
+        without = {int(key[3:6]) for key, outcome in outcomes.items() if not outcome.rejects}
+        assert without <= silent, outcomes
+
+
 def test_mixed_objects(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsed joined, in one call of the parser."""
     calls: list[int] = []

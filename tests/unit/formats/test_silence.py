@@ -1,0 +1,320 @@
+"""No object is silent: whole, cut or damaged, in every format and codec, its records are rows or rejects.
+
+Claimed of a cut at each byte: where a codec or a file has an end (gzip, bz2, zstd, Parquet, ORC, a JSON document), each
+cut is an error or a reject. Where it has none (plain text, frames of snappy, blocks of Avro), a cut at the end of a
+record, a frame or a block is an object like any other; there, each record that begins before the cut is a row or a
+reject, and a header alone is the only emptiness.
+
+Claimed of one changed bit at each byte: as many rows as before, or an error or a reject. With a checksum (gzip, bz2,
+zstd, framed snappy) the rows are those that were. Without one, values may be others: nobody can tell. Where any text
+is a record (`text`, plain or in Hadoop's snappy), a line end may become a letter, and two records one: that is not
+claimed.
+
+Claimed of any bytes: no object of at least one byte is without rows and rejects, except for a header alone, an empty
+list, a file that says it has no rows, blank JSON lines, and a whole stream of nothing.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pyarrow import orc
+
+from s3notify_platform.formats.base import SplitEnd
+from s3notify_platform.formats.codecs import decoded_whole
+from s3notify_platform.formats.object_bytes import BytesInMemory
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.protocols.source_enumerator import Split
+from tests.support.compressions import COMPRESS
+from tests.support.split_reading import TINY, cut, version
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+ROWS = [{"id": n, "name": f"naïve {n}"} for n in range(6)]
+AVRO = {
+    "type": "record",
+    "name": "r",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+}
+
+
+def table(rows: int) -> pa.Table:
+    return pa.Table.from_pylist(ROWS[:rows], schema=SCHEMA)
+
+
+def parquet(rows: int, codec: str) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table(rows), sink, compression=codec, row_group_size=3)
+    return sink.getvalue()
+
+
+def orc_file(rows: int, codec: str) -> bytes:
+    sink = io.BytesIO()
+    orc.write_table(table(rows), sink, compression=codec)
+    return sink.getvalue()
+
+
+def avro(rows: int, codec: str) -> bytes:
+    sink = io.BytesIO()
+    fastavro.writer(sink, AVRO, ROWS[:rows], codec=codec, sync_interval=20)
+    return sink.getvalue()
+
+
+TEXTS: dict[str, Callable[[int], str]] = {
+    "jsonl": lambda n: "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in ROWS[:n]),
+    "json": lambda n: json.dumps(ROWS[:n], ensure_ascii=False, indent=0),
+    "csv": lambda n: "id,name\n" + "".join(f"{r['id']},{r['name']}\n" for r in ROWS[:n]),
+    "tsv": lambda n: "id\tname\r\n" + "".join(f'{r["id"]}\t"{r["name"]}"\r\n' for r in ROWS[:n]),
+    "text": lambda n: "".join(f"{r['id']} {r['name']}\n" for r in ROWS[:n]),
+}
+FILES: dict[str, tuple[Callable[[int, str], bytes], tuple[str, ...]]] = {
+    "parquet": (parquet, ("none", "snappy", "gzip", "zstd")),
+    "avro": (avro, ("null", "deflate", "snappy")),
+    "orc": (orc_file, ("uncompressed", "zlib", "snappy", "zstd")),
+    "binary": (lambda rows, _: b"\0" * rows, ("",)),
+}
+CODECS = {"": bytes, **COMPRESS}
+ENDLESS = ("", "k.sz", "k.snappy")
+CASES = [(fmt, codec) for fmt in TEXTS for codec in CODECS]
+CASES += [(fmt, codec) for fmt, (_, codecs) in FILES.items() for codec in codecs]
+every_case = pytest.mark.parametrize(("fmt", "codec"), CASES)
+
+
+def made(fmt: str, codec: str, rows: int = len(ROWS)) -> bytes:
+    if fmt in TEXTS:
+        return CODECS[codec](TEXTS[fmt](rows).encode())
+    return FILES[fmt][0](rows, codec)
+
+
+def key_of(fmt: str, codec: str) -> str:
+    return f"{codec or 'k'}" if fmt in TEXTS else "k"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    rows: int
+    said: int
+    """Rejects, and failures of a part."""
+    values: tuple[object, ...] = ()
+
+
+def of_whole(fmt: str, codec: str, bodies: Sequence[bytes], *, inferred: bool = False) -> list[Outcome]:
+    """All of them together, as a window is parsed."""
+    target = target_of(fmt, inferred=inferred)
+    objects = [(key_of(fmt, codec), body) for body in bodies]
+    values: list[list[object]] = [[] for _ in bodies]
+    said = [0 for _ in bodies]
+    for parsed in FORMATS[fmt].parse(objects, target):
+        for number, row in zip(parsed.index.tolist(), parsed.table.to_pylist(), strict=True):
+            values[number].append(sorted(row.items()))
+        for reject in parsed.rejects:
+            said[reject.index] += 1
+    return [Outcome(len(v), s, tuple(map(str, v))) for v, s in zip(values, said, strict=True)]
+
+
+def target_of(fmt: str, *, inferred: bool) -> Target:
+    return Target(schema=FORMATS[fmt].fixed_schema or SCHEMA, inferred=inferred)
+
+
+def splits_of(fmt: str, key: str, body: bytes, places: Sequence[int]) -> list[Split]:
+    if FORMATS[fmt].may_be_cut(key, "utf-8"):
+        return cut(body, places, fmt, key)
+    return [Split(version=version(body, key), start=0, end=len(body))]
+
+
+def of_parts(fmt: str, codec: str, body: bytes, *, inferred: bool = False) -> Iterator[Outcome]:
+    """Piece by piece; in parts; and, if it is counted in records, two or so at a time."""
+    key, target = key_of(fmt, codec), target_of(fmt, inferred=inferred)
+    for places in ([], [len(body) // 3, len(body) // 2]):
+        yield added([ended(fmt, body, split, target)[0] for split in splits_of(fmt, key, body, places)])
+    if fmt in TEXTS and codec and fmt != "json":
+        parts, start, more = [], 0, True
+        while more:
+            split = Split(
+                version=version(body, key), start=start, end=len(body), by_record=True, limit_bytes=20
+            )
+            part, end = ended(fmt, body, split, target)
+            parts.append(part)
+            assert end.reach_end or end.offset > start
+            start, more = end.offset, not end.reach_end
+        yield added(parts)
+
+
+def ended(fmt: str, body: bytes, split: Split, target: Target) -> tuple[Outcome, SplitEnd]:
+    *parts, end = FORMATS[fmt].read(BytesInMemory(body), split, target, limits=TINY)
+    assert isinstance(end, SplitEnd)
+    rows = said = 0
+    for part in parts:
+        assert isinstance(part, Parsed)
+        rows += part.table.num_rows
+        said += len(part.rejects)
+    return Outcome(rows, said + (end.status == "failed")), end
+
+
+def added(parts: Sequence[Outcome]) -> Outcome:
+    return Outcome(sum(part.rows for part in parts), sum(part.said for part in parts))
+
+
+def borders_of(fmt: str, codec: str, body: bytes) -> set[int]:
+    """Where nobody can tell that something follows: ends of frames, of blocks."""
+    found: set[int] = set()
+    place = 0
+    if fmt == "avro":
+        sync = body[-16:]
+        while (place := body.find(sync, place) + 16) > 15:
+            found.add(place)
+    elif codec == "k.sz":
+        while place < len(body):
+            place += 4 + int.from_bytes(body[place + 1 : place + 4], "little")
+            found.add(place)
+    elif codec == "k.snappy":
+        while place < len(body):
+            missing, place = int.from_bytes(body[place : place + 4]), place + 4
+            while missing > 0:  # parts of 24 bytes
+                place += 4 + int.from_bytes(body[place : place + 4])
+                missing -= 24
+            found.add(place)
+    return found
+
+
+def records_begun(fmt: str, text: bytes) -> int:
+    """The records that begin in a text that was cut."""
+    lines = text.splitlines(keepends=True)
+    return max(0, len(lines) - (fmt in ("csv", "tsv")))
+
+
+def test_every_format_is_here() -> None:
+    assert {fmt for fmt, _ in CASES} == {*FORMATS}
+
+
+@every_case
+@pytest.mark.parametrize("inferred", [False, True])
+def test_cut_at_each_byte(fmt: str, codec: str, inferred: bool) -> None:
+    body = made(fmt, codec)
+    (whole,) = of_whole(fmt, codec, [body], inferred=inferred)
+    assert whole.rows == (1 if fmt == "binary" else len(ROWS))
+    assert whole.said == 0
+    borders = borders_of(fmt, codec, body)
+    places = [*range(1, len(body))]
+    found = of_whole(fmt, codec, [body[:place] for place in places], inferred=inferred)
+    step = max(1, len(places) // 25)
+    for place, of_cut in zip(places, found, strict=True):
+        ways = [of_cut]
+        if place % step == 0 or place < 12:
+            ways += of_parts(fmt, codec, body[:place], inferred=inferred)
+        for one in ways:
+            if fmt == "binary" or (fmt in TEXTS and fmt != "json" and codec == ""):
+                assert one.rows + one.said >= records_begun(fmt, body[:place]), (place, one)
+            elif place not in borders:
+                assert one.said, (place, one)
+            assert one.said or one.rows or may_be_empty(fmt, codec, body[:place]), (place, one)
+
+
+def may_be_empty(fmt: str, codec: str, prefix: bytes) -> bool:
+    """Whether what was cut says that it has no records: a header, or the mark of a stream."""
+    header = {"csv": b"id,name\n", "tsv": b"id\tname\r\n"}.get(fmt, b"") if codec == "" else b""
+    return header.startswith(prefix) or (codec == "k.sz" and len(prefix) == 10) or fmt == "avro"
+
+
+@every_case
+def test_cuts_of_what_has_no_records(fmt: str, codec: str) -> None:
+    """It is a declared emptiness only if it is whole."""
+    if fmt == "binary":
+        return
+    body = made(fmt, codec, 0)
+    assert of_whole(fmt, codec, [body]) == [Outcome(0, 0)]
+    assert {*of_parts(fmt, codec, body)} <= {Outcome(0, 0)}
+    if codec in ENDLESS:
+        return
+    borders = borders_of(fmt, codec, body)
+    for place in range(1, len(body)):
+        for one in (*of_whole(fmt, codec, [body[:place]]), *of_parts(fmt, codec, body[:place])):
+            assert one.said or place in borders, (place, one)
+
+
+@pytest.mark.parametrize("codec", ["k.gz", "k.bz2", "k.zst"])
+@pytest.mark.parametrize("fmt", [fmt for fmt in TEXTS if fmt != "json"])
+def test_a_stream_of_nothing(fmt: str, codec: str) -> None:
+    """It has no rows and no rejects, if its end is there; not even a header is missed."""
+    body = CODECS[codec](b"")
+    assert of_whole(fmt, codec, [body]) == [Outcome(0, 0)]
+    cuts = [body[:place] for place in range(1, len(body))]
+    assert all(one == Outcome(0, 1) for one in of_whole(fmt, codec, cuts))
+
+
+def flips(body: bytes, bits: Sequence[int]) -> list[tuple[int, bytes]]:
+    """Copies with one bit changed; of each byte all of these, counted from one that is another for each byte."""
+    found = []
+    for place in range(len(body)):
+        for bit in bits:
+            octet = body[place] ^ 1 << (place + bit) % 8
+            found.append((place, body[:place] + bytes([octet]) + body[place + 1 :]))
+    return found
+
+
+def check_flips(fmt: str, codec: str, bits: Sequence[int], *, inferred: bool) -> None:
+    body = made(fmt, codec)
+    (whole,) = of_whole(fmt, codec, [body], inferred=inferred)
+    damaged = flips(body, bits)
+    found = of_whole(fmt, codec, [each for _, each in damaged], inferred=inferred)
+    step = max(1, len(damaged) // 25)
+    for number, ((place, each), of_flip) in enumerate(zip(damaged, found, strict=True)):
+        ways = [of_flip, *(of_parts(fmt, codec, each, inferred=inferred) if number % step == 0 else ())]
+        for one in ways:
+            if fmt == "text" and codec in ("", "k.snappy"):
+                assert one.said or one.rows >= whole.rows - 1, (place, one)
+            else:
+                assert one.said or one.rows >= whole.rows, (place, one)
+        if fmt in TEXTS and codec in ("k.gz", "k.bz2", "k.zst", "k.sz"):
+            assert of_flip.said or of_flip == whole, (place, of_flip)
+
+
+@every_case
+def test_a_bit_of_each_byte_changed(fmt: str, codec: str) -> None:
+    check_flips(fmt, codec, [0], inferred=False)
+
+
+@pytest.mark.thorough
+@every_case
+@pytest.mark.parametrize("inferred", [False, True])
+def test_each_bit_changed(fmt: str, codec: str, inferred: bool) -> None:
+    check_flips(fmt, codec, range(8), inferred=inferred)
+
+
+pieces_of_texts = st.lists(
+    st.sampled_from(
+        [b"id,name\n", b"\n", b"\r", b" ", b"[", b"]", b"{}", b"1,a", b'"', b"\xef\xbb\xbf", b"\0", b"\xff"]
+    ),
+    min_size=1,
+    max_size=5,
+).map(b"".join)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@given(body=pieces_of_texts | st.binary(min_size=1, max_size=40))
+@example(body=b"\n\n")
+@example(body=b"\xef\xbb\xbf")
+@example(body=b"id,name")
+def test_any_bytes(fmt: str, body: bytes) -> None:
+    for one in (*of_whole(fmt, "", [body]), *of_parts(fmt, "", body)):
+        assert one.rows or one.said or says_nothing(fmt, body), one
+
+
+def says_nothing(fmt: str, body: bytes) -> bool:
+    if fmt in TEXTS and decoded_whole(body, "k", "utf-8", 0) == b"":
+        return True
+    blank = body.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n")
+    if fmt == "jsonl":
+        return not blank
+    if fmt == "json":
+        return b"[" in blank and not blank.strip(b"[] \t\r\n")
+    return fmt in ("csv", "tsv") and not {b"id", b"name"}.isdisjoint(
+        blank.split(b"\t" if fmt == "tsv" else b",")
+    )
