@@ -163,6 +163,8 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         yield f"{shown(one.place)}; table {one.table or 'not begun'}"
     if one.schema is not None and one.schema.warning:
         yield f"{one.name}: {one.schema.warning}"
+    if one.without_records:
+        yield f"{one.name}: {one.without_records:,} objects gave no row and no reject: see s3notify explain KEY"
     reasons: dict[str, list[int]] = {}
     for failure in one.failures or ():
         reasons.setdefault(in_one_line(failure.reason), []).append(failure.slot)

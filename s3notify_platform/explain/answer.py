@@ -191,7 +191,10 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
         text = f"read in part: {held.rows} records are committed in {when}; the slot's next batch continues"
         return Verdict("reading", text)
     if not held.rejects:
-        return Verdict("committed", f"committed in {when}: {held.rows} records")
+        read = f"{held.rows} records"
+        if not held.rows:
+            read = f"{held.size} bytes read, 0 rows, 0 rejects: {held.emptiness or 'nothing to read'}"
+        return Verdict("committed", f"committed in {when}: {read}")
     first = found.rejections[0] if found.rejections else None
     why = f", first at offset {first.offset}: {cut(first.reason)}" if first else ""
     others = f"; the others are committed in {when}" if held.rows else ""
@@ -352,7 +355,8 @@ def _table_facts(found: Answer) -> Iterator[str]:
         return
     same = "the current version" if found.is_current(held) else "not the current version"
     yield (
-        f"table: ETag {held.etag} ({same}), {held.size} bytes, {held.rows} rows and {held.rejects} rejects, "
+        f"table: ETag {held.etag} ({same}), {held.size} bytes{' read' if held.reach_end else ''}, {held.rows} rows, "
+        f"{held.rejects} rejects, "
         f"committed by {_generation(held)} of {held.head}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )

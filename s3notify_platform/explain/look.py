@@ -35,6 +35,8 @@ from s3notify_platform.explain.views import (
     Signal,
     TopicView,
 )
+from s3notify_platform.formats.codecs import without_suffix
+from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ingest.plan import missing_commits
@@ -160,7 +162,7 @@ def _round(
         batches_cut=cut,
         rescans=slot in rescans.slots,
         next_batch=decision.how if epoch else "everything",
-        committed=_committed(table, *held) if held else None,
+        committed=_committed(source, table, *held) if held else None,
         left=head is not None and any(delta.gone and delta.key == key for delta in head.deltas),
         head=head.generation if head is not None else 0,
         head_signal=head.signal if head is not None else None,
@@ -245,8 +247,12 @@ def _lists(chain: ChainState) -> bool:
 # The table
 
 
-def _committed(table: SlotTable, head: SlotCommit, state: ObjectState) -> CommittedVersion:
+def _committed(source: Source, table: SlotTable, head: SlotCommit, state: ObjectState) -> CommittedVersion:
     first, exact = _taken_in_by(table, head, state)
+    form = format_for(state.key, source.input) if state.without_records else None
+    emptiness = form.emptiness if form else ""
+    if form and without_suffix(state.key) != state.key:
+        emptiness += ", or a stream of nothing"
     return CommittedVersion(
         etag=state.etag,
         size=state.size,
@@ -263,6 +269,7 @@ def _committed(table: SlotTable, head: SlotCommit, state: ObjectState) -> Commit
         reason=state.reason,
         trace=state.trace,
         reach_end=state.reach_end,
+        emptiness=emptiness,
         pending=state.key in head.pending,
     )
 

@@ -82,9 +82,9 @@ class SchemaStatus:
 class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
-    `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `schema`: None
-    before the first batch. `failures`: those of the sensor's batches need a Dagster instance; None without one, unless
-    slots failed in `s3notify ingest`.
+    `without_records`: objects with bytes, but neither rows nor rejects. `queue`: its topic; `topics`: the others of its
+    queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch. `failures`: those of the
+    sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
     """
 
     name: str
@@ -95,6 +95,7 @@ class SourceStatus:
     committed_slots: int = 0
     rows: int = 0
     rejects: int = 0
+    without_records: int = 0
     failing_objects: int = 0
     pending_objects: int = 0
     queue: TopicStats | None = None
@@ -158,6 +159,7 @@ class SourceLook:
             committed_slots=len(heads),
             rows=sum(head.rows for head in heads.values()),
             rejects=sum(file.rows for head in heads.values() for file in head.rejects),
+            without_records=sum(head.without_records for head in heads.values()),
             failing_objects=sum(len(head.failing) for head in heads.values()),
             pending_objects=sum(len(head.pending) for head in heads.values()),
             queue=topics.pop(self.source.name, None),

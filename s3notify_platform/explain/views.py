@@ -75,6 +75,8 @@ class CommittedVersion:
     trace: str = ""
     """The traceback, if nobody foresaw the error."""
     reach_end: bool = True
+    emptiness: str = ""
+    """How an object of its format shows that it has no records, if it has bytes, but neither rows nor rejects."""
     pending: bool = False
     """The slot's next batch continues reading it, or reads it again."""
 

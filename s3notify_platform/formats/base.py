@@ -75,6 +75,9 @@ class Format(ABC):
     fixed_schema: ClassVar[pa.Schema | None] = None
     """The columns of all objects, for a format with fixed columns."""
 
+    emptiness: str = "a file without rows"
+    """An object of at least one byte that has neither rows nor rejects, and is whole."""
+
     quoted: bool = False
     """Quoted values may contain line ends: a split has to say whether it begins in one (`csv_splits`)."""
 

@@ -54,6 +54,7 @@ class Csv(TextFormat):
         self.dialect = dialect or Dialect(delimiter=self.delimiter)
         self.quoted = bool(self.dialect.quote)
         self.header_bytes = 0 if self.dialect.names else HEADER_BYTES
+        self.emptiness = "a header alone" if self.header_bytes else "lines alone that are no records"
 
     @property
     def quote(self) -> str:

@@ -47,6 +47,7 @@ class JsonDocument(Format):
     """See the module."""
 
     name = "json"
+    emptiness = "an empty list"
 
     def __init__(self, path: str = "") -> None:
         self.path = path

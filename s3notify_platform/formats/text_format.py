@@ -71,6 +71,8 @@ class _Opened:
 class TextFormat(Format):
     """A format whose objects are texts of records."""
 
+    emptiness = "blank lines alone"
+
     header_bytes: int = 0
     """How long the header of a text may be; 0: it has none."""
 

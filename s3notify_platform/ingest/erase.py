@@ -247,8 +247,9 @@ class _SlotEraser:
         )
         if (clean.pages, clean.deltas) == (commit.pages, commit.deltas):
             return clean
-        held = self.key in self.table.states(commit, [self.key])
-        return replace(clean, objects=commit.objects - held)
+        held = self.table.states(commit, [self.key]).get(self.key)
+        without = commit.without_records - bool(held and held.without_records)
+        return replace(clean, objects=commit.objects - bool(held), without_records=without)
 
     def _file(self, file: TableFile, into: SlotFiles, *, stale: bool) -> TableFile | None:
         if file.name in self._replaced:

@@ -32,12 +32,12 @@ class Reading:
 class SlotResult:
     """How one slot ended, and what the run did to it.
 
-    `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
-    what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
-    committed. `quarantined` ones failed too, and are in quarantine. Of `unavailable` ones nothing is known, since the
-    store was at fault; with `outage` that goes for the slot. `traces`: those of keys whose read failed by an error that
-    nobody foresaw; `trace`: that of the slot. `complete`: the run had the time to take in all; else ask for the slot
-    again.
+    `rows` and `rejects` count the records of the `objects` that were read, before any transform, and `without_records`
+    those of them that have bytes, but gave neither; `live_rows` what the slot holds now. `failed_objects` are keys
+    whose read failed, with the reason; the other objects are committed. `quarantined` ones failed too, and are in
+    quarantine. Of `unavailable` ones nothing is known, since the store was at fault; with `outage` that goes for the
+    slot. `traces`: those of keys whose read failed by an error that nobody foresaw; `trace`: that of the slot.
+    `complete`: the run had the time to take in all; else ask for the slot again.
     """
 
     slot: Slot
@@ -49,6 +49,7 @@ class SlotResult:
     gone: int = 0
     superseded: int = 0
     bytes: int = 0
+    without_records: int = 0
     live_objects: int = 0
     live_rows: int = 0
     live_files: int = 0
@@ -112,6 +113,7 @@ class BatchResult:
             found[f"slots_{each.status}"] += 1
             for name in ("objects", "rows", "rejects", "gone", "superseded", "bytes"):
                 found[name] += getattr(each, name)
+            found["objects_without_records"] += each.without_records
             found["objects_failed"] += len(each.unread)
             found["objects_quarantined"] += len(each.quarantined)
         found.update({f"requests_{kind.lower()}": number for kind, number in self.requests.items()})
@@ -183,6 +185,7 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         gone=earlier.gone + later.gone,
         superseded=earlier.superseded + later.superseded,
         bytes=earlier.bytes + later.bytes,
+        without_records=earlier.without_records + later.without_records,
         unnamed=added([earlier.unnamed, later.unnamed]),
         mismatches=added([earlier.mismatches, later.mismatches]),
         failed_objects=failed,

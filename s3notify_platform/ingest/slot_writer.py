@@ -310,6 +310,9 @@ class SlotStage:
             gone=len(gone),
             superseded=sum(o.status == "superseded" for o in self.outcomes.values()),
             bytes=sum(o.bytes for o in read.values()),
+            without_records=sum(
+                self._state(key, o, known.get(key)).without_records for key, o in read.items()
+            ),
             complete=all(o.reach_end or o.failed for o in read.values()),
             failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
             unavailable=unavailable,
@@ -385,7 +388,9 @@ class SlotStage:
             key in quarantined or (outcome.status in ("ok", "deleted") and not outcome.failed)
             for key, outcome in self.outcomes.items()
         )
-        return SlotCommit.after(
+        without = sum(state.without_records for state in changed)
+        without -= sum(known[state.key].without_records for state in changed if state.key in known)
+        commit = SlotCommit.after(
             head,
             self.slot,
             batch=self.context.batch,
@@ -403,6 +408,7 @@ class SlotStage:
             seen_ms=self.context.seen_ms,
             planned_ms=self.context.planned_ms,
         )
+        return replace(commit, without_records=commit.without_records + without)
 
     def _state(self, key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
         """What is known of an object now; `known`: from before, with the rows that this read went on from."""

@@ -279,15 +279,15 @@ class _Step:
             )
         done = self.ingest.result()
         slots = Counter(result.status for result in done.slots.values())
-        objects = sum(result.objects for result in done.slots.values())
-        rows = sum(result.rows for result in done.slots.values())
+        counts = done.counts()
+        read = ", ".join(f"{counts[name]} {name}" for name in ("objects", "bytes", "rows", "rejects"))
+        if nothing := counts["objects_without_records"]:
+            read += f" ({nothing} objects gave neither)"
         took = ", ".join(
             f"{name} {seconds:.1f} s" for name, seconds in (self.phases() | {"report": reporting}).items()
         )
-        return (
-            f"{', '.join(f'{n} slots {status}' for status, n in slots.items()) or 'nothing to do'}: {objects} objects, "
-            f"{rows} rows in {whole} ({took})"
-        )
+        ended = ", ".join(f"{n} slots {status}" for status, n in slots.items()) or "nothing to do"
+        return f"{ended}: {read} in {whole} ({took})"
 
     def metadata(self) -> dict[str, Any]:
         """What is to be reported of the run as far as it has got."""
@@ -296,9 +296,14 @@ class _Step:
             made = {"objects": self._derived_objects, "seconds": seconds}
             return {"batch_facts": dg.MetadataValue.json(made)}
         done = self.ingest.result()
+        counts = done.counts()
         facts = {
             "slots": len(done.slots),
             "read_again": self._again,
+            **{
+                name: counts[name]
+                for name in ("objects", "bytes", "rows", "rejects", "objects_without_records")
+            },
             "found_by": "listing" if self.opened.listing else "queue",
             "entries": sum(len(entries) for entries in done.entries.values()),
             "unannounced": done.unannounced,

@@ -267,6 +267,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 "quarantined": len(result.quarantined),
                 "objects_gone": result.gone,
                 "bytes": result.bytes,
+                "objects_without_records": result.without_records,
                 **{
                     name: n
                     for name in ("mismatches", "unnamed")

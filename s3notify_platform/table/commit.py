@@ -98,8 +98,8 @@ class StagedCommit:
 class SlotCommit:
     """One generation of one slot, whole.
 
-    `objects` counts the live ones. `pending` keys are to be read further, or again, although their ETag is the same.
-    `failing` keys are in quarantine as a whole, at most `FAILING_MAX`: their states say why.
+    `objects` counts the live ones, `without_records` those that `ObjectState` calls so. `pending` keys are to be read
+    further, or again, although unchanged. `failing` keys are in quarantine as a whole, at most `FAILING_MAX`.
     `code_version`: of the transform that made all rows, if one did. `backfill`: rows that were ingested before this
     generation are to be read again (`reread`); 0: none. For people: `seen_ms`, when its batch was opened; `planned_ms`;
     `created_ms`, when its files were written.
@@ -119,6 +119,7 @@ class SlotCommit:
     files: tuple[TableFile, ...] = ()
     rejects: tuple[TableFile, ...] = ()
     objects: int = 0
+    without_records: int = 0
     pending: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
     code_version: str = ""
@@ -181,6 +182,7 @@ class SlotCommit:
             files=before.files if files is None else files,
             rejects=before.rejects if rejects is None else rejects,
             objects=before.objects if objects is None else objects,
+            without_records=before.without_records,
             pending=tuple(sorted(set(before.pending) - moved | unfinished | {*read_again})),
             failing=tuple(sorted(set(before.failing) - moved | failing)),
             code_version=before.code_version if code_version is None else code_version,

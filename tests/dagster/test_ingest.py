@@ -32,8 +32,10 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
     schema = "id bigint COMMENT 'Number of the order', amount double"
     site = site_of(transform=f"{TRANSFORMS}.doubled", schema=schema)
     site.write(3, body=site.line(3) + site.line(33) + b"not json\n")
+    site.write(5, body=b"\n")
     site.write(7)
-    assert site.run([3, 7]).success
+    assert site.run([3, 5, 7]).success
+    assert [site.metadata(slot)["objects_without_records"] for slot in (3, 5, 7)] == [0, 1, 0]
     found = site.metadata(3)
     assert {
         name: found[name] for name in ("objects", "rows", "rejects", "files", "generation", "status")
@@ -50,7 +52,10 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
     assert found["dagster/partition_row_count"] == 2
     assert found["place"].endswith("?list-type=2&prefix=_s3notify/orders/table/data/slot%3D3/")
     last = site.metadata(7)
-    assert last["batch_facts"]["slots"] == 2
+    facts = last["batch_facts"]
+    assert facts["slots"] == facts["objects"] == 3
+    assert (facts["rows"], facts["rejects"], facts["objects_without_records"]) == (3, 1, 1)
+    assert facts["bytes"] == sum(site.metadata(slot)["bytes"] for slot in (3, 5, 7))
     assert last["batch_facts"]["seconds"] > 0
     numbers = [{name for name, value in of.items() if isinstance(value, int | float)} for of in (found, last)]
     assert numbers[0] == numbers[1], "what Dagster plots is about the slot"

@@ -244,6 +244,7 @@ class TableMachine(RuleBasedStateMachine):
         assert content_in(self.table) == content_of(bodies, {k: v.read for k, v in now.versions.items()})
         if line:
             assert line[-1].objects == len(now.versions)
+            assert line[-1].without_records == sum(state.without_records for state in states.values())
             assert line[-1].pending == tuple(sorted(now.pending))
             assert line[-1].failing == tuple(sorted(k for k, v in now.versions.items() if v.failing))
 

@@ -92,7 +92,7 @@ class SlotWriter:
         head = self.table.head(SLOT, newest)
         states = self.table.states(head)
         listed = [
-            ObjectVersion(slot=SLOT, key=key, etag=ETag(body.etag), size=body.rows)
+            ObjectVersion(slot=SLOT, key=key, etag=ETag(body.etag), size=body.rows or 1)
             for key, body in bucket.items()
         ]
         changes = changes_of_slot(

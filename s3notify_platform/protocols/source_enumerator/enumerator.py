@@ -70,6 +70,11 @@ class ObjectState:
     expired: bool = False
     gone: bool = False
 
+    @property
+    def without_records(self) -> bool:
+        """Whether the object has bytes, was read to its end, and gave neither rows nor rejects."""
+        return bool(self.size and self.reach_end and not (self.rows or self.rejects or self.reason))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChanges:

@@ -39,6 +39,27 @@ def test_committed(place):
     assert f"data file: _s3notify/orders/table/data/slot={SLOT}/f.parquet" in answer.lines
 
 
+@pytest.mark.parametrize(
+    ("settings", "emptiness"),
+    [
+        ({}, "blank lines alone"),
+        ({"format": "csv"}, "a header alone"),
+        ({"format": "csv", "csv_names": "a,b"}, "lines alone that are no records"),
+        ({"format": "json"}, "an empty list"),
+        ({"format": "parquet"}, "a file without rows"),
+    ],
+)
+def test_an_object_that_gave_nothing(place, settings, emptiness):
+    """How many bytes were read for it, and how such an object comes about."""
+    place.put(b"id,name\n")
+    place.commit(place.state(rows=0))
+    place.source = with_settings(place.source, **settings)
+    answer = place.ask()
+    text = f"committed in generation 1, 0 s ago: 8 bytes read, 0 rows, 0 rejects: {emptiness}"
+    assert said(answer) == ("committed", text)
+    assert any("8 bytes read, 0 rows, 0 rejects, committed by generation 1" in line for line in answer.lines)
+
+
 HIDDEN = next(key for n in range(999) if slot_of(key := f"raw/_{n}", 16) == SLOT)
 
 

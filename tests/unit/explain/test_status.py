@@ -1,6 +1,7 @@
 """`s3notify status`: what waits, is in flight, was committed last, and fails."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def commit(source: Source, rows: int, generation: int = 1) -> None:
         objects=1,
         signal=signal.etag if signal else None,
     )
+    made = replace(made, without_records=int(rows == 0))
     table.commit(made.staged(), planned_at=SYSTEM_CLOCK.monotonic())
     source.open_table().merge({SLOT: Generation(generation)})
 
@@ -158,6 +160,16 @@ def test_a_schema_that_is_nearly_full(source: Source, columns: int, name: str, w
     assert ("declare `schema`" in lines) == bool(warned)
     source.schemas().pin(source=schema, rows=schema, inferred=False)
     assert json.loads(run("--json").stdout)[0]["schema"]["warning"] == ""
+
+
+@pytest.mark.server
+def test_objects_that_gave_nothing(source: Source) -> None:
+    """Their number, if there are any."""
+    commit(source, rows=5)
+    assert "no row and no reject" not in run().stdout
+    commit(source, rows=0, generation=2)
+    assert json.loads(run("--json").stdout)[0]["without_records"] == 1
+    assert "orders: 1 objects gave no row and no reject: see s3notify explain KEY" in run().stdout
 
 
 @pytest.mark.server

@@ -95,6 +95,25 @@ def test_all_rows_leave() -> None:
     assert next(iter(read_slots(slot_table(memory), [SLOT]))).table.num_rows == 0
 
 
+def test_objects_that_gave_nothing_are_counted() -> None:
+    """As long as they are there, and give nothing; those that were not read to their end may still give something."""
+    writer = SlotWriter(store=MemoryObjectStore())
+    bucket = {
+        "header": Body(etag="1", rows=0),
+        "other": Body(etag="1", rows=0),
+        "rejects": Body(etag="1", rows=0, rejects=1),
+        "rows": Body(etag="1", rows=1),
+    }
+    counted = []
+    for changed in ({}, {"other": Body(etag="2", rows=2)}, {"rows": Body(etag="2", rows=0)}):
+        writer.run(bucket | changed)
+        bucket |= changed
+        counted.append(history_of(writer.table)[-1].without_records)
+    del bucket["header"]
+    writer.run(bucket)
+    assert [*counted, history_of(writer.table)[-1].without_records] == [2, 1, 2, 1]
+
+
 def file(name: str) -> TableFile:
     return TableFile(name=name, rows=1, bytes=1)
 
