@@ -1,4 +1,4 @@
-"""What is looked at to answer for one key: values, as they were found."""
+"""The facts from which `explain` answers for one key: values, as they were found."""
 
 from dataclasses import dataclass
 

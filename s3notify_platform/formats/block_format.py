@@ -28,7 +28,7 @@ class BlockFormat(Format):
     def bounded(
         self, source: ObjectBytes, start: int, end: int, target: Target
     ) -> Generator[Parsed, None, int]:
-        """What `rows` gives. Where its rows are more than `most_decoded` bytes, the rest is one reject."""
+        """The rows that `rows` gives. Where they are more than `most_decoded` bytes, the rest is one reject."""
         decoded, most, rows = 0, most_decoded(source.size), self.rows(source, start, end, target)
         while True:
             try:

@@ -57,7 +57,7 @@ _BEGINNINGS: Final[dict[str, tuple[Compression, tuple[bytes, ...]]]] = {
     "zst": ("zstd", (b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(0x50, 0x60)))),
     "sz": ("snappy", (_SNAPPY_MAGIC,)),
 }
-"""Of objects with these suffixes."""
+"""How objects with these suffixes begin."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),

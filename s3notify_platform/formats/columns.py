@@ -113,7 +113,7 @@ def _has_dates(kind: pa.DataType) -> bool:
 
 
 def children(values: pa.Array) -> list[pa.Array]:
-    """What a column of structs, lists or maps is made of, without what is null or sliced off."""
+    """The children of a column of structs, lists or maps, without those that are null or sliced off."""
     kind = values.type
     if pa.types.is_struct(kind):
         return [*values.flatten()]

@@ -60,7 +60,7 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self.networks)
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """What the request of a trusted peer counts for. `headers` by lower-case name."""
+        """The address that the request of a trusted peer counts for. `headers` by lower-case name."""
         found = {
             self._last_untrusted(list(hops))
             for name, hops in (
@@ -85,7 +85,7 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """What an address counts as: IPv6 by its network, IPv4 in IPv6 as IPv4."""
+    """The address or network that counts: IPv6 by its network, IPv4 in IPv6 as IPv4."""
     found = _address(address)
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), IPV6_BITS), strict=False))
