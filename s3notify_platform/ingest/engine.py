@@ -334,7 +334,7 @@ class _Round:
     def _within_limit(
         self, staged: list[StagedSlot | FailedSlot], busy: Sequence[SlotPlan]
     ) -> list[StagedSlot | FailedSlot]:
-        """What is staged; no more objects go to quarantine for unforeseen errors than `MAX_UNFORESEEN` leaves room for.
+        """Staged slots. No more objects go to quarantine for unforeseen errors than `MAX_UNFORESEEN` leaves room for.
 
         Else the slots concerned are staged again, as if it were not their last attempt. If there is one such object, 1
         LIST and 1 GET for each slot of the table, and 1 GET for each page of states with failing objects.

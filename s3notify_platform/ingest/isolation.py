@@ -19,7 +19,7 @@ def is_verdict(error: Exception) -> bool:
 
 
 def failure_of(error: Exception) -> dict[str, Any]:
-    """What `Outcome` is to say of an object over which a parser raises. Pure."""
+    """The failure and traceback of an object over which a parser raises. Pure."""
     return {"status": "failed", "reason": described(error)[:REASON_MAX], "trace": trace_of(error)}
 
 
@@ -29,7 +29,7 @@ def isolated(
     failed: Callable[[T, Exception], Found],
     bytes_of: Callable[[Found], int],
 ) -> Iterator[Found]:
-    """What `parse` makes of `objects`; where it raises, of their halves, down to the object that has `failed`.
+    """The results of `parse` for `objects`; where it raises, for their halves, down to the object that has `failed`.
 
     Until a part is parsed to its end it is held, up to `HELD_BYTES`. Where it raises after more than these, so does
     this: then the task fails, and the objects of its slots are tried apart (`spark.jobs`).

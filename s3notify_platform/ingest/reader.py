@@ -263,7 +263,7 @@ def _refused(key: str, source: Source) -> str:
 def _parse_window(
     window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
 ) -> Iterator[Found]:
-    """What `SplitReader.windows` gives for a window."""
+    """One item of `SplitReader.windows`."""
     outcomes: list[Found] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:

@@ -290,7 +290,7 @@ class Attributes:
         return self.values.get(name)
 
     def part(self, name: str) -> "Part":
-        """What a group has, like `s3`, without what is null."""
+        """The keys of a group, like `s3`, without null ones."""
         found, unknown = self.values.get(name), self.unknown.get(name, {})
         given = {} if found is None else found.model_dump(exclude_unset=True, exclude_none=True)
         return Part(given=given, unknown=unknown)
