@@ -1,0 +1,357 @@
+"""What one version of a Delta log says: the actions that this platform writes, and reads of other engines. Pure.
+
+Each version of ours has one `txn` action, whose `appId` is the table's id and whose `version` is the number `n` of its
+manifest. So the log names its manifest, and goes on naming it in checkpoints. `commitInfo` has `n`, too, and that of
+the version before (`parent`), by which a reader notices that the log below it is another one.
+
+The label of a row is the version that it was planned as. A pack says between which labels those of its rows lie, in the
+tags of its `add`.
+
+Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from s3notify_platform.errors import CorruptError
+
+Json = dict[str, Any]
+
+SINCE: Final = "s3notify.since"
+UNTIL: Final = "s3notify.until"
+"""Tags of `add`: the lowest and the highest label of the pack's rows."""
+
+NOTE: Final = "s3notify"
+"""Field of `commitInfo` with what history and the change feed show of a version."""
+
+ANY_LABEL: Final = 2**63 - 1
+
+LAST_KEY: Final = "\U0010ffff"
+"""No key of an object comes after it: such a key would have a second character, and begin with this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """A deletion vector: which rows of a file are hidden. `body`: as `storage` says (`i`: the vector itself, Z85)."""
+
+    storage: str
+    body: str
+    size: int
+    rows: int
+    """Rows that it hides."""
+    offset: int | None = None
+
+    @property
+    def id(self) -> str:
+        """What tells vectors of one file apart."""
+        return f"{self.storage}{self.body}" + ("" if self.offset is None else f"@{self.offset}")
+
+    def json(self) -> Json:
+        """As an action has it."""
+        at = {} if self.offset is None else {"offset": self.offset}
+        return {
+            "storageType": self.storage,
+            "pathOrInlineDv": self.body,
+            **at,
+            "sizeInBytes": self.size,
+            "cardinality": self.rows,
+        }
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any] | None) -> "Vector | None":
+        """Inverse of `json`."""
+        if not found:
+            return None
+        return cls(
+            storage=found["storageType"],
+            body=found["pathOrInlineDv"],
+            size=found["sizeInBytes"],
+            rows=found["cardinality"],
+            offset=found.get("offset"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """A live file: a pack, or what another engine made of packs.
+
+    `rows`: that the file holds; some of them may be hidden by `vector`. `slots` and `keys`: the least and the greatest
+    that it may hold. `since` and `until`: between which labels its rows were planned. `stats`: as the log has them.
+    """
+
+    path: str
+    size: int
+    rows: int
+    modified_ms: int
+    data_change: bool = True
+    slots: tuple[int, int] = (0, ANY_LABEL)
+    keys: tuple[str, str] = ("", LAST_KEY)
+    since: int = 0
+    until: int = ANY_LABEL
+    stats: str = ""
+    vector: Vector | None = None
+
+    @property
+    def live_rows(self) -> int:
+        """Rows that readers see."""
+        return self.rows - (self.vector.rows if self.vector else 0)
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """What identifies the file in the log: its path and its vector."""
+        return self.path, self.vector.id if self.vector else ""
+
+    def may_hold(self, slot: int, key: str, since: int, until: int) -> bool:
+        """Whether rows of this object, planned between these labels, may be in the file."""
+        return (
+            self.slots[0] <= slot <= self.slots[1]
+            and self.keys[0] <= key <= self.keys[1]
+            and self.since <= until
+            and since <= self.until
+        )
+
+    def json(self) -> Json:
+        """The action."""
+        tags = {} if self.until == ANY_LABEL else {"tags": {SINCE: str(self.since), UNTIL: str(self.until)}}
+        return {
+            "path": self.path,
+            "partitionValues": {},
+            "size": self.size,
+            "modificationTime": self.modified_ms,
+            "dataChange": self.data_change,
+            "stats": self.stats,
+            **tags,
+            **({"deletionVector": self.vector.json()} if self.vector else {}),
+        }
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Add":
+        """Inverse of `json`. What statistics and tags do not say is taken to be anything."""
+        stats = json.loads(found.get("stats") or "{}")
+        least, most = stats.get("minValues") or {}, stats.get("maxValues") or {}
+        tags = found.get("tags") or {}
+        return cls(
+            path=found["path"],
+            size=found["size"],
+            rows=stats["numRecords"],
+            modified_ms=found["modificationTime"],
+            data_change=found["dataChange"],
+            slots=(least.get("_slot", 0), most.get("_slot", ANY_LABEL)),
+            keys=(least.get("_key", ""), most.get("_key", LAST_KEY)),
+            since=int(tags.get(SINCE, 0)),
+            until=int(tags.get(UNTIL, ANY_LABEL)),
+            stats=found.get("stats") or "",
+            vector=Vector.of(found.get("deletionVector")),
+        )
+
+    def removed(self, now_ms: int, *, data_change: bool = True) -> "Remove":
+        """The action that removes it."""
+        return Remove(
+            path=self.path, size=self.size, deleted_ms=now_ms, data_change=data_change, vector=self.vector
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """A file that is live no more."""
+
+    path: str
+    deleted_ms: int
+    size: int = 0
+    data_change: bool = True
+    vector: Vector | None = None
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """As `Add.id`."""
+        return self.path, self.vector.id if self.vector else ""
+
+    def json(self) -> Json:
+        """The action."""
+        return {
+            "path": self.path,
+            "deletionTimestamp": self.deleted_ms,
+            "dataChange": self.data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": self.size,
+            **({"deletionVector": self.vector.json()} if self.vector else {}),
+        }
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Remove":
+        """Inverse of `json`."""
+        return cls(
+            path=found["path"],
+            deleted_ms=found.get("deletionTimestamp") or 0,
+            size=found.get("size") or 0,
+            data_change=found["dataChange"],
+            vector=Vector.of(found.get("deletionVector")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaData:
+    """The table's id, schema (Delta's JSON) and properties."""
+
+    id: str
+    schema: str
+    created_ms: int
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    partition_columns: tuple[str, ...] = ()
+
+    def json(self) -> Json:
+        """The action."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": self.schema,
+            "partitionColumns": list(self.partition_columns),
+            "createdTime": self.created_ms,
+            "configuration": dict(self.configuration),
+        }
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "MetaData":
+        """Inverse of `json`."""
+        return cls(
+            id=found["id"],
+            schema=found["schemaString"],
+            created_ms=found.get("createdTime") or 0,
+            configuration=dict(found.get("configuration") or {}),
+            name=found.get("name") or "",
+            partition_columns=tuple(found.get("partitionColumns") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """What an engine must know, to read or write the table."""
+
+    reader: int = 1
+    writer: int = 2
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+    def json(self) -> Json:
+        """The action."""
+        found: Json = {"minReaderVersion": self.reader, "minWriterVersion": self.writer}
+        if self.reader >= 3:
+            found["readerFeatures"] = list(self.reader_features)
+        if self.writer >= 7:
+            found["writerFeatures"] = list(self.writer_features)
+        return found
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Protocol":
+        """Inverse of `json`."""
+        return cls(
+            reader=found["minReaderVersion"],
+            writer=found["minWriterVersion"],
+            reader_features=tuple(sorted(found.get("readerFeatures") or ())),
+            writer_features=tuple(sorted(found.get("writerFeatures") or ())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogVersion:
+    """One version of the log. `number` and `parent` name its manifest and that of the version before it.
+
+    `number` is 0 in a version of another engine. `note`: what history shows of it. `strange`: the names of actions that
+    this platform neither writes nor reads.
+    """
+
+    number: int = 0
+    parent: int = 0
+    table: str = ""
+    created_ms: int = 0
+    operation: str = "WRITE"
+    adds: tuple[Add, ...] = ()
+    removes: tuple[Remove, ...] = ()
+    metadata: MetaData | None = None
+    protocol: Protocol | None = None
+    note: Mapping[str, Any] = field(default_factory=dict)
+    strange: tuple[str, ...] = ()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another engine wrote it."""
+        return not self.number
+
+    def dumps(self) -> bytes:
+        """Its body: one action a line."""
+        info: Json = {
+            "timestamp": self.created_ms,
+            "operation": self.operation,
+            "operationParameters": {},
+            "engineInfo": "s3notify_platform",
+            NOTE: {**self.note, "n": self.number, "parent": self.parent},
+        }
+        actions: list[Json] = [{"commitInfo": info}]
+        if self.protocol:
+            actions.append({"protocol": self.protocol.json()})
+        if self.metadata:
+            actions.append({"metaData": self.metadata.json()})
+        txn = {"appId": self.table, "version": self.number, "lastUpdated": self.created_ms}
+        actions.append({"txn": txn})
+        actions += [{"remove": each.json()} for each in self.removes]
+        actions += [{"add": each.json()} for each in self.adds]
+        lines = (json.dumps(each, separators=(",", ":")) for each in actions)
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    @classmethod
+    def loads(cls, body: bytes, *, where: str) -> "LogVersion":
+        """Inverse of `dumps`, also of what another engine wrote; `CorruptError` naming `where`."""
+        try:
+            return _version([json.loads(line) for line in body.splitlines() if line.strip()])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError(
+                f"{where}: not a version of a Delta log ({type(error).__name__}: {error}): restore it"
+            ) from error
+
+
+def _version(actions: Sequence[Json]) -> LogVersion:
+    info: Json = {}
+    txns: list[Json] = []
+    adds: list[Add] = []
+    removes: list[Remove] = []
+    metadata, protocol = None, None
+    strange: list[str] = []
+    for action in actions:
+        for name, found in action.items():
+            match name:
+                case "commitInfo":
+                    info = found
+                case "txn":
+                    txns.append(found)
+                case "add":
+                    adds.append(Add.of(found))
+                case "remove":
+                    removes.append(Remove.of(found))
+                case "metaData":
+                    metadata = MetaData.of(found)
+                case "protocol":
+                    protocol = Protocol.of(found)
+                case _:
+                    strange.append(name)
+    note = dict(info.get(NOTE) or {})
+    number, parent = int(note.pop("n", 0)), int(note.pop("parent", 0))
+    own = [txn for txn in txns if txn["version"] == number] if number else []
+    strange += [f"txn of {txn['appId']}" for txn in txns if txn not in own]
+    return LogVersion(
+        number=number if own else 0,
+        parent=parent if own else 0,
+        table=own[0]["appId"] if own else "",
+        created_ms=info.get("timestamp") or 0,
+        operation=info.get("operation") or "",
+        adds=tuple(adds),
+        removes=tuple(removes),
+        metadata=metadata,
+        protocol=protocol,
+        note=note,
+        strange=tuple(strange),
+    )

@@ -1,0 +1,115 @@
+"""Names of the objects of one table. Pure."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
+
+from s3notify_platform.errors import UsageError
+
+_VERSION: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """Keys of one table below `prefix`, which ends in `/`. The prefix is what a Delta engine is pointed at."""
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not self.prefix.endswith("/") or self.prefix.startswith("/") or "//" in self.prefix:
+            raise UsageError(
+                f"table prefix {self.prefix!r}: must end in '/', not start with it, nor contain '//'"
+            )
+
+    # The Delta log
+
+    @property
+    def log(self) -> str:
+        """Prefix of the log's objects."""
+        return f"{self.prefix}_delta_log/"
+
+    def version(self, version: int) -> str:
+        """Key of one version."""
+        return f"{self.log}{version:020d}.json"
+
+    def checkpoint(self, version: int) -> str:
+        """Key of the checkpoint of a version."""
+        return f"{self.log}{version:020d}.checkpoint.parquet"
+
+    @property
+    def last_checkpoint(self) -> str:
+        """Key of the object that names the newest checkpoint."""
+        return f"{self.log}_last_checkpoint"
+
+    def version_of(self, key: str) -> int | None:
+        """The version whose object this is; None for any other object."""
+        match = _VERSION.fullmatch(key.removeprefix(self.log))
+        return int(match[1]) if match else None
+
+    def checkpoint_of(self, key: str) -> int | None:
+        """The version whose checkpoint this is; None for any other object."""
+        match = _CHECKPOINT.fullmatch(key.removeprefix(self.log))
+        return int(match[1]) if match else None
+
+    # Data
+
+    @property
+    def data(self) -> str:
+        """Prefix of the packs."""
+        return f"{self.prefix}data/"
+
+    def pack_path(self, name: str) -> str:
+        """Path of a pack as the log names it: below the table's prefix, with URI encoding."""
+        return quote(f"data/{name}.parquet", safe="/=")
+
+    def file(self, path: str) -> str:
+        """Key of a file that the log names. `UsageError`: it is outside the table."""
+        key = unquote(path)
+        if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/", key) or {"..", "."} & {*key.split("/")}:
+            raise UsageError(f"the log names {path!r}, which is outside the table below {self.prefix!r}")
+        return f"{self.prefix}{key}"
+
+    # The rest of the state. Engines pass over folders whose names begin with `_`.
+
+    @property
+    def own(self) -> str:
+        """Prefix of what only this platform reads."""
+        return f"{self.prefix}_s3notify/"
+
+    @property
+    def manifests(self) -> str:
+        """Prefix of the manifests."""
+        return f"{self.own}manifest/"
+
+    def manifest(self, number: int) -> str:
+        """Key of a manifest, by the number that a version gives it."""
+        return f"{self.manifests}{number}.json"
+
+    @property
+    def states(self) -> str:
+        """Prefix of the state files."""
+        return f"{self.own}state/"
+
+    def state(self, name: str) -> str:
+        """Key of a state file."""
+        return f"{self.states}{name}.parquet"
+
+    @property
+    def rejects(self) -> str:
+        """Prefix of the files of rejects."""
+        return f"{self.own}rejects/"
+
+    def reject(self, name: str) -> str:
+        """Key of a file of rejects."""
+        return f"{self.rejects}{name}.parquet"
+
+    @property
+    def staged(self) -> str:
+        """Prefix of versions that are staged before they are created under a lease."""
+        return f"{self.own}staged/"
+
+    def staged_version(self, number: int) -> str:
+        """Key of a staged version."""
+        return f"{self.staged}{number}.json"
