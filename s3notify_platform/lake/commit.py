@@ -1,0 +1,278 @@
+"""The next version of a table: one conditional write, after all files that it names.
+
+Steps
+    1. Ask the change what follows the snapshot (`proposal`).
+    2. Write its files, and the manifest under a fresh number `n`.
+    3. Create version v + 1, if it is absent (`conditional_commit`: natively, or under a lease).
+    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest.
+    5. Note the version in `known`. Write a checkpoint, if the last one is far behind.
+
+Invariants
+    - Only step 3 makes anything visible. Files of a failed attempt are named by nothing. They are not deleted here, as
+      an attempt in doubt may have been applied.
+    - `n` is new at each attempt, so the version that is there is this attempt's exactly if it has its `n`.
+    - No version is created below the newest one. A process that slept could, where the log has been cut meanwhile: so
+      nothing is committed on a snapshot that is older than half of the longest run; and if the write came late,
+      neither a checkpoint nor `known` may be past it, else the change counts as not committed.
+    - A writer that finds another `n` in `known` under its version was replaced. Only an overrun lease allows that.
+
+Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`; once in
+`CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import ConflictError, FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.lake.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.lake.manifest import Manifest
+from s3notify_platform.lake.proposal import Change, Proposal, applied, next_version
+from s3notify_platform.lake.snapshot import LogReader, Snapshot
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ABSENT, ETag, StoredObject, Written
+from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
+
+MAX_RUN_SECONDS: Final = 6 * 3600.0
+"""The longest that a run may take from its look at the table to its commit. Nothing that is younger is removed."""
+
+COMMIT_SECONDS: Final = 120.0
+"""For so long a change is tried again because other writers were first."""
+
+CHECKPOINT_EVERY: Final = 20
+
+REQUESTS_IN_FLIGHT: Final = 16
+BACKOFF_BASE_SECONDS: Final = 0.02
+BACKOFF_CEILING_SECONDS: Final = 2.0
+CHECKPOINT_ATTEMPTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The change is visible in this snapshot. `proposal`: what became of it."""
+
+    snapshot: Snapshot
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingLeft:
+    """Nothing of the change was left to commit on top of this snapshot."""
+
+    snapshot: Snapshot
+
+
+CommitResult = Committed | NothingLeft
+
+
+@dataclass(slots=True, kw_only=True)
+class Wanted:
+    """A change on its way, with the snapshot that it was planned on."""
+
+    change: Change
+    base: Snapshot
+    proposal: Proposal | None = None
+    failed: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Commits to one table. Thread-safe: changes that wait at the same time become one version.
+
+    `encode`: of checkpoints. `at_once`: requests.
+    """
+
+    reader: LogReader
+    commits: ConditionalCommit
+    encode: Callable[[Snapshot], bytes]
+    clock: Clock = SYSTEM_CLOCK
+    max_run_seconds: float = MAX_RUN_SECONDS
+    commit_seconds: float = COMMIT_SECONDS
+    at_once: int = REQUESTS_IN_FLIGHT
+    _combiner: Combiner = field(default_factory=Combiner)
+
+    def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
+        """Create version 0 of a table, if there is none. 2 PUTs, 1 for `known`."""
+        number = self._number()
+        version = LogVersion(
+            number=number,
+            table=table,
+            created_ms=self.clock.wall_ms(),
+            operation="CREATE TABLE",
+            metadata=metadata,
+            protocol=protocol,
+        )
+        manifest = Manifest(table=table, version=0, number=number)
+        self._put(self.reader.layout.manifest(number), manifest.dumps())
+        if self._created(0, number, version.dumps()) is not None:
+            self.reader.known.note(table, 0, number)
+
+    def commit(self, change: Change, base: Snapshot) -> CommitResult:
+        """Make `change`, planned on `base`, the next version.
+
+        `ConflictError`: others were first, for `commit_seconds`: plan again. `FencedError`: the snapshot is too old, or
+        the version was replaced, and does not count: plan again. `UnknownOutcomeError`: it may be committed; the next
+        run finds out. Raises what `change` raises.
+        """
+        result: CommitResult = self._combiner.run(
+            self.reader.layout.prefix, Wanted(change=change, base=base), self.commit_together
+        )
+        return result
+
+    def commit_together(self, group: Sequence[Wanted]) -> list[CommitResult | Exception]:
+        """Make changes that wait at the same time one version. The result of each; raises as `commit`."""
+        base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
+        deadline = self.clock.monotonic() + self.commit_seconds
+        attempt = 0
+        while True:
+            proposals, current = self._proposed(group, base)
+            found = self._attempt(base, current, proposals) if proposals else base
+            if found is not None:
+                return [self._result(each, found) for each in group]
+            if self.clock.monotonic() >= deadline:
+                raise ConflictError(
+                    f"{self._table}: other writers were first for {self.commit_seconds:.0f} s: plan again"
+                )
+            self.clock.sleep(
+                backoff_seconds(
+                    attempt, self.clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS
+                )
+            )
+            attempt += 1
+            base = self.reader.forward(base)
+
+    @staticmethod
+    def _result(wanted: Wanted, found: Snapshot) -> CommitResult | Exception:
+        if wanted.failed is not None:
+            return wanted.failed
+        if wanted.proposal is None:
+            return NothingLeft(snapshot=found)
+        return Committed(snapshot=found, proposal=wanted.proposal)
+
+    def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
+        """What the changes make of `base`, one after the other, and the snapshot that they lead to."""
+        number = self._number()
+        current = base
+        for each in group:
+            each.proposal = None
+            if each.failed is None:
+                try:
+                    self._check_young(each.base)
+                    each.proposal = each.change.onto(current)
+                except Exception as error:  # noqa: BLE001 - it is the result of this change alone
+                    each.failed = error
+            if each.proposal is not None:
+                current = applied(current, each.proposal, version=base.version + 1, number=number)
+        return [each.proposal for each in group if each.proposal is not None], current
+
+    def _attempt(self, base: Snapshot, current: Snapshot, proposals: Sequence[Proposal]) -> Snapshot | None:
+        """Commit `current` on top of `base`; None if another writer was first."""
+        version, number = current.version, current.number
+        action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
+        files = {key: body for proposal in proposals for key, body in proposal.files.items()}
+        files[self.reader.layout.manifest(number)] = current.manifest.dumps()
+        in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
+        self._check_young(base)
+        etag = self._created(version, number, action.dumps())
+        if etag is None:
+            return None
+        if not self._is_young(base):
+            self._check_not_late(base, number)
+        known, record = self.reader.known.note(base.table, version, number, seen=base.record)
+        if (
+            known is None
+            or known.table != base.table
+            or (known.version == version and known.number != number)
+        ):
+            raise FencedError(
+                f"{self._table}: version {version} was replaced by a writer whose lease had ended, or the table was "
+                "forgotten: plan again"
+            )
+        return self.checkpointed(replace(current, etag=etag, known=known, record=record))
+
+    def _created(self, version: int, number: int, body: bytes) -> ETag | None:
+        """The ETag of this version, if it is ours; None if it is another writer's."""
+        key = self.reader.layout.version(version)
+        try:
+            outcome = self.commits.put_if_absent(key, body)
+        except UnknownOutcomeError:
+            outcome = None
+        if isinstance(outcome, Written) and outcome.etag is not None:
+            return outcome.etag
+        # A refusal proves nothing: the network may have repeated a request that was applied.
+        found = self.reader.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise UnknownOutcomeError(f"{key}: may still be created; the next run finds out")
+        return found.meta.etag if LogVersion.loads(found.body, where=key).number == number else None
+
+    def _is_young(self, base: Snapshot) -> bool:
+        return self.clock.monotonic() - base.asked_at < self.max_run_seconds / 2
+
+    def _check_young(self, base: Snapshot) -> None:
+        if not self._is_young(base):
+            raise FencedError(
+                f"{self._table} was looked at more than {self.max_run_seconds / 2:.0f} s ago: plan again"
+            )
+
+    def _check_not_late(self, base: Snapshot, number: int) -> None:
+        """`FencedError`: the version was created below a newer history, of which the log was cut meanwhile."""
+        version = base.version + 1
+        last = self.reader.last_checkpoint()
+        known, _ = self.reader.known.read()
+        replaced = known is not None and known.version == version and known.number != number
+        if (
+            last >= version
+            or known is None
+            or known.table != base.table
+            or known.version > version
+            or replaced
+        ):
+            raise FencedError(f"{self._table}: version {version} was created too late: plan again")
+
+    def checkpointed(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, with a checkpoint if the last one is `CHECKPOINT_EVERY` versions behind.
+
+        A failure is none of the commit's: the next one tries again.
+        """
+        if snapshot.version - max(snapshot.checkpoint, 0) < CHECKPOINT_EVERY:
+            return snapshot
+        layout, store = self.reader.layout, self.reader.store
+        try:
+            # Of two writers of one checkpoint both write the same state.
+            store.put(layout.checkpoint(snapshot.version), self.encode(snapshot), precondition=ABSENT)
+            self._name_checkpoint(snapshot.version, len(snapshot.packs))
+        except (UnavailableError, UnknownOutcomeError):
+            return snapshot
+        return replace(snapshot, checkpoint=snapshot.version)
+
+    def _name_checkpoint(self, version: int, size: int) -> None:
+        """Have `_last_checkpoint` name this version, unless it names a later one."""
+        layout, store = self.reader.layout, self.reader.store
+        body = json.dumps({"version": version, "size": size}).encode()
+        for attempt in range(CHECKPOINT_ATTEMPTS):
+            held = store.get(layout.last_checkpoint)
+            if not isinstance(held, StoredObject):
+                outcome = self.commits.put_if_absent(layout.last_checkpoint, body)
+            elif int(json.loads(held.body)["version"]) >= version:
+                return
+            else:
+                outcome = self.commits.put_if_match(layout.last_checkpoint, body, held.meta.etag)
+            if isinstance(outcome, Written):
+                return
+            self.clock.sleep(backoff_seconds(attempt, self.clock))
+
+    @property
+    def _table(self) -> str:
+        return f"the table below {self.reader.layout.prefix!r}"
+
+    def _number(self) -> int:
+        """63 random bits, never 0."""
+        return int.from_bytes(self.clock.random_bytes(8), "little") >> 1 or 1
+
+    def _put(self, key: str, body: bytes) -> None:
+        # The name is new, so a repeated write writes the same.
+        if not isinstance(outcome := self.reader.store.put(key, body), Written):
+            raise UnavailableError(f"{key}: {outcome}: try again")

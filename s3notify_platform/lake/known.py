@@ -1,0 +1,164 @@
+"""A record of the table that is kept outside its prefix, so that lost versions are noticed.
+
+`known` is one record for each table: `_s3notify-known/{source}` in the platform's bucket or another one, or in the
+records table. It has the table's id, its identity, and the newest version with the number `n` of its manifest. The id
+stands also in the log (`metaData.id`, `txn.appId`), in the sensor's cursor, and in checkpoints of streams.
+
+Invariants
+    - `known` is created first, with the id under which version 0 of the log is then created.
+    - A version is noted after it was created. So `known` may be behind the log after a crash, and is never ahead: a log
+      that ends before the known version is missing commits.
+    - The same version with another `n` is not the one that was committed: its writer's lease had ended, or the log was
+      restored from a backup.
+    - A table that starts over has another id, and lists the former ones: version numbers come again.
+
+Requests: `read` 1; `note` 1 write, and 1 read and 1 write more for each other writer that was first.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.slots import HASH
+
+KNOWN: Final = "_s3notify-known"
+"""Partition of these records; on a bucket, the folder."""
+
+ATTEMPTS: Final = 30
+
+FORMER_MAX: Final = 20
+"""Ids of earlier tables that are kept."""
+
+
+def known_key(platform_prefix: str) -> str:
+    """Key of a table's record: the source's name, or the platform prefix if that is no usual one. Pure."""
+    usual = re.fullmatch(r"_s3notify/([^/]+)/", platform_prefix)
+    return usual[1] if usual else platform_prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The settings that a table cannot change: with others, it would be another table."""
+
+    bucket: str
+    prefix: str
+    slots: int
+    hash: str = HASH
+
+    def leads_to(self, other: "Identity") -> bool:
+        """Whether `migrate` can make the other from this one: a longer or shorter prefix, or other slots."""
+        nested = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
+        return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
+
+    def differences(self, other: "Identity") -> list[str]:
+        """The settings in which `other` differs, for people."""
+        mine, others = asdict(self), asdict(other)
+        return [
+            f"{name} is {others[name]!r} and was {mine[name]!r}"
+            for name in mine
+            if mine[name] != others[name]
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The record. `version` -1: nothing was committed yet; `number`: `n` of that version's manifest.
+
+    `identity`: None until a run opens the table; `former`: ids of the tables before it. `endpoint` of the source's
+    bucket, and `sensor`, the epoch of the sensor that last opened a batch, are for warnings. `confirmed`: any number of
+    objects may leave the table on top of versions up to this one. `rewriting`: the former table's objects are being
+    removed (`migrate`). `held`: the id of a rewrite for which other writers wait.
+    """
+
+    table: str
+    version: int = -1
+    number: int = 0
+    identity: Identity | None = None
+    endpoint: str = ""
+    sensor: str = ""
+    former: tuple[str, ...] = ()
+    confirmed: int = -1
+    rewriting: bool = False
+    held: str = ""
+
+    def dumps(self) -> bytes:
+        """JSON."""
+        return json.dumps(asdict(self) | {"v": 2}, separators=(",", ":")).encode()
+
+    @classmethod
+    def loads(cls, body: bytes, where: str) -> "Known":
+        """Inverse of `dumps`; `CorruptError` naming `where`."""
+        try:
+            found = json.loads(body)
+            of = {each.name: found[each.name] for each in fields(cls)}
+            identity = Identity(**of["identity"]) if of["identity"] else None
+            return cls(**of | {"identity": identity, "former": tuple(of["former"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError(f"{where}: not the record of a table ({body[:80]!r}): restore it") from error
+
+    def topic_user(self, slots: int) -> TopicUser:
+        """The table as a user of its topic. `slots`: of its source."""
+        return TopicUser(slots=slots, table=self.table, former=self.former)
+
+    def follower(self, table: str) -> "Known":
+        """The record of the table that takes its place, without versions."""
+        return Known(table=table, former=(self.table, *self.former)[:FORMER_MAX], sensor=self.sensor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRecord:
+    """Reads and changes the record of one table. Thread-safe; any process may change it.
+
+    `where`: its place, for messages.
+    """
+
+    records: RecordStore
+    key: str
+    where: str
+    clock: Clock = SYSTEM_CLOCK
+
+    def read(self) -> tuple[Known | None, Record | None]:
+        """The record, and as it is stored. 1 read."""
+        found = self.records.read(KNOWN, self.key)
+        return self._decoded(found), found
+
+    def change(
+        self, change: Callable[[Known | None], Known | None], *, seen: Record | None = None
+    ) -> tuple[Known | None, Record | None]:
+        """Replace the record. `change` may be applied twice. `seen`: as it was last read, which saves a read.
+
+        1 read and 1 write; no write if nothing changes. `UnavailableError`: repeat it.
+        """
+
+        def decide(record: Record | None) -> tuple[bytes | None, Known | None]:
+            before = self._decoded(record)
+            after = change(before)
+            return (after.dumps() if after is not None and after != before else None), after
+
+        updates = Updates(self.records, self.clock, attempts=ATTEMPTS)
+        try:
+            return updates.change(KNOWN, self.key, decide, known=seen)
+        except UnknownOutcomeError as error:  # safe to apply twice, so the caller may repeat it
+            raise UnavailableError(f"{error}: try again") from error
+
+    def note(
+        self, table: str, version: int, number: int, *, seen: Record | None = None
+    ) -> tuple[Known | None, Record | None]:
+        """Note a version that was created. Returns the record afterwards, which may name a later one."""
+
+        def noted(known: Known | None) -> Known | None:
+            if known is None or known.table != table or known.version >= version:
+                return known  # forgotten meanwhile, or another writer was faster
+            return replace(known, version=version, number=number)
+
+        return self.change(noted, seen=seen)
+
+    def _decoded(self, record: Record | None) -> Known | None:
+        return None if record is None else Known.loads(record.value, self.where)

@@ -1,0 +1,381 @@
+"""The newest state of a table, read cold or brought up to date. Pure but for `LogReader`.
+
+A process keeps the snapshot that it has. Before each round it asks, in one round trip, whether its version is still
+there, for the next version, and for `known`. Another `n` or another id means that the log is not the one that it read
+(a backup was restored, the table was removed and made again): the table is opened again.
+
+A snapshot's age counts from before the first look at the version that it rests on, on this process's own clock. The
+log is never cut within the longest run, so whoever has a young snapshot meets every version that was created since.
+
+Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name.
+
+Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint; `refresh` 3 at once, and 1 GET for
+each new version and 1 for the manifest of the last.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.lake.known import Known, KnownRecord
+from s3notify_platform.lake.layout import TableLayout
+from s3notify_platform.lake.manifest import Manifest
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ETag, ObjectStore, Record, StoredObject, list_all
+
+REQUESTS_IN_FLIGHT: Final = 16
+
+OPEN_ATTEMPTS: Final = 5
+"""Times that a table is opened again because its log changed while it was read."""
+
+NO_VERSION: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A table as of `version`. `number`: `n` of its manifest, which is that of the newest version of ours.
+
+    `etag`: of the version's object. `asked_at`: the monotonic time before the first look that it rests on.
+    `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with it.
+    """
+
+    version: int
+    number: int
+    table: str
+    manifest: Manifest
+    protocol: Protocol
+    metadata: MetaData
+    packs: Mapping[str, Add] = field(default_factory=dict)
+    asked_at: float = 0.0
+    checkpoint: int = NO_VERSION
+    etag: ETag | None = None
+    known: Known | None = None
+    record: Record | None = None
+
+    @property
+    def rows(self) -> int:
+        """Live rows."""
+        return sum(pack.live_rows for pack in self.packs.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """No table: neither a log nor a known version. `known`: the record, if the table was begun."""
+
+    known: Known | None = None
+    record: Record | None = None
+    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What a log says up to one version, without manifests: what a checkpoint repeats. Pure."""
+
+    version: int = NO_VERSION
+    number: int = 0
+    table: str = ""
+    packs: Mapping[str, Add] = field(default_factory=dict)
+    protocol: Protocol | None = None
+    metadata: MetaData | None = None
+
+
+def after(state: LogState, version: LogVersion, *, where: str, adopt: bool = True) -> LogState:
+    """The state once this version is applied. Pure. `adopt`: a foreign version that changes no data.
+
+    `CorruptError`: it does not follow from the state. `UsageError`: another engine changed what it must not.
+    """
+    number = state.version + 1
+    if version.foreign and not adopt:
+        raise UsageError(
+            f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under leases, "
+            f"which that engine does not ask for. Go back: s3notify table rollback --to-version {state.version}"
+        )
+    if version.foreign:
+        _check_foreign(state, version, where)
+    elif version.parent != state.number or (state.table and version.table != state.table):
+        raise OtherLogError(f"{where}: follows another version than the one that was read")
+    packs = dict(state.packs)
+    for gone in version.removes:
+        held = packs.get(gone.path)
+        if held is not None and held.id == gone.id:
+            del packs[gone.path]
+        elif not version.foreign:
+            raise CorruptError(f"{where}: removes {gone.path!r}, which is not live: restore the table's log")
+    for add in version.adds:
+        packs[add.path] = replace(add, until=min(add.until, number))
+    return LogState(
+        version=number,
+        number=version.number or state.number,
+        table=version.table or state.table,
+        packs=packs,
+        protocol=version.protocol or state.protocol,
+        metadata=version.metadata or state.metadata,
+    )
+
+
+class OtherLogError(CorruptError):
+    """The log is not the one that was read before: open the table again."""
+
+
+def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
+    if not state.number:
+        raise UsageError(
+            f"{where}: a Delta table that another program has made: give the source another prefix"
+        )
+    changed = [each for each in (*version.adds, *version.removes) if each.data_change]
+    gone = {each.id for each in version.removes}
+    rows_gone = sum(pack.live_rows for pack in state.packs.values() if pack.id in gone)
+    rows_came = sum(add.live_rows for add in version.adds)
+    missing = gone - {pack.id for pack in state.packs.values()}
+    what = [
+        "changes rows" if changed or rows_gone != rows_came or missing else "",
+        "changes the schema or properties"
+        if version.metadata and _settings(version.metadata) != _settings(state.metadata)
+        else "",
+        "changes the protocol" if version.protocol not in (None, state.protocol) else "",
+        f"has {', '.join(version.strange)}" if version.strange else "",
+    ]
+    if any(what):
+        raise UsageError(
+            f"{where}: another engine's {version.operation or 'commit'} {' and '.join(filter(None, what))}, which "
+            "the table's objects do not say: only s3notify may write this table. Go back to the version before: "
+            f"s3notify table rollback --to-version {state.version}"
+        )
+
+
+def _settings(metadata: MetaData | None) -> tuple[object, ...]:
+    if metadata is None:
+        return ()
+    return metadata.id, metadata.schema, dict(metadata.configuration), metadata.partition_columns
+
+
+DecodeCheckpoint = Callable[[bytes, str], LogState]
+"""The state in the body of a checkpoint, without `version`; the second argument names it for errors."""
+
+
+class LogReader:
+    """Reads the log of one table. Thread-safe.
+
+    `decode`: of checkpoints (`checkpoint.decode_checkpoint`). `adopt`: versions of other engines that change no data;
+    not where commits go by leases. `at_once`: requests. `restore`: the command that accepts a loss, for messages.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: TableLayout,
+        known: KnownRecord,
+        *,
+        decode: DecodeCheckpoint,
+        adopt: bool = True,
+        at_once: int = REQUESTS_IN_FLIGHT,
+        restore: str = "s3notify table forget",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.store = store
+        self.layout = layout
+        self.known = known
+        self.clock = clock
+        self._decode = decode
+        self._adopt = adopt
+        self._at_once = at_once
+        self._restore = restore
+
+    def open(self) -> Snapshot | Absent:
+        """The newest snapshot, read cold.
+
+        `CorruptError`: versions are missing, or something cannot be read; it says what a person can do. `UsageError`:
+        another engine has changed the table's data.
+        """
+        refused = ""
+        for _ in range(OPEN_ATTEMPTS):
+            asked_at = self.clock.monotonic()
+            # Versions that `known` names before the log is read are there, or are missing.
+            known, record = self.known.read()
+            try:
+                found = self._replayed(asked_at)
+            except OtherLogError as error:
+                refused = str(error)
+                continue  # It was cut, or removed and made again, while it was read.
+            if found is None:
+                refused = self._missing(known, NO_VERSION, 0, "")
+                if not refused:
+                    return Absent(known=known, record=record, asked_at=asked_at)
+                continue
+            refused = self._missing(known, found.version, found.number, found.table)
+            if not refused:
+                return replace(found, known=known, record=record)
+        raise CorruptError(
+            f"the table below {self.layout.prefix!r}: {refused}. Restore the table's objects and {self.known.where}, "
+            f"or accept the loss, which takes objects in again: {self._restore}"
+        )
+
+    def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
+        """The newest snapshot: the one given and the versions since; read cold if the log is another one. As `open`."""
+        asked_at = self.clock.monotonic()
+        asks: list[Callable[[], object]] = [
+            lambda: self.store.head(self.layout.version(snapshot.version)),
+            lambda: self.store.get(self.layout.version(snapshot.version + 1)),
+            self.known.read,
+        ]
+        own, later, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)  # type: ignore[misc]
+        if own is None or own.etag != snapshot.etag:  # type: ignore[attr-defined]
+            return self.open()
+        current = replace(snapshot, asked_at=asked_at, known=known, record=record)
+        try:
+            found = self._forward(current, later if isinstance(later, StoredObject) else None)
+        except OtherLogError:
+            return self.open()
+        if self._missing(known, found.version, found.number, found.table):
+            # `known` may have been read later than the versions.
+            found = self.forward(found)
+        if self._missing(known, found.version, found.number, found.table):
+            return self.open()
+        return found
+
+    def forward(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the versions created since, of the same age. 1 GET for each, and 1 more; 1 manifest."""
+        return self._forward(snapshot, self._stored(snapshot.version + 1))
+
+    def version(self, version: int) -> LogVersion | None:
+        """One version; None if it is not there. 1 GET."""
+        found = self._stored(version)
+        return None if found is None else self._loaded(found)
+
+    def manifest(self, number: int) -> Manifest:
+        """The manifest of this number. 1 GET. `CorruptError`: it is missing."""
+        key = self.layout.manifest(number)
+        found = self.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise OtherLogError(f"{key} is missing")
+        return Manifest.loads(found.body, where=key)
+
+    def _stored(self, version: int) -> StoredObject | None:
+        found = self.store.get(self.layout.version(version))
+        return found if isinstance(found, StoredObject) else None
+
+    def _loaded(self, found: StoredObject) -> LogVersion:
+        return LogVersion.loads(found.body, where=found.meta.key)
+
+    def _forward(self, snapshot: Snapshot, later: StoredObject | None) -> Snapshot:
+        state, etag = state_of(snapshot), snapshot.etag
+        while later is not None:
+            state = after(state, self._loaded(later), where=later.meta.key, adopt=self._adopt)
+            etag = later.meta.etag
+            later = self._stored(state.version + 1)
+        if state.version == snapshot.version:
+            return snapshot
+        manifest = snapshot.manifest if state.number == snapshot.number else self.manifest(state.number)
+        return replace(_snapshot(state, manifest, where=self.layout.prefix), **_kept(snapshot), etag=etag)
+
+    def _replayed(self, asked_at: float) -> Snapshot | None:
+        state, checkpoint = self._base()
+        if state is None:
+            return None
+        versions = self._since(state.version)
+        etag: ETag | None = None
+        for found in versions:
+            state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
+            etag = found.meta.etag
+        if state.version == NO_VERSION:
+            return None
+        if etag is None:
+            meta = self.store.head(self.layout.version(state.version))
+            if meta is None:
+                raise OtherLogError(f"version {state.version} is missing, of which there is a checkpoint")
+            etag = meta.etag
+        manifest = self.manifest(state.number)
+        found = _snapshot(state, manifest, where=self.layout.prefix)
+        return replace(found, asked_at=asked_at, checkpoint=checkpoint, etag=etag)
+
+    def _base(self) -> tuple[LogState | None, int]:
+        """The state in the newest checkpoint; of a log that has none, the empty state."""
+        version = self.last_checkpoint()
+        if version == NO_VERSION:
+            return LogState(), NO_VERSION
+        key = self.layout.checkpoint(version)
+        found = self.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise OtherLogError(f"{key} is missing, which {self.layout.last_checkpoint} names")
+        return replace(self._decode(found.body, key), version=version), version
+
+    def last_checkpoint(self) -> int:
+        """The version of the newest checkpoint; -1: none. 1 GET."""
+        found = self.store.get(self.layout.last_checkpoint)
+        if not isinstance(found, StoredObject):
+            return NO_VERSION
+        match = re.search(rb'"version"\s*:\s*(\d+)', found.body)
+        if match is None:
+            raise CorruptError(f"{self.layout.last_checkpoint}: names no version: restore it")
+        return int(match[1])
+
+    def _since(self, version: int) -> Sequence[StoredObject]:
+        """The versions after this one, in order. 1 LIST, 1 GET each. `OtherLogError`: one of them is missing."""
+        start = f"{self.layout.version(version)}~" if version != NO_VERSION else None
+        metas = list_all(self.store, self.layout.log, start_after=start)
+        listed = sorted(found for meta in metas if (found := self.layout.version_of(meta.key)) is not None)
+        if listed != list(range(version + 1, version + 1 + len(listed))):
+            raise OtherLogError(
+                f"versions {version + 1} to {listed[-1]} are not all there: {len(listed)} are found"
+            )
+        found = in_parallel(self._stored, listed, self._at_once)
+        if None in found:
+            raise OtherLogError("a version left while the log was read")
+        return [each for each in found if each is not None]
+
+    def _missing(self, known: Known | None, version: int, number: int, table: str) -> str:
+        """Why this is not the log that is known; "" if it is."""
+        if known is None:
+            return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
+        if version == NO_VERSION and known.version == NO_VERSION:
+            return ""
+        if version == NO_VERSION:
+            return f"its log is gone, which had {known.version + 1} versions"
+        if known.table != table:
+            return f"its log is that of table {table}, and not of {known.table}"
+        if known.version > version:
+            return f"its log ends with version {version}, and version {known.version} was committed"
+        if known.version == version and known.number != number:
+            return f"version {version} is not the one that was committed"
+        return ""
+
+
+def _kept(snapshot: Snapshot) -> dict[str, object]:
+    return {
+        "asked_at": snapshot.asked_at,
+        "checkpoint": snapshot.checkpoint,
+        "known": snapshot.known,
+        "record": snapshot.record,
+    }
+
+
+def state_of(snapshot: Snapshot) -> LogState:
+    """What the log says of a snapshot. Pure."""
+    return LogState(
+        version=snapshot.version,
+        number=snapshot.number,
+        table=snapshot.table,
+        packs=snapshot.packs,
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+    )
+
+
+def _snapshot(state: LogState, manifest: Manifest, *, where: str) -> Snapshot:
+    if state.protocol is None or state.metadata is None:
+        raise CorruptError(f"{where}: the log has no metaData: restore its first version")
+    if (manifest.number, manifest.table) != (state.number, state.table):
+        raise CorruptError(f"{where}: manifest {state.number} is that of another version: restore it")
+    return Snapshot(
+        version=state.version,
+        number=state.number,
+        table=state.table,
+        manifest=manifest,
+        protocol=state.protocol,
+        metadata=state.metadata,
+        packs=state.packs,
+    )

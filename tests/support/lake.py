@@ -1,0 +1,171 @@
+"""A small table as a Delta log over any store, and writers that count in it.
+
+A `Counts` change adds one to the row count of each of its slots, whose one pack it replaces. So the rows of a slot are
+the changes that were committed to it.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.lake.commit import Committer
+from s3notify_platform.lake.known import Identity, Known, KnownRecord
+from s3notify_platform.lake.layout import TableLayout
+from s3notify_platform.lake.proposal import Proposal
+from s3notify_platform.lake.snapshot import Absent, LogReader, LogState, Snapshot
+from s3notify_platform.ports import ObjectStore, StoredObject
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+
+LAYOUT = TableLayout(prefix="t/")
+IDENTITY = Identity(bucket="b", prefix="raw/", slots=10)
+SCHEMA = json.dumps({"type": "struct", "fields": []})
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """A checkpoint for tests: one version that says all."""
+    return LogVersion(
+        number=snapshot.number,
+        table=snapshot.table,
+        adds=tuple(snapshot.packs.values()),
+        metadata=snapshot.metadata,
+        protocol=snapshot.protocol,
+    ).dumps()
+
+
+def decode(body: bytes, where: str) -> LogState:
+    """Inverse of `encode`."""
+    found = LogVersion.loads(body, where=where)
+    return LogState(
+        number=found.number,
+        table=found.table,
+        packs={add.path: add for add in found.adds},
+        metadata=found.metadata,
+        protocol=found.protocol,
+    )
+
+
+@dataclass(kw_only=True)
+class Table:
+    """Reader and committer of the table below `t/`."""
+
+    store: ObjectStore
+    clock: Clock = SYSTEM_CLOCK
+    commits: ConditionalCommit | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    adopt: bool = True
+
+    def __post_init__(self) -> None:
+        self.known = KnownRecord(
+            records=ObjectRecordStore(self.store, "", clock=self.clock),
+            key="t",
+            where="bucket 'b'",
+            clock=self.clock,
+        )
+        self.reader = LogReader(
+            self.store, LAYOUT, self.known, decode=decode, clock=self.clock, adopt=self.adopt, at_once=1
+        )
+        self.committer = Committer(
+            reader=self.reader,
+            commits=self.commits or NativeCommit(self.store, clock=self.clock),
+            encode=encode,
+            clock=self.clock,
+            at_once=1,
+            **self.more,
+        )
+
+    def opened(self) -> Snapshot:
+        """The newest snapshot; the table is created if there is none."""
+        found = self.reader.open()
+        if isinstance(found, Absent):
+            known, _ = self.known.change(
+                lambda held: held or Known(table=unique_name(self.clock)[:16], identity=IDENTITY)
+            )
+            assert known is not None
+            metadata = MetaData(id=known.table, schema=SCHEMA, created_ms=self.clock.wall_ms())
+            self.committer.create(table=known.table, metadata=metadata, protocol=Protocol())
+            found = self.reader.open()
+        assert isinstance(found, Snapshot)
+        return found
+
+    def counted(self) -> dict[int, int]:
+        """The rows of each slot, read cold."""
+        return counts_of(self.opened())
+
+
+def counts_of(snapshot: Snapshot) -> dict[int, int]:
+    """The rows of each slot, by its pack; they are those of the manifest."""
+    rows = {pack.slots[0]: pack.live_rows for pack in snapshot.packs.values()}
+    assert rows == {slot: facts.rows for slot, facts in snapshot.manifest.slots.items() if facts.rows}
+    return rows
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Adds one to each of its slots. Slots that another writer has changed since `base` are dropped."""
+
+    base: Snapshot
+    slots: tuple[int, ...]
+    clock: Clock = SYSTEM_CLOCK
+    dropped: set[int] = field(default_factory=set)
+    bytes: int = 1
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`."""
+        self.dropped = {
+            slot
+            for slot in self.slots
+            if base.manifest.slot(Slot(slot)).generation > self.base.version or base.table != self.base.table
+        }
+        left = [slot for slot in self.slots if slot not in self.dropped]
+        held = {pack.slots[0]: pack for pack in base.packs.values()}
+        adds, facts, files = [], {}, {}
+        for slot in left:
+            name, before = unique_name(self.clock), base.manifest.slot(Slot(slot))
+            add = pack(name, slot, before.rows + 1, label=self.base.version + 1)
+            adds.append(add)
+            files[LAYOUT.file(add.path)] = b"x" * self.bytes
+            facts[Slot(slot)] = replace(before, rows=before.rows + 1)
+        if not left:
+            return None
+        return Proposal(
+            adds=tuple(adds),
+            removes=tuple(held[slot].removed(1) for slot in left if slot in held),
+            slots=facts,
+            files=files,
+            note={"slots": left},
+        )
+
+
+def pack(name: str, slot: int, rows: int, *, label: int, **given: Any) -> Add:
+    """A pack of one slot."""
+    stats = {"numRecords": rows, "minValues": {"_slot": slot}, "maxValues": {"_slot": slot}}
+    found = Add(
+        path=LAYOUT.pack_path(name),
+        size=1,
+        rows=rows,
+        modified_ms=1,
+        slots=(slot, slot),
+        since=label,
+        until=label,
+        stats=json.dumps(stats),
+    )
+    return replace(found, **given)
+
+
+def versions(store: ObjectStore) -> list[LogVersion]:
+    """All versions that are there, which have no gap."""
+    found = []
+    for meta in store.list(LAYOUT.log).objects:
+        number = LAYOUT.version_of(meta.key)
+        if number is not None:
+            body = store.get(meta.key)
+            assert isinstance(body, StoredObject)
+            found.append((number, LogVersion.loads(body.body, where=meta.key)))
+    found.sort()
+    numbers = [number for number, _ in found]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return [version for _, version in found]
