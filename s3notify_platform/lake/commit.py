@@ -13,7 +13,7 @@ Invariants
     - `n` is new at each attempt, so the version that is there is this attempt's exactly if it has its `n`.
     - No version is created below the newest one. A process that slept could, where the log has been cut meanwhile: so
       nothing is committed on a snapshot that is older than half of the longest run; and if the write came late,
-      neither a checkpoint nor `known` may be past it, else the change counts as not committed.
+      neither a checkpoint nor `known` may be past it, else only a new plan shows whether the change counts.
     - A writer that finds another `n` in `known` under its version was replaced. Only an overrun lease allows that.
 
 Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`; once in
@@ -113,9 +113,9 @@ class Committer:
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
         """Make `change`, planned on `base`, the next version.
 
-        `ConflictError`: others were first, for `commit_seconds`: plan again. `FencedError`: the snapshot is too old, or
-        the version was replaced, and does not count: plan again. `UnknownOutcomeError`: it may be committed; the next
-        run finds out. Raises what `change` raises.
+        `ConflictError`: others were first, for `commit_seconds`: nothing is committed, plan again. `FencedError`: the
+        snapshot is too old, or the version came late or was replaced: plan again, which shows whether it counts.
+        `UnknownOutcomeError`: it may be committed; the next run finds out. Raises what `change` raises.
         """
         result: CommitResult = self._combiner.run(
             self.reader.layout.prefix, Wanted(change=change, base=base), self.commit_together

@@ -57,10 +57,12 @@ class Table:
     commits: ConditionalCommit | None = None
     more: dict[str, Any] = field(default_factory=dict)
     adopt: bool = True
+    records: ObjectStore | None = None
+    """Where `known` is, if not beside the table."""
 
     def __post_init__(self) -> None:
         self.known = KnownRecord(
-            records=ObjectRecordStore(self.store, "", clock=self.clock),
+            records=ObjectRecordStore(self.records or self.store, "", clock=self.clock),
             key="t",
             where="bucket 'b'",
             clock=self.clock,

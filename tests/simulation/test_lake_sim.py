@@ -1,0 +1,175 @@
+"""Racing writers of one log under faults: crashes, lost answers, sleeps, a log that is cut meanwhile.
+
+Each writer adds one to slots (`Counts`). So the rows of a slot are the additions that were committed, and no more.
+"""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.lake.commit import Committed
+from s3notify_platform.lake.snapshot import NO_VERSION
+from s3notify_platform.protocols.conditional_commit import DynamoCommit
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.dynamo import CONFIG, Client, TableInMemory
+from tests.support.faults import Fault
+from tests.support.lake import LAYOUT, Counts, Table, versions
+from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+
+FAULTS = {Fault.LOST: 0.1, Fault.REFUSED: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.01}
+ROUNDS = 8
+RUN_SECONDS = 400.0
+"""Of a run at most: two pauses of the simulation, and more."""
+
+
+def natively(store, clock):
+    return Table(store=store, clock=clock, more={"max_run_seconds": RUN_SECONDS})
+
+
+def by_leases(stores, clock):
+    leases = DynamoLeases(CONFIG, clock=clock, client=Client(stores["leases"]))
+    commits = DynamoCommit(stores["objects"], leases, clock=clock)
+    more = {"max_run_seconds": RUN_SECONDS}
+    return Table(store=stores["objects"], records=stores["records"], clock=clock, commits=commits, more=more)
+
+
+@dataclass(kw_only=True)
+class Told:
+    """Additions by slot, as writers were told: committed, not committed, in doubt."""
+
+    won: Counter = field(default_factory=Counter)
+    doubt: Counter = field(default_factory=Counter)
+
+    def check(self, counted):
+        """All that was reported committed is there, once; besides it, at most what was in doubt."""
+        assert sum(self.won.values()) > 0
+        for slot in range(10):
+            assert self.won[slot] <= counted.get(slot, 0) <= self.won[slot] + self.doubt[slot]
+
+
+def writer(told, number, table_of):
+    """One process after another of a writer, each with the snapshot that it keeps."""
+    rounds = 0
+
+    def run(store, clock):
+        nonlocal rounds
+        table, kept = table_of(store, clock), None
+        while rounds < ROUNDS:
+            try:
+                kept = table.opened() if kept is None else table.reader.refresh(kept)
+            except (UnavailableError, UnknownOutcomeError):
+                continue
+            rounds += 1
+            slots = tuple({(number + rounds * step) % 10 for step in (1, 3, 4)})
+            change = None
+            # A crash leaves in doubt what was under way.
+            told.doubt.update(slots)
+            try:
+                change = Counts(base=kept, slots=slots, clock=clock)
+                found = table.committer.commit(change, kept)
+            except (UnavailableError, UnknownOutcomeError):
+                continue
+            except FencedError:  # a new plan shows what counts
+                kept = None
+                continue
+            except ConflictError:
+                told.doubt.subtract(slots)
+                kept = None
+                continue
+            told.doubt.subtract(slots)
+            kept = found.snapshot
+            if isinstance(found, Committed):
+                told.won.update(set(slots) - change.dropped)
+
+    return run
+
+
+def reader(seen):
+    """A process that reads all along: no slot ever goes back, no version is seen in part."""
+
+    def run(store, clock):
+        table, last = Table(store=store, clock=clock), {}
+        for _ in range(6):
+            try:
+                now = table.counted()
+            except (UnavailableError, UnknownOutcomeError):
+                continue
+            assert all(now.get(slot, 0) >= count for slot, count in last.items())
+            last = now
+            seen.append(now)
+
+    return run
+
+
+@simulated
+def test_what_is_reported_committed_is_there_once(seed):
+    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
+    actors = [writer(told, number, natively) for number in range(3)]
+    seen = []
+    run_simulation([*actors, reader(seen)], store, seed, faults=FAULTS, time=time)
+    told.check(Table(store=store).counted())
+    versions(store)
+
+
+@simulated
+def test_a_process_that_crashes_anywhere_leaves_a_table_that_goes_on(seed):
+    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
+    actors = [writer(told, number, natively) for number in range(3)]
+    history = run_simulation(actors, store, seed, faults=ROUGH, time=time)
+    assert history.events
+    told.check(Table(store=store).counted())
+    table = Table(store=store)
+    base = table.opened()
+    assert isinstance(table.committer.commit(Counts(base=base, slots=(1,)), base), Committed)
+
+
+@simulated
+def test_by_leases_what_is_reported_committed_is_there_once(seed):
+    """On a store that ignores conditions."""
+    ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
+    stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
+    told = Told()
+    actors = [writer(told, number, by_leases) for number in range(3)]
+    faults = {Fault.LOST: 0.05, Fault.REFUSED: 0.05}
+    run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
+    told.check(Table(store=ignoring, records=stores["records"]).counted())
+
+
+def cutter(store, clock):
+    """Cuts the log below its newest checkpoint, of versions that are older than the longest run."""
+    for _ in range(30):
+        clock.sleep(60)
+        with suppress(UnavailableError):
+            cut(store, clock)
+
+
+def cut(store, clock):
+    last = natively(store, clock).reader.last_checkpoint()
+    if last != NO_VERSION:
+        for meta in store.list(LAYOUT.log).objects:
+            version = LAYOUT.version_of(meta.key)
+            old = clock.wall_ms() - meta.modified_ms > RUN_SECONDS * 1000
+            if version is not None and version < last and old:
+                store.delete(meta.key)
+
+
+@simulated
+def test_a_log_that_is_cut_meanwhile_loses_nothing(seed, monkeypatch):
+    monkeypatch.setattr("s3notify_platform.lake.commit.CHECKPOINT_EVERY", 3)
+    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
+    actors = [writer(told, number, natively) for number in range(3)]
+    faults = {Fault.LOST: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.05}
+    try:
+        run_simulation([*actors, cutter], store, seed, faults=faults, time=time)
+    except CorruptError as error:
+        raise AssertionError("a log that was cut is no damaged one") from error
+    told.check(Table(store=store).counted())
