@@ -180,11 +180,11 @@ class Committer:
         if etag is None:
             return None
         if not self._is_young(base):
-            self._check_not_late(base, number)
-        known, record = self.reader.known.note(base.table, version, number, seen=base.record)
+            self._check_not_late(current)
+        known, record = self.reader.known.note(current.table, version, number, seen=base.record)
         if (
             known is None
-            or known.table != base.table
+            or known.table != current.table
             or (known.version == version and known.number != number)
         ):
             raise FencedError(
@@ -217,19 +217,12 @@ class Committer:
                 f"{self._table} was looked at more than {self.max_run_seconds / 2:.0f} s ago: plan again"
             )
 
-    def _check_not_late(self, base: Snapshot, number: int) -> None:
+    def _check_not_late(self, current: Snapshot) -> None:
         """`FencedError`: the version was created below a newer history, of which the log was cut meanwhile."""
-        version = base.version + 1
-        last = self.reader.last_checkpoint()
+        version, last = current.version, self.reader.last_checkpoint()
         known, _ = self.reader.known.read()
-        replaced = known is not None and known.version == version and known.number != number
-        if (
-            last >= version
-            or known is None
-            or known.table != base.table
-            or known.version > version
-            or replaced
-        ):
+        replaced = known is not None and known.version == version and known.number != current.number
+        if last >= version or known is None or known.version > version or replaced:
             raise FencedError(f"{self._table}: version {version} was created too late: plan again")
 
     def checkpointed(self, snapshot: Snapshot) -> Snapshot:

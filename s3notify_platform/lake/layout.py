@@ -113,3 +113,12 @@ class TableLayout:
     def staged_version(self, number: int) -> str:
         """Key of a staged version."""
         return f"{self.staged}{number}.json"
+
+    @property
+    def cuts(self) -> str:
+        """Prefix of the marks that vacuum leaves: since when a checkpoint is named (`vacuum`)."""
+        return f"{self.own}cut/"
+
+    def cut(self, version: int) -> str:
+        """Key of the mark of one checkpoint."""
+        return f"{self.cuts}{version:020d}"

@@ -86,6 +86,11 @@ class Manifest:
         """What a slot holds."""
         return self.slots.get(slot, EMPTY_SLOT)
 
+    @property
+    def state_files(self) -> frozenset[str]:
+        """The names of the files of object states."""
+        return frozenset(row[0] for row in self.states.get("files", ()))
+
     def dumps(self) -> bytes:
         """JSON. `UsageError`: it would be larger than a manifest may be."""
         count = max(self.slots, default=-1) + 1

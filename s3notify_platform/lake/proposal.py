@@ -51,9 +51,9 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
     """The snapshot that a proposal makes of `base`, as this version."""
     removed = {each.id for each in proposal.removes}
     packs = {path: pack for path, pack in base.packs.items() if pack.id not in removed}
-    before = base.manifest
+    before, metadata = base.manifest, proposal.metadata or base.metadata
     manifest = Manifest(
-        table=base.table,
+        table=metadata.id,
         version=version,
         number=number,
         parent=before.parent if before.number == number else before.number,
@@ -64,11 +64,12 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
     )
     return replace(
         base,
+        table=metadata.id,
         version=version,
         number=number,
         manifest=manifest,
         packs=packs | {add.path: add for add in proposal.adds},
-        metadata=proposal.metadata or base.metadata,
+        metadata=metadata,
         protocol=proposal.protocol or base.protocol,
     )
 
@@ -90,7 +91,7 @@ def next_version(
     version = LogVersion(
         number=current.number,
         parent=base.number,
-        table=base.table,
+        table=current.table,
         created_ms=created_ms,
         operation=proposals[0].operation,
         adds=tuple(adds),

@@ -14,7 +14,7 @@ each new version and 1 for the manifest of the last.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -96,7 +96,7 @@ def after(state: LogState, version: LogVersion, *, where: str, adopt: bool = Tru
         )
     if version.foreign:
         _check_foreign(state, version, where)
-    elif version.parent != state.number or (state.table and version.table != state.table):
+    elif version.parent != state.number or not _goes_on(state, version):
         raise OtherLogError(f"{where}: follows another version than the one that was read")
     packs = dict(state.packs)
     for gone in version.removes:
@@ -115,6 +115,12 @@ def after(state: LogState, version: LogVersion, *, where: str, adopt: bool = Tru
         protocol=version.protocol or state.protocol,
         metadata=version.metadata or state.metadata,
     )
+
+
+def _goes_on(state: LogState, version: LogVersion) -> bool:
+    """Whether it is a version of this table, or the first one under a new id (`opening.forget`)."""
+    renamed = version.metadata is not None and version.metadata.id == version.table
+    return version.table == state.table or renamed
 
 
 class OtherLogError(CorruptError):
@@ -254,6 +260,22 @@ class LogReader:
             raise OtherLogError(f"{key} is missing")
         return Manifest.loads(found.body, where=key)
 
+    def as_of(self, version: int) -> Snapshot | None:
+        """The table as of an earlier version; None if that is not kept. 1 LIST, and GETs as `open`."""
+        listed = [meta.key for meta in list_all(self.store, self.layout.log)]
+        versions = {found for key in listed if (found := self.layout.version_of(key)) is not None}
+        bases = [found for key in listed if (found := self.layout.checkpoint_of(key)) is not None]
+        base = max((found for found in bases if found <= version), default=NO_VERSION)
+        since = range(base + 1, version + 1)
+        if version < 0 or not versions.issuperset(since) or (base == version and base not in versions):
+            return None
+        state = LogState() if base == NO_VERSION else self._checkpoint(base)
+        for found in in_parallel(self._stored, since, self._at_once):
+            if found is None:
+                return None
+            state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
+        return _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+
     def _stored(self, version: int) -> StoredObject | None:
         found = self.store.get(self.layout.version(version))
         return found if isinstance(found, StoredObject) else None
@@ -273,12 +295,12 @@ class LogReader:
         return replace(_snapshot(state, manifest, where=self.layout.prefix), **_kept(snapshot), etag=etag)
 
     def _replayed(self, asked_at: float) -> Snapshot | None:
-        state, checkpoint = self._base()
-        if state is None:
-            return None
-        versions = self._since(state.version)
+        base, versions = self._parts()
+        state = LogState() if base == NO_VERSION else self._checkpoint(base)
         etag: ETag | None = None
-        for found in versions:
+        for found in in_parallel(self._stored, versions, self._at_once):
+            if found is None:
+                raise OtherLogError("a version left while the log was read")
             state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
             etag = found.meta.etag
         if state.version == NO_VERSION:
@@ -288,20 +310,52 @@ class LogReader:
             if meta is None:
                 raise OtherLogError(f"version {state.version} is missing, of which there is a checkpoint")
             etag = meta.etag
-        manifest = self.manifest(state.number)
-        found = _snapshot(state, manifest, where=self.layout.prefix)
-        return replace(found, asked_at=asked_at, checkpoint=checkpoint, etag=etag)
+        found = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+        return replace(found, asked_at=asked_at, checkpoint=base, etag=etag)
 
-    def _base(self) -> tuple[LogState | None, int]:
-        """The state in the newest checkpoint; of a log that has none, the empty state."""
-        version = self.last_checkpoint()
-        if version == NO_VERSION:
-            return LogState(), NO_VERSION
+    def _parts(self) -> tuple[int, range]:
+        """The version of the newest checkpoint, -1: none, and the versions after it.
+
+        1 GET and 1 LIST. `OtherLogError`: one of them is missing.
+        """
+        base = self.last_checkpoint()
+        start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
+        keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
+        if base == NO_VERSION:  # its writer may have crashed before it named it
+            base = max(filter(None, map(self.layout.checkpoint_of, keys)), default=NO_VERSION)
+        found = (self.layout.version_of(key) for key in keys)
+        listed = sorted(version for version in found if version is not None and version > base)
+        since = range(base + 1, base + 1 + len(listed))
+        if listed != [*since]:
+            raise OtherLogError(f"versions {base + 1} to {listed[-1]} are not all there, but {len(listed)}")
+        return base, since
+
+    def longest(self) -> Snapshot | None:
+        """The newest snapshot that can be read, whatever `known` says and whatever is missing after it. As `as_of`."""
+        listed = [meta.key for meta in list_all(self.store, self.layout.log)]
+        bases = sorted(filter(None, map(self.layout.checkpoint_of, listed)), reverse=True)
+        for base in (*bases, NO_VERSION):
+            asked_at, best = self.clock.monotonic(), None
+            try:
+                state = LogState() if base == NO_VERSION else self._checkpoint(base)
+                while (found := self._stored(state.version + 1)) is not None:
+                    state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
+                    best = replace(
+                        _snapshot(state, self.manifest(state.number), where=self.layout.prefix),
+                        etag=found.meta.etag,
+                    )
+            except CorruptError:
+                pass
+            if best is not None:
+                return replace(best, asked_at=asked_at, checkpoint=base)
+        return None
+
+    def _checkpoint(self, version: int) -> LogState:
         key = self.layout.checkpoint(version)
         found = self.store.get(key)
         if not isinstance(found, StoredObject):
             raise OtherLogError(f"{key} is missing, which {self.layout.last_checkpoint} names")
-        return replace(self._decode(found.body, key), version=version), version
+        return replace(self._decode(found.body, key), version=version)
 
     def last_checkpoint(self) -> int:
         """The version of the newest checkpoint; -1: none. 1 GET."""
@@ -312,20 +366,6 @@ class LogReader:
         if match is None:
             raise CorruptError(f"{self.layout.last_checkpoint}: names no version: restore it")
         return int(match[1])
-
-    def _since(self, version: int) -> Sequence[StoredObject]:
-        """The versions after this one, in order. 1 LIST, 1 GET each. `OtherLogError`: one of them is missing."""
-        start = f"{self.layout.version(version)}~" if version != NO_VERSION else None
-        metas = list_all(self.store, self.layout.log, start_after=start)
-        listed = sorted(found for meta in metas if (found := self.layout.version_of(meta.key)) is not None)
-        if listed != list(range(version + 1, version + 1 + len(listed))):
-            raise OtherLogError(
-                f"versions {version + 1} to {listed[-1]} are not all there: {len(listed)} are found"
-            )
-        found = in_parallel(self._stored, listed, self._at_once)
-        if None in found:
-            raise OtherLogError("a version left while the log was read")
-        return [each for each in found if each is not None]
 
     def _missing(self, known: Known | None, version: int, number: int, table: str) -> str:
         """Why this is not the log that is known; "" if it is."""

@@ -1,0 +1,64 @@
+"""Earlier versions of a table: what each one did, and the table as of one of them.
+
+Versions are kept for vacuum's retention. A version's time is that of the store's clock, from the modification time of
+its object: to the second on S3.
+
+Requests: 1 LIST for each 1000 versions that are kept. `history` 1 GET for each version that is taken; `snapshot_of` 1
+GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.lake.actions import LogVersion
+from s3notify_platform.lake.snapshot import LogReader, Snapshot
+from s3notify_platform.ports import ObjectMeta, list_all
+
+PAGE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A version, and when it was created, by the store's clock."""
+
+    version: int
+    created_ms: int
+    body: LogVersion
+
+
+def history(reader: LogReader) -> Iterator[Event]:
+    """The versions that are kept, newest first. One that vacuum removes meanwhile is left out."""
+    found = kept_versions(reader)
+    for version in sorted(found, reverse=True):
+        body = reader.version(version)
+        if body is not None:
+            yield Event(version=version, created_ms=found[version].modified_ms, body=body)
+
+
+def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
+    """The versions that are kept, and their objects."""
+    layout = reader.layout
+    listed = list_all(reader.store, layout.log)
+    return {version: meta for meta in listed if (version := layout.version_of(meta.key)) is not None}
+
+
+def version_at(reader: LogReader, at_ms: int) -> int:
+    """The newest version that was there at `at_ms` (Unix milliseconds). `NotFoundError`: none, or none is kept."""
+    found = kept_versions(reader)
+    if not (earlier := [version for version, meta in found.items() if meta.modified_ms <= at_ms]):
+        oldest = min(found, default=None)
+        kept = "there is no table" if oldest is None else f"the oldest version that is kept is {oldest}"
+        raise NotFoundError(f"the table below {reader.layout.prefix!r} at {at_ms}: {kept}")
+    return max(earlier)
+
+
+def snapshot_of(reader: LogReader, version: int) -> Snapshot:
+    """The table as of this version. `NotFoundError`: it is not kept, or not there yet."""
+    found = reader.as_of(version)
+    if found is None:
+        kept = sorted(kept_versions(reader))
+        there = f"versions {kept[0]} to {kept[-1]} are kept" if kept else "there is no table"
+        raise NotFoundError(f"version {version} of the table below {reader.layout.prefix!r}: {there}")
+    return found

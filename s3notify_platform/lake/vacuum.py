@@ -1,0 +1,194 @@
+"""Removes versions outside the retention, and files that no kept version names.
+
+Invariants
+    - The retention is never shorter than the longest run. A file that is younger than that is never removed: a run
+      that has not committed yet may be about to name it.
+    - Before files are removed, a version is created that changes nothing. A writer that staged such a file before
+      it was old, and whose request to create a version is still under way, meets it.
+    - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run, so that no
+      reader and no writer is still below it. `_last_checkpoint` moves on all the time: so each pass leaves a mark of
+      the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
+    - Every kept version can be read: the log begins with a checkpoint, and is cut oldest first, one by one.
+
+Ages are measured by the store's clock, from a probe object that is written at the start.
+
+Requests: 1 LIST for each 1000 objects of the table. If files are to go: those of a commit, 1 GET for each kept version
+and 1 for its manifest, and 1 DELETE for each object that is removed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.errors import ConflictError, UsageError
+from s3notify_platform.lake.actions import LogVersion
+from s3notify_platform.lake.commit import Committed, Committer
+from s3notify_platform.lake.manifest import Manifest
+from s3notify_platform.lake.proposal import Proposal
+from s3notify_platform.lake.snapshot import NO_VERSION, LogReader, Snapshot
+from s3notify_platform.parallel import Track, in_parallel, untracked
+from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumReport:
+    """What one pass removed and left; of a dry run, what a pass would remove now. `names`: in that order."""
+
+    versions_removed: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
+    versions_kept: int = 0
+    files_kept: int = 0
+    names: tuple[str, ...] = ()
+
+
+class Fence:
+    """A version that changes nothing."""
+
+    def onto(self, base: Snapshot) -> Proposal | None:  # noqa: ARG002 - as `Change`
+        """See `Change`."""
+        return Proposal(operation="VACUUM START")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Log:
+    """The objects of the log, by version."""
+
+    versions: dict[int, ObjectMeta] = field(default_factory=dict)
+    checkpoints: dict[int, ObjectMeta] = field(default_factory=dict)
+
+
+def vacuum(
+    committer: Committer,
+    snapshot: Snapshot,
+    *,
+    retention_seconds: float,
+    clock: Clock,
+    track: Track = untracked,
+    dry_run: bool = False,
+) -> VacuumReport:
+    """One pass over the whole table; safe beside running batches and beside another vacuum.
+
+    A dry run writes nothing but the probe object. `UsageError`: the retention is shorter than a run may take.
+    """
+    reader = committer.reader
+    if retention_seconds < committer.max_run_seconds:
+        raise UsageError(
+            f"retention {retention_seconds:.0f} s is shorter than a run may take "
+            f"({committer.max_run_seconds:.0f} s): a paused run could find its files removed"
+        )
+    now_ms = store_now_ms(reader.store, reader.layout.own, clock)
+    settled_ms = now_ms - committer.max_run_seconds * 1000
+    files = _files(reader)
+    live = _named_by(reader, snapshot)
+    unnamed = [meta for meta in files if meta.modified_ms < settled_ms and meta.key not in live]
+    log = _listed(reader)
+    cut_below = _cut_below(reader, log, settled_ms=settled_ms, oldest_ms=now_ms - retention_seconds * 1000)
+    kept = [version for version in log.versions if version >= cut_below]
+    doomed = [log.versions[version] for version in sorted(log.versions) if version < cut_below]
+    cut = len(doomed)
+    doomed += [log.checkpoints[version] for version in sorted(log.checkpoints) if version < cut_below]
+    if unnamed:
+        if not dry_run:
+            done = committer.commit(Fence(), snapshot)
+            if not isinstance(done, Committed):
+                raise ConflictError("vacuum could not create its version: try again")
+            snapshot, log = done.snapshot, _listed(reader)
+            kept = [version for version in log.versions if version >= cut_below]
+        named = _named_by_versions(reader, snapshot, kept, track)
+        doomed += [meta for meta in unnamed if meta.key not in named]
+    if not dry_run:
+        _mark(reader, now_ms=now_ms, settled_ms=settled_ms)
+        for meta in track(doomed, len(doomed), "removing objects"):
+            reader.store.delete(meta.key)
+    removed = len(doomed) - cut
+    return VacuumReport(
+        versions_removed=cut,
+        files_removed=removed,
+        bytes_removed=sum(meta.size for meta in doomed),
+        versions_kept=len(kept),
+        files_kept=len(files) - removed,
+        names=tuple(meta.key for meta in doomed),
+    )
+
+
+def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
+    """The time by the store's clock. 1 PUT, 1 LIST, 1 DELETE."""
+    key = f"{prefix}now/{unique_name(clock)}"
+    store.put(key, b"now")
+    page = store.list(key, limit=1)
+    store.delete(key)
+    return page.objects[0].modified_ms
+
+
+def _files(reader: LogReader) -> list[ObjectMeta]:
+    """All objects that a version may name, but for the log itself."""
+    layout = reader.layout
+    folders = (layout.data, layout.states, layout.rejects, layout.manifests, layout.staged)
+    return [meta for folder in folders for meta in list_all(reader.store, folder)]
+
+
+def _listed(reader: LogReader) -> _Log:
+    log = _Log()
+    for meta in list_all(reader.store, reader.layout.log):
+        if (version := reader.layout.version_of(meta.key)) is not None:
+            log.versions[version] = meta
+        elif (version := reader.layout.checkpoint_of(meta.key)) is not None:
+            log.checkpoints[version] = meta
+    return log
+
+
+def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: float) -> int:
+    """The version below which the log is cut: that of a checkpoint, which stays. 0: it is not."""
+    marks = list_all(reader.store, reader.layout.cuts)
+    settled = [int(meta.key.rsplit("/", 1)[1]) for meta in marks if meta.modified_ms < settled_ms]
+    young = [version for version, meta in log.versions.items() if meta.modified_ms >= oldest_ms]
+    # The version that is the newest at the retention's beginning can still be read.
+    wanted = min(max(settled, default=0), min(young, default=max(log.versions, default=0)))
+    return max((version for version in log.checkpoints if version <= wanted), default=0)
+
+
+def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
+    """Leave a mark of the checkpoint that is named now. Marks below the newest that is old enough go."""
+    layout, store = reader.layout, reader.store
+    marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(store, layout.cuts)}
+    settled = max((n for n, meta in marks.items() if meta.modified_ms < settled_ms), default=NO_VERSION)
+    for version in marks:
+        if version < settled:
+            store.delete(layout.cut(version))
+    last = reader.last_checkpoint()
+    if last != NO_VERSION and last not in marks:
+        # Not written again: the time of the first one counts.
+        store.put(layout.cut(last), str(now_ms).encode())
+
+
+def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
+    """Keys of all files that a kept version names: those live as of it are live now, or removed by a later one."""
+    versions = sorted(kept)
+    named = _named_by(reader, snapshot)
+
+    def of(version: int) -> set[str]:
+        body = reader.version(version)
+        return set() if body is None else _named_by_version(reader, body)
+
+    for found in track(in_parallel(of, versions, 16), len(versions), "reading versions"):
+        named |= found
+    return named
+
+
+def _named_by_version(reader: LogReader, version: LogVersion) -> set[str]:
+    files = {reader.layout.file(each.path) for each in (*version.adds, *version.removes)}
+    if version.foreign:
+        return files
+    manifest = reader.manifest(version.number)
+    return files | {reader.layout.manifest(version.number)} | _named_by_manifest(reader, manifest)
+
+
+def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
+    named = {reader.layout.file(path) for path in snapshot.packs}
+    return named | {reader.layout.manifest(snapshot.number)} | _named_by_manifest(reader, snapshot.manifest)
+
+
+def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
+    rejects = {reader.layout.reject(each.name) for each in manifest.rejects}
+    return rejects | {reader.layout.state(name) for name in manifest.state_files}

@@ -1,0 +1,171 @@
+"""What vacuum removes, and what stays readable: versions within the retention, files of runs that go on."""
+
+from itertools import pairwise
+
+import pytest
+
+from s3notify_platform.errors import CorruptError, FencedError, NotFoundError, UsageError
+from s3notify_platform.lake.commit import CHECKPOINT_EVERY, Committed
+from s3notify_platform.lake.history import history, snapshot_of, version_at
+from s3notify_platform.lake.vacuum import vacuum
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
+from tests.support.lake import LAYOUT, Counts, Table, counts_of, versions
+
+RUN, RETENTION = 100.0, 1000.0
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryObjectStore(clock=clock)
+
+
+@pytest.fixture
+def table(store, clock):
+    return Table(store=store, clock=clock, more={"max_run_seconds": RUN})
+
+
+def commit(table, *slots):
+    base = table.opened()
+    done = table.committer.commit(Counts(base=base, slots=slots, clock=table.clock), base)
+    assert isinstance(done, Committed)
+    return done.snapshot
+
+
+def cleaned(table, **given):
+    return vacuum(table.committer, table.opened(), retention_seconds=RETENTION, clock=table.clock, **given)
+
+
+def packs(store):
+    return {meta.key for meta in store.list(LAYOUT.data).objects}
+
+
+def test_a_retention_shorter_than_a_run_is_refused(table):
+    base = commit(table, 1)
+    with pytest.raises(UsageError, match="shorter than a run may take"):
+        vacuum(table.committer, base, retention_seconds=RUN - 1, clock=table.clock)
+
+
+def test_within_the_retention_nothing_goes(table, store, clock):
+    for _ in range(3):
+        commit(table, 1)
+        clock.sleep(RUN)
+    before = packs(store)
+    report = cleaned(table)
+    assert (report.versions_removed, report.files_removed) == (0, 0)
+    assert packs(store) == before
+    assert [counts_of(snapshot_of(table.reader, version)).get(1, 0) for version in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_file_that_no_version_names_goes_once_no_run_can_name_it(table, store, clock):
+    commit(table, 1)
+    store.put(LAYOUT.file("data/orphan.parquet"), b"x")
+    store.put(LAYOUT.manifest(77), b"x")
+    clock.sleep(RUN - 1)
+    assert not cleaned(table).files_removed
+    clock.sleep(2)
+    dry = cleaned(table, dry_run=True)
+    assert set(dry.names) == {LAYOUT.file("data/orphan.parquet"), LAYOUT.manifest(77)}
+    assert cleaned(table).names == dry.names
+    assert table.counted() == {1: 1}
+
+
+def test_a_run_that_slept_does_not_commit_files_that_vacuum_took(table, store, clock):
+    """Its files are old and unnamed; vacuum's version is in its way, and its look at the table is too old."""
+    base = commit(table, 1)
+    change = Counts(base=base, slots=(2,), clock=clock)
+    proposal = change.onto(base)
+    for key, body in proposal.files.items():
+        store.put(key, body)
+    clock.sleep(RUN + 1)
+    assert set(cleaned(table).names) == {*proposal.files}
+    with pytest.raises(FencedError):
+        table.committer.commit(change, base)
+    assert table.counted() == {1: 1}
+
+
+def test_the_log_is_cut_below_a_checkpoint_that_was_named_for_the_longest_run(table, store, clock):
+    for _ in range(2 * CHECKPOINT_EVERY + 1):
+        commit(table, 1)
+    clock.sleep(RETENTION + 1)
+    cleaned(table)  # leaves the mark
+    assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
+    clock.sleep(RUN + 1)
+    commit(table, 2)
+    report = cleaned(table)
+    assert report.versions_removed >= CHECKPOINT_EVERY
+    numbers = sorted(event.version for event in history(table.reader))
+    assert store.head(LAYOUT.checkpoint(numbers[0])), "the log begins with a checkpoint"
+    assert table.counted() == {1: 2 * CHECKPOINT_EVERY + 1, 2: 1}
+    assert packs(store) == {key for number in numbers for key in _files(snapshot_of(table.reader, number))}
+
+
+def test_each_kept_version_can_be_read(table, store, clock):
+    for _ in range(5 * CHECKPOINT_EVERY):
+        commit(table, 1)
+        clock.sleep(20)
+        if clock.now % 300 < 20:
+            cleaned(table)
+    kept = sorted(event.version for event in history(table.reader))
+    assert kept[0] > 0, "some were removed"
+    read = {version: counts_of(snapshot_of(table.reader, version)) for version in kept}
+    counted = [counts[1] for _, counts in sorted(read.items())]
+    assert all(later in (earlier, earlier + 1) for earlier, later in pairwise(counted))
+    live = {key for version in kept for key in _files(snapshot_of(table.reader, version))}
+    assert live <= packs(store)
+    with pytest.raises(NotFoundError, match=f"versions {kept[0]} to {kept[-1]} are kept"):
+        snapshot_of(table.reader, 0)
+
+
+def _files(snapshot):
+    return {LAYOUT.file(path) for path in snapshot.packs}
+
+
+def test_a_process_that_slept_below_the_cut_opens_the_table_again(table, store, clock):
+    kept = commit(table, 1)
+    for _ in range(2 * CHECKPOINT_EVERY):
+        commit(table, 1)
+    clock.sleep(RETENTION + 1)
+    cleaned(table)
+    clock.sleep(RUN + 1)
+    commit(table, 1)
+    cleaned(table)
+    assert store.head(LAYOUT.version(kept.version)) is None
+    assert counts_of(table.reader.refresh(kept)) == {1: 2 * CHECKPOINT_EVERY + 2}
+    with pytest.raises(FencedError):
+        table.committer.commit(Counts(base=kept, slots=(1,), clock=clock), kept)
+
+
+def test_time_travel_by_time(table, clock):
+    commit(table, 1)
+    then = clock.wall_ms()
+    clock.sleep(10)
+    commit(table, 1)
+    assert counts_of(snapshot_of(table.reader, version_at(table.reader, then))) == {1: 1}
+    with pytest.raises(NotFoundError):
+        version_at(table.reader, then - 10_000_000)
+
+
+def test_history_is_of_versions_newest_first(table):
+    commit(table, 1, 2)
+    commit(table, 3)
+    events = list(history(table.reader))
+    assert [(event.version, event.body.note.get("slots")) for event in events] == [
+        (2, [3]),
+        (1, [1, 2]),
+        (0, None),
+    ]
+
+
+def test_a_table_that_misses_versions_is_not_vacuumed(table, store, clock):
+    commit(table, 1)
+    clock.sleep(RETENTION)
+    store.delete(LAYOUT.version(1))
+    with pytest.raises(CorruptError):
+        cleaned(table)
+    assert packs(store)
