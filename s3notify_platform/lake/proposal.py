@@ -52,13 +52,13 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
     removed = {each.id for each in proposal.removes}
     packs = {path: pack for path, pack in base.packs.items() if pack.id not in removed}
     before, metadata = base.manifest, proposal.metadata or base.metadata
+    changed = {slot: replace(facts, generation=version) for slot, facts in proposal.slots.items()}
     manifest = Manifest(
         table=metadata.id,
         version=version,
         number=number,
         parent=before.parent if before.number == number else before.number,
-        slots=before.slots
-        | {slot: replace(facts, generation=version) for slot, facts in proposal.slots.items()},
+        slots={**before.slots, **changed},
         states=before.states if proposal.states is None else proposal.states,
         rejects=before.rejects if proposal.rejects is None else proposal.rejects,
     )
@@ -68,7 +68,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         version=version,
         number=number,
         manifest=manifest,
-        packs=packs | {add.path: add for add in proposal.adds},
+        packs={**packs, **{add.path: add for add in proposal.adds}},
         metadata=metadata,
         protocol=proposal.protocol or base.protocol,
     )

@@ -16,7 +16,7 @@ each new version and 1 for the manifest of the last.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
@@ -132,7 +132,9 @@ def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
         raise UsageError(
             f"{where}: a Delta table that another program has made: give the source another prefix"
         )
-    changed = [each for each in (*version.adds, *version.removes) if each.data_change]
+    changed = any(add.data_change for add in version.adds) or any(
+        gone.data_change for gone in version.removes
+    )
     gone = {each.id for each in version.removes}
     rows_gone = sum(pack.live_rows for pack in state.packs.values() if pack.id in gone)
     rows_came = sum(add.live_rows for add in version.adds)
@@ -223,17 +225,17 @@ class LogReader:
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
         """The newest snapshot: the one given and the versions since; read cold if the log is another one. As `open`."""
         asked_at = self.clock.monotonic()
-        asks: list[Callable[[], object]] = [
+        asks: list[Callable[[], Any]] = [
             lambda: self.store.head(self.layout.version(snapshot.version)),
-            lambda: self.store.get(self.layout.version(snapshot.version + 1)),
+            lambda: self._stored(snapshot.version + 1),
             self.known.read,
         ]
-        own, later, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)  # type: ignore[misc]
-        if own is None or own.etag != snapshot.etag:  # type: ignore[attr-defined]
+        own, later, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
+        if own is None or own.etag != snapshot.etag:
             return self.open()
         current = replace(snapshot, asked_at=asked_at, known=known, record=record)
         try:
-            found = self._forward(current, later if isinstance(later, StoredObject) else None)
+            found = self._forward(current, later)
         except OtherLogError:
             return self.open()
         if self._missing(known, found.version, found.number, found.table):
@@ -292,7 +294,14 @@ class LogReader:
         if state.version == snapshot.version:
             return snapshot
         manifest = snapshot.manifest if state.number == snapshot.number else self.manifest(state.number)
-        return replace(_snapshot(state, manifest, where=self.layout.prefix), **_kept(snapshot), etag=etag)
+        return replace(
+            _snapshot(state, manifest, where=self.layout.prefix),
+            etag=etag,
+            asked_at=snapshot.asked_at,
+            checkpoint=snapshot.checkpoint,
+            known=snapshot.known,
+            record=snapshot.record,
+        )
 
     def _replayed(self, asked_at: float) -> Snapshot | None:
         base, versions = self._parts()
@@ -310,8 +319,8 @@ class LogReader:
             if meta is None:
                 raise OtherLogError(f"version {state.version} is missing, of which there is a checkpoint")
             etag = meta.etag
-        found = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
-        return replace(found, asked_at=asked_at, checkpoint=base, etag=etag)
+        snapshot = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+        return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
 
     def _parts(self) -> tuple[int, range]:
         """The version of the newest checkpoint, -1: none, and the versions after it.
@@ -323,8 +332,8 @@ class LogReader:
         keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
         if base == NO_VERSION:  # its writer may have crashed before it named it
             base = max(filter(None, map(self.layout.checkpoint_of, keys)), default=NO_VERSION)
-        found = (self.layout.version_of(key) for key in keys)
-        listed = sorted(version for version in found if version is not None and version > base)
+        numbers = map(self.layout.version_of, keys)
+        listed = sorted(version for version in numbers if version is not None and version > base)
         since = range(base + 1, base + 1 + len(listed))
         if listed != [*since]:
             raise OtherLogError(f"versions {base + 1} to {listed[-1]} are not all there, but {len(listed)}")
@@ -382,15 +391,6 @@ class LogReader:
         if known.version == version and known.number != number:
             return f"version {version} is not the one that was committed"
         return ""
-
-
-def _kept(snapshot: Snapshot) -> dict[str, object]:
-    return {
-        "asked_at": snapshot.asked_at,
-        "checkpoint": snapshot.checkpoint,
-        "known": snapshot.known,
-        "record": snapshot.record,
-    }
 
 
 def state_of(snapshot: Snapshot) -> LogState:

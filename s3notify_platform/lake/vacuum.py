@@ -169,15 +169,18 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
 
     def of(version: int) -> set[str]:
         body = reader.version(version)
-        return set() if body is None else _named_by_version(reader, body)
+        # Files that the oldest one removes are live in none of them.
+        return set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
 
     for found in track(in_parallel(of, versions, 16), len(versions), "reading versions"):
         named |= found
     return named
 
 
-def _named_by_version(reader: LogReader, version: LogVersion) -> set[str]:
-    files = {reader.layout.file(each.path) for each in (*version.adds, *version.removes)}
+def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) -> set[str]:
+    files = {reader.layout.file(each.path) for each in version.adds}
+    if removed:
+        files |= {reader.layout.file(each.path) for each in version.removes}
     if version.foreign:
         return files
     manifest = reader.manifest(version.number)
