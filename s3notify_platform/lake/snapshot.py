@@ -272,10 +272,10 @@ class LogReader:
         if version < 0 or not versions.issuperset(since) or (base == version and base not in versions):
             return None
         state = LogState() if base == NO_VERSION else self._checkpoint(base)
-        for found in in_parallel(self._stored, since, self._at_once):
-            if found is None:
+        for stored in in_parallel(self._stored, since, self._at_once):
+            if stored is None:
                 return None
-            state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
+            state = after(state, self._loaded(stored), where=stored.meta.key, adopt=self._adopt)
         return _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
 
     def _stored(self, version: int) -> StoredObject | None:
