@@ -210,7 +210,8 @@ class SparkJobs:
         at_fault: tuple[Split, ...] = ()
         while read and failure.by_object and self._tried_apart < MAX_JOBS:
             self._tried_apart += 1
-            self._progress(f"slot {slot} failed, trying {len(read) // 2} of its objects: {failure.error}")
+            tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "it without this object"
+            self._progress(f"slot {slot} failed, trying {tried}: {failure.error}")
             read, at_fault = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
             whole = len(read) + len(at_fault) == len(planned.changes.read)
             changes = replace(planned.changes, read=read, complete=planned.changes.complete and whole)

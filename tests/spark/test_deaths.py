@@ -63,7 +63,7 @@ def test_down_to_the_object(
 def test_straight_to_the_slot_that_a_task_read_alone(
     spark: SparkSession, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few jobs die over an object: its task's number says which slot it was of, however many are of the batch."""
+    """The number of its task says which slot that is, however many the batch has; then its objects are halved."""
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=16, schema="id int")
@@ -77,8 +77,10 @@ def test_straight_to_the_slot_that_a_task_read_alone(
         lake.slot("deadly.jsonl")
     ]
     assert found.slots[lake.slot("deadly.jsonl")].failed_objects.keys() == {deadly}
-    failed = [message for message in said if "failed, trying" in message]
-    assert ["one of them alone" in message for message in failed] == [True], failed
+    jobs = [message for message in said if "slots failed, trying" in message]
+    assert ["one of them alone" in message for message in jobs] == [True], said
+    objects = [message for message in said if message.startswith("slot ") and "failed, trying" in message]
+    assert "trying it without this object" in objects[-1], said
 
 
 def fails_over_negatives(rows: DataFrame) -> DataFrame:
