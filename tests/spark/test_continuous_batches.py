@@ -1,6 +1,7 @@
 """What `ContinuousIngest` takes in, batch by batch: on a real S3 server, without Spark."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
@@ -22,8 +23,10 @@ from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.reader import read_slots
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.faults import CrashedError
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 
@@ -331,3 +334,58 @@ def test_a_topic_that_is_deleted_meanwhile(site: Site) -> None:
     site.ingest().run(Rests(3), every_seconds=0.1)
     assert any("is another one since" in text for text in site.said)
     assert site.committed() == {slot_of("raw/1", 20)}
+
+
+ORDER = ("table/commits/", "_s3notify-known/", "queue/queue.", "enumerator/to_list")
+"""Parts of the keys that are written for a batch, one after the other."""
+
+
+@contextmanager
+def killed_before(part: str) -> Iterator[None]:
+    """Have the process end before it writes such an object, once it has written one of the part before."""
+    before, written = ORDER[max(0, ORDER.index(part) - 1)], [ORDER[0]] if part == ORDER[0] else []
+
+    def dying(apply: Callable[..., object]) -> Callable[..., object]:
+        def call(store: FastObjectStore, key: str, *arguments: Any, **options: Any) -> object:
+            if part in key and any(before in each for each in written):
+                raise CrashedError(f"before {key}")
+            written.append(key)
+            return apply(store, key, *arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for method in ("put", "delete"):
+            patch.setattr(FastObjectStore, method, dying(getattr(FastObjectStore, method)))
+        yield
+
+
+@pytest.mark.parametrize("part", ORDER)
+def test_a_batch_is_committed_before_it_is_forgotten(site: Site, part: str) -> None:
+    """Commit, known, entries, backlog: killed before each of them, all that comes after it is still to be done."""
+    location, slot = site.source.location, slot_of("raw/1", 20)
+    queue, backlog = location.queue(), RescanBacklog(location.records())
+    queue.topics.create("orders", TopicSettings(slots=20, shards=1, bucket=location.platform.bucket))
+    site.ingest().run(Event(), every_seconds=None)
+    unannounced = next(key for key in KEYS if key != "raw/1" and slot_of(key, 20) == slot)
+    site.store.put(unannounced, b'{"a":2}\n')
+    backlog.add([slot])
+    signals = Publisher(site.store, prefix=location.keyspace_prefix, slots=20, queued=True)
+    QueuedPublisher(signals, queue, bucket=location.platform.bucket).put("raw/1", b'{"a":1}\n')
+
+    def done() -> tuple[bool, ...]:
+        return (
+            slot in site.committed(),
+            slot in site.source.open_table().heads,
+            not queue.entries("orders", [slot]),
+            not backlog.read().slots,
+        )
+
+    assert done() == (False,) * 4
+    with killed_before(part), pytest.raises(CrashedError):
+        site.ingest().run(Event(), every_seconds=None)
+    assert done() == tuple(each < ORDER.index(part) for each in range(4))
+    site.ingest().run(Event(), every_seconds=None)
+    assert done() == (True,) * 4
+    found = [row for each in read_slots(site.source.table(), [slot]) for row in each.table["a"].to_pylist()]
+    assert sorted(found) == [1, 2]
