@@ -10,6 +10,7 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
 from s3notify_platform.ingest.engine import Ingest
@@ -26,6 +27,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.reader import read_slots
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
@@ -116,10 +118,10 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
                 raise CorruptError("a run that has to do with it ends")
             return super().plan(site.planned[-1], **arguments)
 
-    def ingest(_spark: Any, source: Source, **_: Any) -> Ingest:
+    def ingest(_spark: Any, source: Source, *, clock: Clock, **_: Any) -> Ingest:
         if site.fails:
             raise site.fails.pop()
-        return Ingest(jobs=Jobs(source=source), source=source)
+        return Ingest(jobs=Jobs(source=source), source=source, clock=clock)
 
     monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", ingest)
     yield site
@@ -145,43 +147,71 @@ def test_a_slot_that_ends_every_run_keeps_no_other(site: Site) -> None:
     assert site.planned == [{*slots} - {POISON}, {POISON}]
 
 
-def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> None:
-    """Of processes that end: one refused key keeps no other, and is in quarantine in the end."""
-    bad, good = "raw/bad", [key for key in KEYS if slot_of(key, 20) == slot_of("raw/bad", 20)]
-    slot = slot_of(bad, 20)
-    assert len(good) >= 4
+def with_eight_neighbours(site: Site, proxy: FaultProxy) -> tuple[str, Slot, list[str]]:
+    """A key, its slot, and eight other objects of that, all read through the proxy."""
+    bad, slot = "raw/bad", slot_of("raw/bad", 20)
+    good = sorted(key for n in range(300) if slot_of(key := f"raw/{n}", 20) == slot)[:8]
     for key in (bad, *good):
         site.store.put(key, b'{"a":1}\n')
+    through = replace(site.source.input.bucket, endpoint_url=proxy.url)
+    site.source = replace(site.source, input=replace(site.source.input, bucket=through))
+    return bad, slot, good
+
+
+def once(site: Site, clock: Clock = SYSTEM_CLOCK) -> ContinuousIngest:
+    """As a process of `--once`, with three attempts."""
+    continuous = replace(site.ingest(Works()), settings=BatchSettings(max_attempts=3), clock=clock)
+    continuous.run(Event(), every_seconds=None)
+    return continuous
+
+
+def rows(site: Site, slot: Slot) -> list[str]:
+    parts = read_slots(site.source.table(), [slot])
+    return sorted(key for part in parts for key in part.table["_key"].to_pylist())
+
+
+def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> None:
+    """Of processes that end: one refused key keeps no other, and is in quarantine in the end."""
     with FaultProxy(ministack.endpoint_url) as proxy:
+        bad, slot, good = with_eight_neighbours(site, proxy)
         proxy.answers[bad] = (403, "AccessDenied", b"Access Denied")
-        through = replace(site.source.input.bucket, endpoint_url=proxy.url)
-        site.source = replace(site.source, input=replace(site.source.input, bucket=through))
-
-        def once() -> ContinuousIngest:
-            continuous = replace(site.ingest(Works()), settings=BatchSettings(max_attempts=3))
-            continuous.run(Event(), every_seconds=None)
-            return continuous
-
-        def rows() -> set[str]:
-            parts = read_slots(site.source.table(), [slot])
-            return {key for part in parts for key in part.table["_key"].to_pylist()}
-
         for attempt in (1, 2):
-            assert once().failing[slot].attempts == attempt
-            assert rows() == {*good}
+            assert once(site).failing[slot].attempts == attempt
+            assert rows(site, slot) == good
         failed = RescanBacklog(site.source.location.records()).read().failed
         assert (failed[slot].attempts, "AccessDenied" in failed[slot].reason) == (2, True)
         found = explain(site.source, bad, objects=site.store)
         assert (found.verdict.kind, found.failing) == ("failing", failed[slot])
-        assert not once().failing
+        assert not once(site).failing
         head = site.source.table().head(slot)
         assert head is not None
         assert head.failing == (bad,)
         rescans = RescanBacklog(site.source.location.records()).read()
         assert (rescans.failed, rescans.slots) == ({}, {})
         site.planned.clear()
-        assert not once().failing
+        assert not once(site).failing
         assert site.planned == [], "it is not asked for any more"
+
+
+def test_an_object_that_the_store_cannot_give_is_no_poison(site: Site, ministack: S3Server) -> None:
+    """Its encryption key is denied: its eight neighbours come in with the first process, it whenever that ends."""
+    clock = HandClock()
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        bad, slot, good = with_eight_neighbours(site, proxy)
+        proxy.answers[bad] = (
+            403,
+            "AccessDenied",
+            b"not authorized to perform: kms:Decrypt on resource: key/2",
+        )
+        for attempt in range(1, 6):
+            assert once(site, clock).failing[slot].attempts == attempt
+            assert rows(site, slot) == good
+            head = site.source.table().head(slot)
+            assert head is not None
+            assert head.failing == ()
+        proxy.answers.clear()
+        assert not once(site, clock).failing
+        assert rows(site, slot) == sorted([bad, *good])
 
 
 def test_a_failure_of_a_whole_run_is_explained(site: Site) -> None:
