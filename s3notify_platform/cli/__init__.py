@@ -2,16 +2,17 @@
 
 import sys
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from s3notify_platform.cli import (
+    doctor,
     erase,
     explain,
     ingest,
+    init,
     inlet,
     quarantine,
     reconcile,
@@ -24,30 +25,14 @@ from s3notify_platform.cli import (
     units,
     warm,
 )
-from s3notify_platform.cli.common import (
-    BucketPlace,
-    SourcePlace,
-    bucket_options,
-    dynamodb_endpoint_option,
-    json_option,
-    key_options,
-    options,
-    options_as,
-    region_option,
-    setting_option,
-    slot_count_option,
-)
-from s3notify_platform.cli.configured import configured, tables_region
+from s3notify_platform.cli.common import SourcePlace, key_options, setting_option
+from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
-from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback, shown
+from s3notify_platform.cli.printing import printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.extras import remedy
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
-
-if TYPE_CHECKING:
-    from s3notify_platform.deploy import Role
-    from s3notify_platform.stores.probe import Capabilities, CommitChoice
 
 
 class _Commands(ServiceGroup):
@@ -101,191 +86,6 @@ def run() -> None:
         say_traceback(error)
         code = 1
     leave(code if isinstance(code, int) else int(code is not None))
-
-
-_tables_options = options(
-    setting_option("records_table"), setting_option("lease_table"), dynamodb_endpoint_option
-)
-
-
-@main.command(short_help="Check whether a bucket and our permissions suffice.")
-@options_as(BucketPlace, bucket_options)
-@click.argument("name", required=False)
-@setting_option("platform_bucket")
-@setting_option("platform_prefix")
-@setting_option("queue_prefix")
-@setting_option("known_bucket")
-@slot_count_option
-@setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
-@setting_option("committed_tags")
-@_tables_options
-@json_option
-def doctor(
-    *,
-    place: BucketPlace,
-    name: str | None,
-    platform_bucket: str | None,
-    platform_prefix: str,
-    commit: "CommitChoice",
-    committed_tags: str,
-    records_table: str | None,
-    lease_table: str | None,
-    dynamodb_endpoint_url: str | None,
-    as_json: bool,
-    **queue: Any,
-) -> None:
-    """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
-
-    What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
-    Named tables, and whether the topic of NAME is for this source, are checked too. Before all that, the YAML of its
-    sources is: keys, types, formats, schema, cron. About 50 requests. Exit code 0 if the platform can run like this, 1
-    if not, with the reason.
-    """
-    from contextlib import closing
-
-    from s3notify_platform.deploy import Tables, examine_tables
-    from s3notify_platform.stores.probe import choose_commit, probe
-    from s3notify_platform.stores.s3 import S3ObjectStore
-    from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
-
-    _check_sources()
-    platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
-    prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
-    with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
-        asked = store.endpoint_url
-        found = probe(store, prefix)
-    tables = examine_tables(
-        Tables(
-            records=records_table,
-            leases=lease_table,
-            region=tables_region(place.region),
-            endpoint_url=dynamodb_endpoint_url,
-        )
-    )
-    decision, refusal = None, ""
-    try:
-        decision = choose_commit(
-            found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
-        )
-        if tags_of(committed_tags):
-            ObjectTags(place.s3()).check_versioned()
-        refusal = topics.problem_of(
-            name if not any(tables.values()) else None,
-            platform=platform,
-            platform_prefix=platform_prefix,
-            records_table=records_table,
-            dynamodb_endpoint_url=dynamodb_endpoint_url,
-            **queue,
-        )
-    except S3NotifyError as error:
-        refusal = str(error)
-    if as_json:
-        document = {"bucket": platform.bucket, "endpoint": asked, "checks": asdict(found), "tables": tables}
-        print_json(
-            document
-            | {
-                "commit": decision and decision.commit,
-                "reason": decision and decision.reason,
-                "refused": refusal,
-            }
-        )
-    else:
-        _print_capabilities(f"{platform.bucket} at {asked}", found)
-        # The problems of an unusable store are the error that is printed below.
-        for problem in found.problems if found.mode != "unusable" else ():
-            say(f"- {problem}")
-        for table_name, problems in tables.items():
-            for problem in problems or ("is correct",):
-                say(f"- {table_name} {problem}")
-        if decision:
-            say(f"commit: {decision.commit} ({decision.reason})")
-            say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
-        if refusal:
-            say(refusal)
-    if refusal or any(tables.values()):
-        sys.exit(1)
-
-
-@main.command(short_help="Create DynamoDB tables; print templates or IAM policies.")
-@_tables_options
-@region_option("The tables' region")
-@click.option(
-    "--print",
-    "template",
-    type=click.Choice(["cloudformation", "terraform", "iam"]),
-    help="Create nothing; print a template of the tables, or the least-privilege policy of each role.",
-)
-@click.option(
-    "--role",
-    type=click.Choice(["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]),
-    help="iam: this role's policy only.",
-)
-@click.option("--account", help="iam: AWS account of the tables and the event queue, 12 digits.")
-@click.argument("name", required=False)
-@setting_option("bucket", required=False, default=None)
-@setting_option("prefix")
-@setting_option("platform_bucket")
-@setting_option("platform_prefix")
-@setting_option("keyspace_prefix")
-@setting_option("queue_prefix")
-@setting_option("known_bucket")
-@setting_option("committed_tags")
-@click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
-def init(
-    *,
-    records_table: str | None,
-    lease_table: str | None,
-    dynamodb_endpoint_url: str | None,
-    region: str,
-    template: str | None,
-    role: "Role | None",
-    name: str | None,
-    **places: Any,
-) -> None:
-    """Create the named DynamoDB tables, or print templates of them, or IAM policies.
-
-    Safe to repeat: an existing table is not changed, and one with another schema is refused. The platform needs no
-    table unless the bucket's store lacks conditional writes, or request rates are high: see `s3notify doctor`.
-
-    \b
-    The least-privilege policy for what `s3notify dev` runs; with inlets or outlets in the YAML, it needs theirs too:
-      s3notify init NAME --print iam --role run
-
-    Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer (of
-    the Delta view); sweep (checks and vacuum); inlet; outlet. With --platform-bucket the source bucket is only read.
-
-    Name the tables in the source's `dynamodb`. The records table holds ack chains and heartbeats, and sources may share
-    it. A lease table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The
-    first run records the table's commit mode; later runs in another mode are refused.
-    """  # noqa: D301 - click's own mark
-    from s3notify_platform import deploy as provision
-
-    tables = provision.Tables(
-        records=records_table,
-        leases=lease_table,
-        region=tables_region(region),
-        endpoint_url=dynamodb_endpoint_url,
-    )
-    if template != "iam" and not (records_table or lease_table):
-        raise click.UsageError("name a table: --records-table, --lease-table, or both")
-    if template == "iam" and not (name and places["bucket"]):
-        raise click.UsageError("--print iam needs the source's NAME, and its --bucket")
-    match template:
-        case None:
-            for each, created in provision.create_tables(tables).items():
-                say(f"table {each!r}: {'created' if created else 'exists already'}")
-        case "cloudformation":
-            print_json(provision.cloudformation(tables))
-        case "terraform":
-            print_json(provision.terraform(tables))
-        case _:
-            places["platform_bucket"] = places["platform_bucket"] or places["bucket"]
-            places["platform_prefix"] = own = places["platform_prefix"] or f"_s3notify/{name}/"
-            places["keyspace_prefix"] = places["keyspace_prefix"] or f"{own}keyspace/"
-            tags = bool(places.pop("committed_tags"))
-            granted = provision.Places(**places, tables=tables, tags=tags)
-            policies = {str(one): provision.policy(one, granted) for one in provision.ROLES}
-            print_json(policies[role] if role else policies)
 
 
 @main.command(short_help="Run a demo on a local S3 server.")
@@ -407,32 +207,9 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
     say(f"signalled {len({*keys})} objects: the root and slots {','.join(map(str, slots))} of {place.name!r}")
 
 
-def _check_sources() -> None:
-    """`UsageError` for what Dagster or a run would refuse of the sources' YAML."""
-    try:
-        for source in configured():
-            source.check()
-    except ModuleNotFoundError as error:  # of publishers, which read nothing
-        if (text := remedy(error)) is None:
-            raise
-        say(f"formats and schemas of the YAML are not checked: {text}", err=True)
-
-
-def _print_capabilities(title: str, found: "Capabilities") -> None:
-    from rich.text import Text
-
-    yes, no = Text("yes", style="green"), Text("no", style="red")
-    holds = {name: value for name, value in asdict(found).items() if isinstance(value, bool)}
-    rows: list[tuple[str, object]] = [
-        (name.replace("_", " "), yes if value else no) for name, value in holds.items()
-    ]
-    skew = found.clock_skew_ms
-    rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
-    rows.append(("commit mode, if auto", found.mode))
-    print_table(("Check", "Result"), rows, title=title)
-
-
 for _command in (
+    doctor.doctor,
+    init.init,
     topics.topics,
     inlet.inlet,
     reconcile.reconcile,

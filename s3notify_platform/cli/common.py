@@ -217,6 +217,11 @@ sources_options = options(
 )
 """Options of a command about several sources, which may all be in YAML."""
 
+tables_options = options(
+    setting_option("records_table"), setting_option("lease_table"), dynamodb_endpoint_option
+)
+"""Options that name the DynamoDB tables."""
+
 _SOURCE_OPTIONS = (
     *_QUEUE_OPTIONS,
     *_OF_SOURCE,

@@ -17,17 +17,13 @@ from tests.support.log_commit import (
     Snapshot,
     Version,
     a_round,
-    accept_loss,
     after,
     changes_data,
-    checkpoint_and_cut,
-    engine,
     foreign,
     opened,
     stream,
-    ticks,
-    vacuum,
 )
+from tests.support.log_upkeep import accept_loss, checkpoint_and_cut, engine, ticks, vacuum
 
 
 class World(NamedTuple):

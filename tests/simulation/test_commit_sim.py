@@ -36,6 +36,7 @@ def test_one_winner_each_generation(seed):
         return run
 
     run_simulation([writer(n) for n in range(4)], store, seed, faults=ROUGH)
+    assert won
     for generation, names in won.items():
         found = store.get(f"commits/{generation}")
         assert [name.encode() for name in names] == [found.body]

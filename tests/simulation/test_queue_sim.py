@@ -261,6 +261,7 @@ class World:
         """At the end: every object that was written was delivered or is a dead letter, and no room is lost."""
         known = {(key, etag) for _, key, etag in self.handed}
         known |= {(letter.event.key, letter.event.etag) for letter in self.queue.dead("t")}
+        assert self.written
         assert self.written <= known
         assert not self.ids()
         reconciler = Reconciler(self.queue, leak_seconds=0.0)

@@ -54,10 +54,13 @@ def test_rounds_follow_each_other(bar):
 
 def test_java_that_ends_ends_the_bar(bar):
     """The round says why."""
+    asked = []
 
     def share() -> float:
+        asked.append(1)
         raise ConnectionResetError
 
     shown = ReadingBar(bar)
     shown.begin(Reading(objects=1, bytes=1, wanted=1, done=0))
     shown.follow(Event(), share)
+    assert len(asked) == 1

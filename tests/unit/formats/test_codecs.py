@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import CorruptError, UsageError
@@ -52,10 +52,10 @@ def text_and_fault(body: bytes, key: str, size: int = 9, encoding: str = "utf-8"
 def test_members_one_behind_the_other(key: str, members: list[bytes], size: int) -> None:
     body = b"".join(map(COMPRESS[key], members))
     text = b"".join(members)
-    if not text.startswith((b"\0\0", b"\xff")):
-        assert text_and_fault(body, key, size) == (text, "")
-        assert decoded_whole(body, key, "utf-8", len(text)) == text
-        assert not text or decoded_whole(body, key, "utf-8", len(text) - 1) is None or body == text
+    assume(not text.startswith((b"\0\0", b"\xff")))
+    assert text_and_fault(body, key, size) == (text, "")
+    assert decoded_whole(body, key, "utf-8", len(text)) == text
+    assert not text or decoded_whole(body, key, "utf-8", len(text) - 1) is None or body == text
 
 
 @named

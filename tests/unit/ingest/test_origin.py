@@ -101,6 +101,7 @@ def test_no_key_fails(key: str) -> None:
     """Any key has a value or a text that does not fit, and never an error."""
     origin = Origin.of("x date, `0` int", "")
     values = [column[0].as_py() for column in origin.values([(key, None)])]
+    assert len(values) == 2
     for column, value in zip(origin.paths.names, values, strict=True):
         assert value is None or column not in origin.misfits(key)
 

@@ -1,4 +1,4 @@
-"""What a tick asks for: batches, retries, silence."""
+"""What a tick asks for: batches, retries, listings."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +9,6 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.batches import EVERYTHING
 from s3notify_platform.ingest.scheduler import TOPIC_SECONDS
 from s3notify_platform.ingest.settings import BatchSettings
-from s3notify_platform.protocols.ack_chain import Stamped
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.known import open_table
@@ -226,172 +225,6 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
         (run,) = world.active()
         world.finish(run)
     assert world.committed[1] == world.versions[1]
-
-
-def test_a_started_run_that_falls_silent_is_failed() -> None:
-    """And reported, so that it does not hold a place in Dagster's queue for good."""
-    world = settled(silence_seconds=30, backoff_seconds=5)
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    world.start(run)
-    for _ in range(5):
-        world.clock.sleep(20)
-        run.beats = (run.beats or 0) + 1
-        assert world.tick().silent_runs == ()
-    world.clock.sleep(31)
-    assert world.tick().silent_runs == (run.run_id,)
-    world.clock.sleep(5)
-    assert world.keys(world.tick()) == [["1"]]
-
-
-def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place() -> None:
-    """Otherwise the dead one would keep the queued one out of the only place there is."""
-    world = settled(silence_seconds=30, parallel_runs=2)
-    world.publish(1, 2)
-    world.tick()
-    first, second = world.active()
-    world.start(first)
-    world.tick()
-    world.clock.sleep(31)
-    assert world.tick().silent_runs == (first.run_id,)
-    assert world.state.open
-    world.finish(second)
-    world.tick()
-    assert world.state.failing.keys() == set(map(int, first.request.slots))
-
-
-def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
-    """Created and never launched, or requested and never created; but not one that waits in the queue."""
-    world = settled(startup_seconds=180)
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    world.clock.sleep(10_000)
-    assert world.tick().silent_runs == ()
-    run.status, run.beats = "starting", None
-    world.tick()
-    world.clock.sleep(181)
-    assert world.tick().silent_runs == (run.run_id,)
-
-    world = settled(startup_seconds=180)
-    world.publish(1)
-    tick = world.evaluate()
-    assert tick is not None
-    world.cursor = tick.state.dumps()
-    world.clock.sleep(179)
-    world.tick()
-    assert world.state.open
-    world.clock.sleep(2)
-    world.tick()
-    assert set(world.state.failing) == {1}
-
-
-@pytest.mark.parametrize("status", ["starting", "started"])
-def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
-    """Its process is gone before its first heartbeat; one that starts slowly is left alone, and queued runs, too."""
-    world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    run.gone = True
-    world.clock.sleep(10_000)
-    assert world.tick().silent_runs == ()
-    run.status, run.gone = status, False
-    world.tick()
-    world.clock.sleep(60)
-    assert world.tick().silent_runs == ()
-    run.gone = True
-    assert world.tick().silent_runs == (run.run_id,)
-    world.clock.sleep(5)
-    assert world.keys(world.tick()) == [["1"]]
-
-    (run,) = world.active()
-    run.status, run.gone = status, True
-    world.tick()
-    world.clock.sleep(29)
-    assert world.tick().silent_runs == ()
-    world.clock.sleep(1)
-    assert world.tick().silent_runs == (run.run_id,)
-
-
-def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
-    """Its record went, and it did not come to its end."""
-    world = settled(silence_seconds=30, startup_seconds=180)
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    world.start(run)
-    world.tick()
-    run.beats, run.gone = None, True
-    world.tick()
-    world.clock.sleep(30)
-    assert world.tick().silent_runs == (run.run_id,)
-
-
-def test_a_part_that_dagster_has_still_to_create_is_waited_for() -> None:
-    """The other one's end does not end the batch."""
-    world = settled(parallel_runs=2)
-    world.publish(1, 2)
-    tick = world.evaluate()
-    assert tick is not None
-    world.launch(tick, only_part=0)
-    world.cursor = tick.state.dumps()
-    (run,) = world.active()
-    world.finish(run)
-    world.tick()
-    assert world.state.open
-    world.launch(tick)
-    (run,) = world.active()
-    world.finish(run)
-    world.tick()
-    assert not world.state.open
-    assert world.state.failing == {}
-
-
-def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
-    """The run stamps between the tick's look at its chain and its look at the run."""
-    world = settled()
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    planner = world.planner()
-    planner.runs_of = lambda batch: (world.finish(run), world.runs_of(batch))[1]
-    tick = planner.tick(world.state)
-    assert tick.state.failing == {}
-    assert tick.state.open == ()
-
-
-def test_a_chain_that_is_gone_counts_as_failed() -> None:
-    """Purged while the sensor was off for weeks: its slots are asked for again."""
-    world = settled(backoff_seconds=5)
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    world.finish(run)
-    world.chains.delete(run.request.batch)
-    world.tick()
-    assert world.state.failing[1].reason == "the batch's ack chain is gone"
-    world.clock.sleep(5)
-    assert world.keys(world.tick()) == [["1"]]
-
-
-def test_a_run_taken_for_dead_does_no_harm() -> None:
-    """It commits, and its stamp is refused as that of a failed batch."""
-    world = settled(silence_seconds=30, backoff_seconds=5)
-    world.publish(1)
-    world.tick()
-    (run,) = world.active()
-    world.start(run)
-    world.tick()
-    world.clock.sleep(31)
-    world.tick()
-    world.finish(run)
-    world.clock.sleep(5)
-    world.tick()
-    (second,) = world.active()
-    assert second.request.batch != run.request.batch
-    assert world.chains.stamp_children(second.request.batch, [], operation_id="x") == Stamped(missing=1)
 
 
 def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> None:

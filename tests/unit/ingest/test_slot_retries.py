@@ -143,10 +143,11 @@ def test_backoff_has_a_ceiling() -> None:
     """However often a slot fails."""
     world = settled(max_attempts=50, backoff_seconds=10, backoff_ceiling_seconds=60)
     world.publish(1)
-    for _ in range(12):
+    for attempts in range(1, 13):
         world.tick()
-        for run in world.active():
-            world.finish(run, failing=frozenset({1}))
+        (run,) = world.active()
+        world.finish(run, failing=frozenset({1}))
         world.tick()
+        assert world.state.failing[1].attempts == attempts
         assert world.state.failing[1].not_before_ms <= world.clock.wall_ms() + 60_000
         world.clock.sleep(60)

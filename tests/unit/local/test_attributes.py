@@ -175,6 +175,8 @@ def refusal_of_dagster(attributes: Mapping[str, Any]) -> str:
 def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None:
     """Of each attribute: good values, wrong types, values out of bounds, keys that there are not."""
     good, bad = given(name)
+    assert good
+    assert bad
     for value in good:
         attributes = PLACE | {name: value}
         assert refusal_of_commands(tmp_path, attributes) == "", value
@@ -189,6 +191,7 @@ def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None
 
 def test_keys_of_groups_that_there_are_not(tmp_path: Path) -> None:
     """Neither side takes any key of any group but those that are declared."""
+    groups = set()
     for name, info in MODEL.model_fields.items():
         kinds = [
             kind
@@ -196,9 +199,11 @@ def test_keys_of_groups_that_there_are_not(tmp_path: Path) -> None:
             if isinstance(kind, type)
         ]
         if any(issubclass(kind, BaseModel) for kind in kinds):
+            groups.add(name)
             attributes = PLACE | {name: {"nonsense": 1}}
             assert f"{name}.nonsense: there is no such key" in refusal_of_commands(tmp_path, attributes)
             assert refusal_of_dagster(attributes)
+    assert groups == {"s3", "dynamodb", "spark", *SERVICES}
 
 
 @pytest.fixture

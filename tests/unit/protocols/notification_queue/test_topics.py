@@ -120,6 +120,9 @@ def test_a_deletion_that_died_is_finished_by_the_next_creation(queue, records, c
         assert queue.commit(held) == Expired()
         assert all_entries(queue) == ()
         assert room(queue) == 3
+    else:
+        assert queue.topics.get("t").settings == ONE_SHARD
+        assert len(all_entries(queue)) == 2
 
 
 def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, clock):

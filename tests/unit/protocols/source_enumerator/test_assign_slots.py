@@ -3,7 +3,7 @@
 from itertools import combinations, pairwise, permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
@@ -114,6 +114,7 @@ def test_no_contiguous_assignment_in_balance_moves_less(
 
 
 @given(st.permutations(range(4)), st.integers(1, 6), st.integers(1, 6))
+@example([2, 0, 3, 1], 4, 3)
 def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots_each: int) -> None:
     """What earlier scaling left behind is as good a start as any."""
     ranges: list[tuple[Slot, ...]] = [()] * 4

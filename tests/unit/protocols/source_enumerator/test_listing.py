@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
@@ -126,6 +126,7 @@ def test_a_key_that_appears_behind_a_cut_meanwhile() -> None:
 
 
 @given(st.lists(st.text(max_size=3), max_size=30), st.integers(1, 9))
+@example([str(number) for number in range(30)], 4)
 def test_quantiles(sample: list[str], parts: int) -> None:
     """In the order of bytes, of the sample, and about equally far apart."""
     found = quantiles(sample, parts)

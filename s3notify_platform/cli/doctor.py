@@ -1,0 +1,148 @@
+"""`s3notify doctor NAME`: can the platform run on this bucket?"""
+
+import sys
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from s3notify_platform.cli.common import (
+    BucketPlace,
+    bucket_options,
+    json_option,
+    options_as,
+    setting_option,
+    slot_count_option,
+    tables_options,
+)
+from s3notify_platform.cli.configured import command, configured, tables_region
+from s3notify_platform.cli.printing import print_json, print_table, say
+from s3notify_platform.cli.topics import problem_of
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.extras import remedy
+
+if TYPE_CHECKING:
+    from s3notify_platform.stores.probe import Capabilities, CommitChoice
+
+
+@command(short_help="Check whether a bucket and our permissions suffice.")
+@options_as(BucketPlace, bucket_options)
+@click.argument("name", required=False)
+@setting_option("platform_bucket")
+@setting_option("platform_prefix")
+@setting_option("queue_prefix")
+@setting_option("known_bucket")
+@slot_count_option
+@setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
+@setting_option("committed_tags")
+@tables_options
+@json_option
+def doctor(
+    *,
+    place: BucketPlace,
+    name: str | None,
+    platform_bucket: str | None,
+    platform_prefix: str,
+    commit: "CommitChoice",
+    committed_tags: str,
+    records_table: str | None,
+    lease_table: str | None,
+    dynamodb_endpoint_url: str | None,
+    as_json: bool,
+    **queue: Any,
+) -> None:
+    """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
+
+    What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
+    Named tables, and whether the topic of NAME is for this source, are checked too. Before all that, the YAML of its
+    sources is: keys, types, formats, schema, cron. About 50 requests. Exit code 0 if the platform can run like this, 1
+    if not, with the reason.
+    """
+    from contextlib import closing
+
+    from s3notify_platform.deploy import Tables, examine_tables
+    from s3notify_platform.stores.probe import choose_commit, probe
+    from s3notify_platform.stores.s3 import S3ObjectStore
+    from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
+
+    _check_sources()
+    platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
+    prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
+    with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
+        asked = store.endpoint_url
+        found = probe(store, prefix)
+    tables = examine_tables(
+        Tables(
+            records=records_table,
+            leases=lease_table,
+            region=tables_region(place.region),
+            endpoint_url=dynamodb_endpoint_url,
+        )
+    )
+    decision, refusal = None, ""
+    try:
+        decision = choose_commit(
+            found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
+        )
+        if tags_of(committed_tags):
+            ObjectTags(place.s3()).check_versioned()
+        refusal = problem_of(
+            name if not any(tables.values()) else None,
+            platform=platform,
+            platform_prefix=platform_prefix,
+            records_table=records_table,
+            dynamodb_endpoint_url=dynamodb_endpoint_url,
+            **queue,
+        )
+    except S3NotifyError as error:
+        refusal = str(error)
+    if as_json:
+        document = {"bucket": platform.bucket, "endpoint": asked, "checks": asdict(found), "tables": tables}
+        print_json(
+            document
+            | {
+                "commit": decision and decision.commit,
+                "reason": decision and decision.reason,
+                "refused": refusal,
+            }
+        )
+    else:
+        _print_capabilities(f"{platform.bucket} at {asked}", found)
+        # The problems of an unusable store are the error that is printed below.
+        for problem in found.problems if found.mode != "unusable" else ():
+            say(f"- {problem}")
+        for table_name, problems in tables.items():
+            for problem in problems or ("is correct",):
+                say(f"- {table_name} {problem}")
+        if decision:
+            say(f"commit: {decision.commit} ({decision.reason})")
+            say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+        if refusal:
+            say(refusal)
+    if refusal or any(tables.values()):
+        sys.exit(1)
+
+
+def _check_sources() -> None:
+    """`UsageError` for what Dagster or a run would refuse of the sources' YAML."""
+    try:
+        for source in configured():
+            source.check()
+    except ModuleNotFoundError as error:  # of publishers, which read nothing
+        if (text := remedy(error)) is None:
+            raise
+        say(f"formats and schemas of the YAML are not checked: {text}", err=True)
+
+
+def _print_capabilities(title: str, found: "Capabilities") -> None:
+    from rich.text import Text
+
+    yes, no = Text("yes", style="green"), Text("no", style="red")
+    holds = {name: value for name, value in asdict(found).items() if isinstance(value, bool)}
+    rows: list[tuple[str, object]] = [
+        (name.replace("_", " "), yes if value else no) for name, value in holds.items()
+    ]
+    skew = found.clock_skew_ms
+    rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
+    rows.append(("commit mode, if auto", found.mode))
+    print_table(("Check", "Result"), rows, title=title)
