@@ -37,7 +37,7 @@ from s3notify_platform.cli.common import (
     setting_option,
     slot_count_option,
 )
-from s3notify_platform.cli.configured import configured, tables_region
+from s3notify_platform.cli.configured import configured, problem_of_topic, tables_region
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
 from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
@@ -169,7 +169,7 @@ def doctor(
         )
         if tags_of(committed_tags):
             ObjectTags(place.s3()).check_versioned()
-        refusal = topics.problem_of(
+        refusal = problem_of_topic(
             name if not any(tables.values()) else None,
             platform=platform,
             platform_prefix=platform_prefix,
