@@ -339,11 +339,14 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
             "Resource": [f"{arn}{bucket}/{key}" for key in dict.fromkeys(_denied(role, places, own))],
         }
         if covered:
-            signals = dict.fromkeys((f"{OWN_PREFIX}*/keyspace/", *{places.keyspace_prefix}.intersection(own)))
+            signals = [f"{OWN_PREFIX}*/keyspace/"]
+            # A publisher reads its queue, also one that is among the signals.
+            if places.keyspace_prefix in own and not places.queue_prefix.startswith(places.keyspace_prefix):
+                signals.append(places.keyspace_prefix)
             yield {
                 "Effect": "Deny",
                 "Action": ["s3:DeleteObject", "s3:GetObject"],
-                "Resource": [f"{arn}{bucket}/{prefix}*" for prefix in signals],
+                "Resource": [f"{arn}{bucket}/{prefix}*" for prefix in dict.fromkeys(signals)],
             }
 
 
@@ -358,7 +361,7 @@ def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
     for prefix in own:
         if prefix == OWN_PREFIX:
             yield from (f"{prefix}*/{name}" for name in OWN)
-        if prefix in left or (prefix == OWN_PREFIX and places.platform_prefix != OWN_PREFIX):
+        if prefix != places.platform_prefix and (prefix in left or prefix == OWN_PREFIX):
             continue
         nested = any(one.startswith(prefix) for one in left)
         yield from (f"{prefix}{name}" for name in (OWN if nested else ("*",)))

@@ -144,7 +144,7 @@ def test_policies_deny_what_listings_and_inlets_leave_out(role):
             )
             for prefix in own:
                 if (places.keyspace_prefix.startswith(prefix) or prefix == "_s3notify/") or (
-                    places.queue_prefix.startswith(prefix) and role == "publisher"
+                    places.queue_prefix.startswith(prefix)
                 ):
                     continue
                 need = (ACTIONS["P"], f"arn:aws:s3:::{bucket}/{prefix}of/a/later/version")
@@ -173,10 +173,34 @@ def test_uploads_and_versions_of_ours_are_denied_too(role):
             {"Effect": "Allow", "Action": [*ACTIONS.values(), *OTHER], "Resource": "*"}
         )
         for kind, bucket, key in objects(places):
-            if kind in ("source", "signals") or (kind == "queue" and role == "publisher"):
+            if kind in ("source", "signals") or (kind == "queue"):
                 continue
             for action in (ACTIONS["P"], ACTIONS["D"], *OTHER):
                 assert not allowed(granted, (action, f"arn:aws:s3:::{bucket}/{key}")), (kind, action, places)
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+def test_in_another_bucket_a_name_of_ours_is_the_source_s(role):
+    """As long as it is none of the usual ones."""
+    for places in layouts(("of/ours/",)):
+        if places.prefix == "" and places.bucket != places.platform_bucket:
+            for key in ("signals/7", "queues/1", "of/ours/table/c/1"):
+                for action in ACTIONS.values():
+                    assert allowed(policy(role, places), (action, f"arn:aws:s3:::{places.bucket}/{key}")), key
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+def test_all_that_is_ours_below_one_prefix(role):
+    """Signals, queue and tables: each is granted and denied by itself."""
+    places = Places(
+        bucket="b", prefix="", platform_bucket="b", platform_prefix="own/", keyspace_prefix="own/",
+        queue_prefix="own/queue/", tables=Tables(region="us-east-1"),
+    )  # fmt: skip
+    granted = policy(role, places)
+    for kind, bucket, key in objects(places):
+        expected = set(EXPECTED[role].get(kind, "")) | set("DG" * (kind == "signals"))
+        arn = f"arn:aws:s3:::{bucket}/{key}"
+        assert {one for one, action in ACTIONS.items() if allowed(granted, (action, arn))} == expected, kind
 
 
 OTHER = ("s3:AbortMultipartUpload", "s3:DeleteObjectVersion")
