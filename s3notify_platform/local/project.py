@@ -133,7 +133,7 @@ class ConfiguredSource:
                 with suppress(UsageError):  # an expression that only Dagster evaluates
                     yield from other.location.besides_usual(bucket)
 
-    @property
+    @cached_property
     def location(self) -> "Location":
         """Where it keeps its own objects, without how that is reached. `UsageError` if that cannot be evaluated."""
         from s3notify_platform.ingest.location import Location

@@ -1,7 +1,8 @@
 """`S3NotifyComponent`: a source in YAML. Thin: functions of the other modules build each part."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -115,12 +116,6 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
     def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
         """The inputs of the parts; `UsageError` for settings that cannot work."""
         check_settings(self, TopicSizeSettings, BatchSettings)
-        others = (
-            prefix
-            for other in project
-            if other.name != self.name
-            for prefix in _location_of(other).besides_usual(self.bucket)
-        )
         s3, dynamodb = self.s3 or S3Settings(), self.dynamodb or DynamoSettings()
         io = SlotIOManager(
             s3=NamedS3(**s3.fields()),
@@ -129,7 +124,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             ),
             spark=_spark_of(self.spark or SparkSettings()),
             **values_of(self, *SOURCE, TopicSizeSettings)
-            | {"other_platform_prefixes": "|".join(filter(None, (self.other_platform_prefixes, *others)))},
+            | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
         _ = io.source  # its own checks, before anything is built
         return SourceAssets(
@@ -150,9 +145,16 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         )
 
 
-def _location_of(source: S3NotifyComponent) -> Location:
-    platform = S3Config(bucket=source.platform_bucket or source.bucket)
-    return Location(platform=platform, **values_of(source, LocationSettings))
+def _other_prefixes(source: S3NotifyComponent, project: Sequence[S3NotifyComponent]) -> Iterator[str]:
+    """Where other sources keep their own objects in the bucket of this one."""
+    if source.other_platform_prefixes:
+        yield source.other_platform_prefixes
+    for other in project:
+        if other.name != source.name and source.bucket in (other.platform_bucket, other.bucket):
+            platform = S3Config(bucket=other.platform_bucket or other.bucket)
+            with suppress(UsageError):  # which the definitions of the other one are refused for
+                location = Location(platform=platform, **values_of(other, LocationSettings))
+                yield from location.besides_usual(source.bucket)
 
 
 def _spark_of(given: attributes.SparkSettings) -> SlotSpark:
