@@ -25,6 +25,7 @@ from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
 from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key
+from s3notify_platform.table.own import own_prefixes
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
@@ -32,7 +33,7 @@ what is in quarantine; `reader` loads committed rows, reads the quarantine and w
 Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in changes that other systems
 report; `outlet` delivers to endpoints. A process with several roles needs the union, but the Deny of `writer` and
 `publisher` wins over any other policy: whoever writes objects must not also commit, and with the policy of a `writer`
-nobody changes a queue on a bucket."""
+nobody changes a queue on a bucket. Writers of a whole bucket are denied to read tables in it."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
@@ -49,6 +50,9 @@ KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "reader": ("GetObject",),
 }
 """On what is known of the table (`table.known`), apart from its other objects."""
+
+CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
+"""Of objects, as far as a policy denies them."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
@@ -173,15 +177,15 @@ def terraform(tables: Tables) -> Json:
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
-    Whatever the source's prefix, writers are denied to change the platform's own objects, except signals, and for a
-    `publisher` the queue. With an empty prefix in the platform's bucket they may still read them.
+    Whatever the source's prefix, writers are denied to change the platform's own objects (`table.own`), except signals,
+    and for a `publisher` the queue. With an empty prefix they are also denied to read them.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
         for resource, actions in _grants(role, places).items()
     ]
     if role in ("writer", "publisher"):
-        statements.append(_denial(role, places))
+        statements += _denials(role, places)
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -316,30 +320,61 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
     return {resource: actions for resource, actions in grants.items() if actions}
 
 
-def _denial(role: Role, places: Places) -> Json:
-    """Changes of the platform's objects, in every bucket that has or may have some.
+def _denials(role: Role, places: Places) -> Iterator[Json]:
+    """Changes of the platform's objects, in every bucket that has or may have some, but signals may be moved.
 
-    Those of all sources that are where sources are by default, since the prefix may cover them; not the signals, nor
-    the queue that the role itself changes.
+    Where the source's prefix covers such objects, also reading them; then signals may neither be read nor deleted.
     """
-    usual = f"{OWN_PREFIX}*/"
-    own = (
-        (usual,) if re.match(f"{OWN_PREFIX}.+/", places.platform_prefix) else (usual, places.platform_prefix)
+    arn = f"arn:{_partition(places.tables.region)}:s3:::"
+    for bucket in dict.fromkeys(
+        (places.platform_bucket, places.bucket, places.known_bucket or places.bucket)
+    ):
+        own = _own_prefixes(places, bucket)
+        covered = bucket == places.bucket and any(
+            prefix.startswith(places.prefix) or places.prefix.startswith(prefix) for prefix in own
+        )
+        yield {
+            "Effect": "Deny",
+            "Action": [*CHANGES, *(["s3:GetObject"] if covered else [])],
+            "Resource": [f"{arn}{bucket}/{key}" for key in dict.fromkeys(_denied(role, places, own))],
+        }
+        if covered:
+            signals = [f"{OWN_PREFIX}*/keyspace/"]
+            # A publisher reads its queue, also one that is among the signals.
+            if places.keyspace_prefix in own and not places.queue_prefix.startswith(places.keyspace_prefix):
+                signals.append(places.keyspace_prefix)
+            yield {
+                "Effect": "Deny",
+                "Action": ["s3:DeleteObject", "s3:GetObject"],
+                "Resource": [f"{arn}{bucket}/{prefix}*" for prefix in dict.fromkeys(signals)],
+            }
+
+
+def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
+    """Keys below the prefixes that are ours, but signals, and the queue if the role changes it.
+
+    By default several sources are below one prefix, each with its signals, which other writers move.
+    """
+    if changes_no_queue := role == "writer" or places.tables.records is not None:
+        yield from (f"{QUEUE_PREFIX}*", f"{OWN_PREFIX}*/queue/*")
+    left = [places.keyspace_prefix, *([] if changes_no_queue else [places.queue_prefix])]
+    for prefix in own:
+        if prefix == OWN_PREFIX:
+            yield from (f"{prefix}*/{name}" for name in OWN)
+        if prefix != places.platform_prefix and (prefix in left or prefix == OWN_PREFIX):
+            continue
+        nested = any(one.startswith(prefix) for one in left)
+        yield from (f"{prefix}{name}" for name in (OWN if nested else ("*",)))
+
+
+def _own_prefixes(places: Places, bucket: str) -> tuple[str, ...]:
+    return own_prefixes(
+        bucket,
+        platform_bucket=places.platform_bucket,
+        platform_prefix=places.platform_prefix,
+        keyspace_prefix=places.keyspace_prefix,
+        queue_prefix=places.queue_prefix,
     )
-    made = [f"{prefix}{name}" for prefix in own for name in OWN]
-    queues = {QUEUE_PREFIX, places.queue_prefix} if _changes_no_queue(role, places) else set()
-    keys = [*made, f"{KNOWN}/*", *(f"{queue}*" for queue in sorted(queues))]
-    buckets = dict.fromkeys((places.platform_bucket, places.bucket, places.known_bucket or places.bucket))
-    aws = _partition(places.tables.region)
-    return {
-        "Effect": "Deny",
-        "Action": ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject"],
-        "Resource": [f"arn:{aws}:s3:::{bucket}/{key}" for bucket in buckets for key in dict.fromkeys(keys)],
-    }
-
-
-def _changes_no_queue(role: Role, places: Places) -> bool:
-    return role == "writer" or places.tables.records is not None
 
 
 def _partition(region: str) -> str:

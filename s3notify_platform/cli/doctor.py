@@ -15,7 +15,7 @@ from s3notify_platform.cli.common import (
     slot_count_option,
     tables_options,
 )
-from s3notify_platform.cli.configured import command, configured, tables_region
+from s3notify_platform.cli.configured import command, configured, problem_of_topic, tables_region
 from s3notify_platform.cli.printing import print_json, print_table, say
 from s3notify_platform.cli.topics import problem_of
 from s3notify_platform.errors import S3NotifyError

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from s3notify_platform.ingest.source import Source
 
 
-_CHOICE: Final = ("prefix", "include", "exclude", "hidden_files", "modified_after", "on_delete")
+_CHOICE: Final = (
+    "prefix", "include", "exclude", "hidden_files", "modified_after", "on_delete", "other_platform_prefixes"
+)  # fmt: skip
 """Settings that say whether the source reads the key, and whether its rows stay."""
 
 

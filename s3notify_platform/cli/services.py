@@ -109,9 +109,11 @@ def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
     """Prefixes of the platform's own objects: those given, those of the sources in the YAML, the usual ones."""
     from s3notify_platform.table.own import USUAL
 
-    of_sources = (
-        prefix for source in configured() for prefix in source.source().location.own_prefixes(place.bucket)
-    )
+    sources = [source.source() for source in configured()]
+    of_sources = [prefix for source in sources for prefix in source.location.own_prefixes(place.bucket)]
+    of_sources += [
+        prefix for source in sources if source.input.bucket.bucket == place.bucket for prefix in source.own
+    ]
     of_queue = [place.queue_prefix] if place.platform().bucket == place.bucket else []
     return tuple(dict.fromkeys((*given, *of_sources, *of_queue, *USUAL)))
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -20,16 +20,14 @@ from s3notify_platform.cli.common import (
     setting_option,
     yes_option,
 )
-from s3notify_platform.cli.configured import access, configured, group, tables_region
+from s3notify_platform.cli.configured import configured, group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
+from s3notify_platform.protocols.notification_queue.topics import check_unserved
 from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.slots import SLOT_COUNT
-
-if TYPE_CHECKING:
-    from s3notify_platform.stores.config import S3Config
 
 _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"
@@ -345,36 +343,20 @@ def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
 @topics.command()
 @click.argument("topic")
 @queue_options
+@click.option("--served", is_flag=True, help="Also a topic that serves tables, which then are without it.")
 @yes_option
-def delete(topic: str, *, place: QueuePlace, yes: bool) -> None:
-    """Delete TOPIC with all its pending entries and dead letters, whatever tables it serves."""
+def delete(topic: str, *, place: QueuePlace, served: bool, yes: bool) -> None:
+    """Delete TOPIC with all its pending entries and dead letters. One that serves tables stays, without --served."""
     topics = place.queue().topics
+    found = topics.find(topic)
+    if found is not None and not served:
+        check_unserved(found)
     if not yes:
-        served = ", ".join(found.tables) if (found := topics.find(topic)) else ""
-        uses = f", which serves table {served}," * bool(served)
+        tables = ", ".join(found.tables) if found else ""
+        uses = f", which serves table {tables}," * bool(tables)
         click.confirm(f"Delete topic {topic!r}{uses} and everything pending in it?", abort=True)
-    topics.delete(topic)
+    topics.delete(topic, served=served)
     say(f"topic {topic!r}: deleted")
-
-
-def problem_of(
-    name: str | None,
-    *,
-    platform: "S3Config",
-    records_table: str | None,
-    dynamodb_endpoint_url: str | None,
-    **settings: Any,
-) -> str:
-    """Why the source of this name cannot use its topic; "" if it can. `settings`: others of `Location`. 2 requests."""
-    from s3notify_platform.ingest.follow import topic_problem
-    from s3notify_platform.ingest.location import Location
-    from s3notify_platform.stores.config import DynamoConfig
-
-    if name is None:
-        return ""
-    at = {"endpoint_url": dynamodb_endpoint_url, "region": tables_region(platform.region)}
-    records = DynamoConfig(table=records_table, **at | access("dynamodb")) if records_table else None
-    return topic_problem(Location(name=name, platform=platform, records_table=records, **settings))
 
 
 def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:

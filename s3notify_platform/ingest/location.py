@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, assert_never
 
@@ -30,7 +31,7 @@ from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.heads import head_memory
 from s3notify_platform.table.known import KNOWN, OpenTable, TableSides, known_key, open_table
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.own import own_prefixes
+from s3notify_platform.table.own import USUAL, own_prefixes
 from s3notify_platform.table.schema import SchemaRegistry
 
 
@@ -100,6 +101,10 @@ class Location(LocationSettings):
             keyspace_prefix=self.keyspace_prefix,
             queue_prefix=self.queue_prefix,
         )
+
+    def besides_usual(self, bucket: str) -> Iterator[str]:
+        """Prefixes of its own objects in this bucket that no name tells to be the platform's."""
+        return (prefix for prefix in self.own_prefixes(bucket) if not prefix.startswith(USUAL))
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
         """Names of the objects of the table, or of that of a slot asset."""

@@ -126,7 +126,8 @@ def _check_topic(location: Location, user: TopicUser) -> None:
         if others := user.released(location.queue().topics.get(location.name)).tables:
             raise UsageError(
                 f"topic {location.name!r} serves other tables too, which would be without it: {', '.join(others)}. "
-                f"Leave it to them: `s3notify topics update {location.name} --table {' --table '.join(others)}`"
+                f"Leave it to them: `s3notify topics update {location.name} --table {' --table '.join(others)}`, and "
+                "give this source a queue_prefix of its own, like _s3notify/dev/queue/"
             )
 
 

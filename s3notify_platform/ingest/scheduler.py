@@ -55,7 +55,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.table.known import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
-"""Between two looks at the topic while nothing changes."""
+"""Between two looks at the topic while nothing changes: for so long after its end ticks may say "nothing changed"."""
 
 SHOWN: Final = 10
 """Parked slots that are named in a tick's note."""

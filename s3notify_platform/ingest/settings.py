@@ -46,7 +46,11 @@ class LocationSettings:
         int, About("Slots of the keyspace, the same for all who write and read it", unit="slots")
     ] = SLOT_COUNT
     platform_prefix: Annotated[
-        str, About("Prefix of the platform's own objects, like own/orders/; default: _s3notify/{name}/")
+        str,
+        About(
+            "Prefix of the platform's own objects, like own/orders/; default: _s3notify/{name}/. Elsewhere than below "
+            "_s3notify/, sources of other projects need it in other_platform_prefixes"
+        ),
     ] = ""
     keyspace_prefix: Annotated[
         str, About("Prefix of the signals, like signals/; default: {platform_prefix}keyspace/")
@@ -121,6 +125,13 @@ class InputSettings(FormatSettings):
             "from their next start"
         ),
     ] = "skip"
+    other_platform_prefixes: Annotated[
+        str,
+        About(
+            "Where sources of other projects keep their own objects in the bucket, like own/clicks/|own/queue/: these "
+            "are neither read nor reported. Not needed below _s3notify/"
+        ),
+    ] = ""
     modified_after: Annotated[
         str,
         About(

@@ -24,6 +24,7 @@ from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.known import Identity, OpenTable, open_table
 from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.own import prefixes_of
 from s3notify_platform.table.schema import SchemaRegistry
 
 
@@ -44,6 +45,7 @@ class Input(InputSettings):
         check_encoding(self.encoding)
         time_of(self.modified_after)
         _ = self.tags
+        prefixes_of(self.other_platform_prefixes)
         for form in FORMATS.values():
             form.configured(self)
 
@@ -103,8 +105,9 @@ class Source:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in the bucket that is read. See `own_prefixes`."""
-        return self.location.own_prefixes(self.input.bucket.bucket)
+        """Prefixes of the platform's own objects in the bucket that is read, those of other sources too, if given."""
+        own = self.location.own_prefixes(self.input.bucket.bucket)
+        return tuple(dict.fromkeys((*own, *prefixes_of(self.input.other_platform_prefixes))))
 
     @classmethod
     def of(

@@ -6,8 +6,9 @@ of what is found: `defs_yaml`.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from s3notify_platform.ingest.settings import (
     DEFS_VARIABLE,
     SETTINGS,
     LeaseTimeSettings,
+    LocationSettings,
     TableSettings,
 )
 from s3notify_platform.local.attributes import Attributes, no_key
@@ -32,6 +34,7 @@ from s3notify_platform.stores.config import (
 )
 
 if TYPE_CHECKING:
+    from s3notify_platform.ingest.location import Location
     from s3notify_platform.ingest.source import Source
 
 PLACES: Final = ("defs", "src/*/defs", "*/defs")
@@ -65,6 +68,8 @@ class ConfiguredSource:
     file: Path
     attributes: Mapping[str, Any]
     type: str = COMPONENT
+    project: Sequence["ConfiguredSource"] = field(default=(), repr=False, compare=False)
+    """All sources of its project, this one too."""
 
     @classmethod
     def named(cls, name: str) -> "ConfiguredSource":
@@ -105,6 +110,9 @@ class ConfiguredSource:
             f"{found.get('platform_prefix') or f'_s3notify/{self.name}/'}keyspace/"
         )
         found.setdefault("queue_prefix", QUEUE_PREFIX)
+        found["other_platform_prefixes"] = "|".join(
+            dict.fromkeys(filter(None, (found.get("other_platform_prefixes"), *self._prefixes_of_others())))
+        )
         s3, dynamodb, spark = (self.checked.part(name) for name in ("s3", "dynamodb", "spark"))
         renamed = {
             "endpoint_url": s3.get("endpoint_url"),
@@ -116,6 +124,24 @@ class ConfiguredSource:
             "confs": [f"{name}={value}" for name, value in _flat(spark.get("config", {}))],
         }
         return {key: value for key, value in (found | renamed).items() if value is not None}
+
+    def _prefixes_of_others(self) -> Iterator[str]:
+        """Where the project's other sources keep their own objects in this bucket."""
+        bucket = str(self.checked.get("bucket"))
+        for other in self.project:
+            if other is not self:
+                with suppress(UsageError):  # an expression that only Dagster evaluates
+                    yield from other.location.besides_usual(bucket)
+
+    @cached_property
+    def location(self) -> "Location":
+        """Where it keeps its own objects, without how that is reached. `UsageError` if that cannot be evaluated."""
+        from s3notify_platform.ingest.location import Location
+
+        names = {one.name for one in settings_of(LocationSettings)} & self.checked.names
+        platform = self.checked.get("platform_bucket") or self.checked.get("bucket")
+        given = {name: value for name in names if (value := self.checked.get(name)) is not None}
+        return Location(platform=S3Config(bucket=str(platform)), **given)
 
     @property
     def keyspace(self) -> tuple[str, str]:
@@ -186,19 +212,22 @@ def _is_of_this_project(folder: Path) -> bool:
 
 def sources_of(given: str | None = None) -> list[ConfiguredSource]:
     """All sources below the folders; `UsageError` for a file that is no YAML."""
-    return [
-        source
-        for folder in folders(given)
-        for file in sorted(folder.glob("**/defs.yaml"))
-        for source in _sources_in(folder, file)
-    ]
+    found: list[ConfiguredSource] = []
+    for folder in folders(given):
+        for file in sorted(folder.glob("**/defs.yaml")):
+            found += _sources_in(folder, file, found)
+    return found
 
 
-def _sources_in(folder: Path, file: Path) -> Iterator[ConfiguredSource]:
+def _sources_in(folder: Path, file: Path, project: Sequence[ConfiguredSource]) -> Iterator[ConfiguredSource]:
     for document in documents_of(file):
         if isinstance(document, Mapping) and (attributes := _attributes(file, document)) is not None:
             source = ConfiguredSource(
-                folder=folder, file=file, attributes=attributes, type=str(document.get("type", COMPONENT))
+                folder=folder,
+                file=file,
+                attributes=attributes,
+                type=str(document.get("type", COMPONENT)),
+                project=project,
             )
             if missing := [name for name in ("name", "bucket") if name not in source.checked.names]:
                 raise UsageError(f"{file}: {missing[0]}: is missing")

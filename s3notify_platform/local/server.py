@@ -6,9 +6,9 @@ ends it is restarted on the same ports until `stop()`. One process serves a fold
 server whose parent was killed is killed by the kernel (Linux), or else found by its pid file at the next start and
 stopped; two servers never serve one folder.
 
-Threat model. Other users of this machine reach its ports, and nothing on them without a key: S3 takes the credentials,
-the inner ports take keys that only the server itself has (`server_keys`, which says what they answer to anybody). The
-folder has mode 0700. Processes of the same user, and root, read the files, and so the keys.
+Threat model. Other users of this machine reach its ports, and nothing on them without a key, but that S3 is alive: S3
+takes the credentials, the inner ports take keys that only the server itself has (`server_keys`). The folder has mode
+0700. Processes of the same user, and root, read the files, and so the keys.
 
     {folder}/server.json       ports and credentials, mode 0600
     {folder}/identities.json   the same credentials as the server reads them, mode 0600

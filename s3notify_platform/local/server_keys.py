@@ -1,8 +1,8 @@
 """Keys of the embedded server's inner ports: master, volume, filer, and the gRPC port of each.
 
-Guarantee. With these files in its working directory, the server answers nothing on its inner ports without a key, but
-that it is alive, and, on the volume's, the names and sizes of its volumes. Volume and filer ask for a signature in each
-request; the master and all of gRPC for a client certificate, also on gRPC's Unix sockets.
+Guarantee. With these files in its working directory, the server answers nothing on its inner ports without a key, not
+even that it is alive: all ask for a client certificate, also on gRPC's Unix sockets; volume and filer also for a
+signature in each request. The S3 port answers to anybody that it is alive (`/healthz`, `/status`), and nothing more.
 
 The server is the only user of the keys, so each start makes new ones.
 """
@@ -22,7 +22,9 @@ KEY: Final = "inner.key"
 CERTIFICATE: Final = "inner.crt"
 
 _SIGNED: Final = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
-_CERTIFIED: Final = ("grpc.master", "grpc.volume", "grpc.filer", "grpc.s3", "grpc.client", "https.master")
+_CERTIFIED: Final = (
+    "grpc.master", "grpc.volume", "grpc.filer", "grpc.s3", "grpc.client", "https.master", "https.volume", "https.filer"
+)  # fmt: skip
 _KEY_BYTES: Final = 32
 _FROM, _UNTIL = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2120, 1, 1, tzinfo=dt.UTC)
 
@@ -33,7 +35,8 @@ def inner_keys(clock: Clock) -> Mapping[str, str]:
     pair = f'ca = "{CERTIFICATE}"\ncert = "{CERTIFICATE}"\nkey = "{KEY}"\n'
     signed = (f'[{name}]\nkey = "{clock.random_bytes(_KEY_BYTES).hex()}"\n' for name in _SIGNED)
     certified = (f"[{name}]\n{pair}" for name in ("grpc", *_CERTIFIED))
-    return {KEY: key, CERTIFICATE: certificate, SECURITY: "".join((*signed, *certified))}
+    client = f"[https.client]\nenabled = true\n{pair}"
+    return {KEY: key, CERTIFICATE: certificate, SECURITY: "".join((*signed, *certified, client))}
 
 
 def _certificate() -> tuple[str, str]:

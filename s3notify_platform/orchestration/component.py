@@ -1,16 +1,20 @@
 """`S3NotifyComponent`: a source in YAML. Thin: functions of the other modules build each part."""
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.settings import (
     SOURCE,
     BatchSettings,
     LeaseTimeSettings,
+    LocationSettings,
     TableSettings,
     TopicSizeSettings,
     imported,
@@ -30,6 +34,7 @@ from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import resolvable
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
 from s3notify_platform.setting import check_settings
+from s3notify_platform.stores.config import S3Config
 
 SparkSettings = resolvable(attributes.SparkSettings)
 S3Settings = resolvable(attributes.S3Settings)
@@ -45,13 +50,13 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
     reconciler of the queue, and the inlets and the outlet that are set.
     """
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - the base's signature
-        """The definitions of this source."""
-        return self.definitions()
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions of this source, which leaves the own objects of the project's other sources alone."""
+        return self.definitions(context.component_tree.get_all_components(S3NotifyComponent))
 
-    def definitions(self) -> dg.Definitions:
-        """The same without a component tree, for `dg.Definitions.merge`."""
-        assets = self.assets()
+    def definitions(self, project: Sequence["S3NotifyComponent"] = ()) -> dg.Definitions:
+        """The same without a component tree, for `dg.Definitions.merge`. `project`: all of its sources."""
+        assets = self.assets(project)
         slot_assets = build_slot_assets(assets)
         summary = build_summary(assets)
         views = build_delta(assets) if self.delta else []
@@ -108,7 +113,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             resources=assets.definitions,
         )
 
-    def assets(self) -> SourceAssets:
+    def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
         """The inputs of the parts; `UsageError` for settings that cannot work."""
         check_settings(self, TopicSizeSettings, BatchSettings)
         s3, dynamodb = self.s3 or S3Settings(), self.dynamodb or DynamoSettings()
@@ -118,7 +123,8 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
                 **values_of(dynamodb, TableSettings, LeaseTimeSettings), **dynamodb.fields()
             ),
             spark=_spark_of(self.spark or SparkSettings()),
-            **values_of(self, *SOURCE, TopicSizeSettings),
+            **values_of(self, *SOURCE, TopicSizeSettings)
+            | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
         _ = io.source  # its own checks, before anything is built
         return SourceAssets(
@@ -137,6 +143,18 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             pool=self.pool,
             resources=self.resources,
         )
+
+
+def _other_prefixes(source: S3NotifyComponent, project: Sequence[S3NotifyComponent]) -> Iterator[str]:
+    """Where other sources keep their own objects in the bucket of this one."""
+    if source.other_platform_prefixes:
+        yield source.other_platform_prefixes
+    for other in project:
+        if other.name != source.name and source.bucket in (other.platform_bucket, other.bucket):
+            platform = S3Config(bucket=other.platform_bucket or other.bucket)
+            with suppress(UsageError):  # which the definitions of the other one are refused for
+                location = Location(platform=platform, **values_of(other, LocationSettings))
+                yield from location.besides_usual(source.bucket)
 
 
 def _spark_of(given: attributes.SparkSettings) -> SlotSpark:

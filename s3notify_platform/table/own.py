@@ -2,11 +2,20 @@
 
 from typing import Final
 
+from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import OWN
 from s3notify_platform.table.known import KNOWN
 
 USUAL: Final = (OWN, f"{KNOWN}/")
 """Prefixes that are the platform's in every bucket."""
+
+
+def prefixes_of(text: str) -> tuple[str, ...]:
+    """The prefixes of `other_platform_prefixes`. `UsageError` for one that is no folder, which might be of others."""
+    found = tuple(filter(None, text.split("|")))
+    if not all(prefix.endswith("/") for prefix in found):
+        raise UsageError(f"other_platform_prefixes {text!r}: end each with '/'")
+    return found
 
 
 def own_prefixes(

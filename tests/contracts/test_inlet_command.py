@@ -144,6 +144,7 @@ def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(m
     defs = tmp_path / "defs.yaml"
     s3 = {"endpoint_url": world.server.endpoint_url}
     text = {"name": "orders", "bucket": world.bucket, "platform_prefix": "own/", "s3": s3}
+    text["other_platform_prefixes"] = "of/another/project/"
     defs.write_text(f"type: s3notify_platform.S3NotifyComponent\nattributes: {json.dumps(text)}\n")
     arguments = ["http", "--port", "0", "--secret-env", "MY_SECRET"]
     if place == "YAML":
@@ -158,7 +159,7 @@ def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(m
             refused.process.kill()
         assert refused.process.returncode == 1, err
         assert "--own-prefix" in err
-        arguments += ["--own-prefix", "own/"]
+        arguments += ["--own-prefix", "own/", "--own-prefix", "of/another/project/"]
     command = Command(world, *arguments, MY_SECRET=SECRET)
     try:
         port = int(command.printed(r"listening on 127\.0\.0\.1:(\d+)").group(1))
@@ -167,6 +168,7 @@ def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(m
             "own/keyspace/_",
             "_s3notify/queue/topics/orders",
             "_s3notify-known/own%2F",
+            "of/another/project/keyspace/_",
         )
         _report(port, world, *ours, "raw/a")
         assert [entry.event.key for entry in queue.pending("orders")] == ["raw/a"]

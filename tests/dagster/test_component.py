@@ -268,6 +268,24 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     dg.Definitions.validate_loadable(defs)
 
 
+def test_sources_of_a_folder_leave_each_other_s_objects_alone(folder: Path) -> None:
+    """A source of the whole bucket neither reads nor reports what others keep there; on its own it cannot know."""
+    (folder / "whole").mkdir()
+    whole = "type: s3notify_platform.S3NotifyComponent\nattributes: {name: whole, bucket: landing}\n"
+    other = "{name: other, bucket: landing, prefix: in/, platform_prefix: own/, queue_prefix: q/}"
+    (folder / "whole" / "defs.yaml").write_text(
+        f"{whole}---\ntype: s3notify_platform.S3NotifyComponent\nattributes: {other}\n"
+    )
+    orders = folder / "orders" / "defs.yaml"
+    orders.write_text(f"{orders.read_text()}  platform_prefix: of/orders/\n  platform_bucket: elsewhere\n")
+    resources = definitions.load(folder).get_repository_def().get_top_level_resources()
+    with dg.build_resources({"io": resources["whole_slots"]}) as built:
+        source = built.io.source
+    keys = ("own/records/1", "q/topics/1", "of/orders/records/1", "in/1")
+    assert [key for key in keys if source.choice.covers(key)] == ["of/orders/records/1", "in/1"]
+    assert {"own/", "q/"} <= {*source.own}
+
+
 @pytest.mark.thorough
 def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -> None:
     """Same bucket, same instance: one's batch is not the other's."""

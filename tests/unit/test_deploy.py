@@ -142,29 +142,28 @@ def test_terraform_says_the_same():
     assert tables["s3notify_leases"]["ttl"] == {"attribute_name": "ttl", "enabled": True}
 
 
+SOURCE, OURS = "s3:::landing/raw/*", "s3:::platform/_s3notify/orders/"
+RECORDS, LEASES = (f"dynamodb:eu-central-1:123456789012:table/{name}" for name in ("records", "leases"))
+RESOURCES = {
+    "writer": {SOURCE, "s3:::landing", f"{OURS}keyspace/*", LEASES},
+    "publisher": {SOURCE, "s3:::landing", f"{OURS}keyspace/*", LEASES, RECORDS},
+    "run": {SOURCE, "s3:::landing", "s3:::platform", f"{OURS}*", LEASES, RECORDS},
+    "reader": {"s3:::platform", f"{OURS}*"},
+    "viewer": {"s3:::platform", f"{OURS}table/data/*", f"{OURS}derived/*"},
+    "sweep": {"s3:::landing", "s3:::platform", f"{OURS}*", RECORDS},
+    "inlet": {f"{OURS}keyspace/*", RECORDS, "sqs:eu-central-1:123456789012:events"},
+    "outlet": {RECORDS},
+}
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_policies_name_every_resource(role):
-    """No wildcard but at the end of a prefix; no action but single ones; tables of one account and region."""
-    for statement in policy(role, PLACES)["Statement"]:
-        if statement["Effect"] == "Deny":
-            continue
+    """Exactly these; no wildcard but at the end of a prefix; no action but single ones."""
+    granted = [statement for statement in policy(role, PLACES)["Statement"] if statement["Effect"] == "Allow"]
+    assert {one["Resource"].removeprefix("arn:aws:") for one in granted} == RESOURCES[role]
+    for statement in granted:
+        assert statement["Action"]
         assert not any("*" in action for action in statement["Action"])
-        resource = statement["Resource"]
-        assert resource.rstrip("*").count("*") == 0
-        if resource.endswith("*"):
-            assert resource.endswith("/*"), "a prefix, not a bucket or a table"
-            assert resource.removesuffix("*").rpartition(":::")[2] in {
-                "landing/raw/",
-                "platform/_s3notify/orders/",
-                "platform/_s3notify/orders/keyspace/",
-                "platform/_s3notify/orders/table/data/",
-                "platform/_s3notify/orders/derived/",
-                "platform/_s3notify/queue/",
-            }
-        if ":dynamodb:" in resource:
-            assert resource.startswith("arn:aws:dynamodb:eu-central-1:123456789012:table/")
-        if ":sqs:" in resource:
-            assert (role, resource) == ("inlet", "arn:aws:sqs:eu-central-1:123456789012:events")
 
 
 def allowed(role, places):
@@ -243,8 +242,11 @@ def test_policies_in_other_partitions():
         )
         for statement in policy("run", places)["Statement"]:
             assert statement["Resource"].startswith(f"arn:{partition}:")
-        (denial,) = [s for s in policy("writer", places)["Statement"] if s["Effect"] == "Deny"]
-        assert all(resource.startswith(f"arn:{partition}:") for resource in denial["Resource"])
+        denied = [
+            s for s in policy("writer", replace(places, prefix=""))["Statement"] if s["Effect"] == "Deny"
+        ]
+        assert len(denied) == 2
+        assert all(arn.startswith(f"arn:{partition}:") for denial in denied for arn in denial["Resource"])
 
 
 def test_who_may_tag():

@@ -1,5 +1,6 @@
 """Each role's policy, simulated: what it may do with every kind of object, in every layout of buckets and prefixes."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.known import KNOWN
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.own import own_prefixes
 from tests.support.iam import ACCOUNT, allowed, unused
 
 ACTIONS = {"P": "s3:PutObject", "D": "s3:DeleteObject", "G": "s3:GetObject"}
@@ -88,11 +90,13 @@ def objects(places):
         yield "known", known_bucket, location.sides().records._path(KNOWN, location.sides().key)
 
 
-def elsewhere(places):
+def elsewhere(role, places):
     """What no role of this source changes: of other sources, and in places that this layout does not use."""
     for bucket in {places.bucket, places.platform_bucket, places.known_bucket or places.bucket}:
         for key in ("table/c/1", "derived/x/data/1", "records/ack.x/head", "streams/s/c/1", "store.json"):
             yield bucket, f"_s3notify/clicks/{key}"
+        if role == "writer":
+            yield bucket, "_s3notify/dev/queue/queue.orders.3/1"
         yield bucket, "_s3notify-known/clicks"
         yield bucket, "_s3notify-known/p.2fclicks"
     if places.tables.records:
@@ -101,7 +105,8 @@ def elsewhere(places):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_each_role_may_do_what_it_needs_and_no_more(role):
-    """Every kind of object, by every role, in every layout; reads of ours only below a prefix that covers them."""
+    """Every kind of object, by every role, in every layout; runs also read what their source's prefix covers."""
+    writes = role in ("writer", "publisher")
     for places in layouts():
         granted = policy(role, places)
         nested = places.keyspace_prefix.startswith(places.platform_prefix)
@@ -109,21 +114,54 @@ def test_each_role_may_do_what_it_needs_and_no_more(role):
             expected = set(EXPECTED[role].get(kind, ""))
             if kind == "signals" and nested and {"P", "D"} <= set(EXPECTED[role].get("table", "")):
                 expected = set("PDG")  # granted with all that is below the platform's prefix
-            covered = bucket == places.bucket and key.startswith(places.prefix)
-            if covered and "source" in EXPECTED[role]:
+            if role == "run" and bucket == places.bucket and key.startswith(places.prefix):
                 expected |= {"G"}
-                if kind == "signals" and role in ("writer", "publisher"):
-                    expected |= {"D"}  # as an object of the source, for all that S3 knows
             found = {
                 letter
                 for letter, action in ACTIONS.items()
                 if allowed(granted, (action, f"arn:aws:s3:::{bucket}/{key}"))
             }
             assert found == expected, (role, kind, places)
-        for bucket, key in elsewhere(places):
-            for letter in "PD":
+        for bucket, key in elsewhere(role, places):
+            for letter in "PDG" if writes else "PD":
                 need = (ACTIONS[letter], f"arn:aws:s3:::{bucket}/{key}")
                 assert not allowed(granted, need), (role, need, places)
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+def test_policies_deny_what_listings_and_inlets_leave_out(role):
+    """Any object below the prefixes that are a source's own, unless its signals or its queue are among them."""
+    for places in layouts((*PLATFORM, "_s3notify/")):
+        granted = policy(role, places)
+        granted["Statement"].append({"Effect": "Allow", "Action": [*ACTIONS.values()], "Resource": "*"})
+        for bucket in {places.bucket, places.platform_bucket}:
+            own = own_prefixes(
+                bucket,
+                platform_bucket=places.platform_bucket,
+                platform_prefix=places.platform_prefix,
+                keyspace_prefix=places.keyspace_prefix,
+                queue_prefix=places.queue_prefix,
+            )
+            for prefix in own:
+                if (places.keyspace_prefix.startswith(prefix) or prefix == "_s3notify/") or (
+                    places.queue_prefix.startswith(prefix)
+                ):
+                    continue
+                need = (ACTIONS["P"], f"arn:aws:s3:::{bucket}/{prefix}of/a/later/version")
+                assert not allowed(granted, need), (need, places)
+
+
+@pytest.mark.parametrize("prefix", ["raw/", "_s3notify-raw/"])
+def test_writers_of_a_prefix_may_also_read_tables(prefix):
+    """As far as another policy grants it: a program may read one source, and write another one's objects."""
+    places = next(
+        places for places in layouts() if places.prefix == "raw/" and places.bucket == places.platform_bucket
+    )
+    places = replace(places, prefix=prefix)
+    statements = [*policy("writer", places)["Statement"], *policy("reader", places)["Statement"]]
+    for kind, bucket, key in objects(places):
+        if "G" in EXPECTED["reader"].get(kind, ""):
+            assert allowed({"Statement": statements}, (ACTIONS["G"], f"arn:aws:s3:::{bucket}/{key}")), kind
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
@@ -135,10 +173,34 @@ def test_uploads_and_versions_of_ours_are_denied_too(role):
             {"Effect": "Allow", "Action": [*ACTIONS.values(), *OTHER], "Resource": "*"}
         )
         for kind, bucket, key in objects(places):
-            if kind in ("source", "signals") or (kind == "queue" and role == "publisher"):
+            if kind in ("source", "signals") or (kind == "queue"):
                 continue
             for action in (ACTIONS["P"], ACTIONS["D"], *OTHER):
                 assert not allowed(granted, (action, f"arn:aws:s3:::{bucket}/{key}")), (kind, action, places)
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+def test_in_another_bucket_a_name_of_ours_is_the_source_s(role):
+    """As long as it is none of the usual ones."""
+    for places in layouts(("of/ours/",)):
+        if places.prefix == "" and places.bucket != places.platform_bucket:
+            for key in ("signals/7", "queues/1", "of/ours/table/c/1"):
+                for action in ACTIONS.values():
+                    assert allowed(policy(role, places), (action, f"arn:aws:s3:::{places.bucket}/{key}")), key
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+def test_all_that_is_ours_below_one_prefix(role):
+    """Signals, queue and tables: each is granted and denied by itself."""
+    places = Places(
+        bucket="b", prefix="", platform_bucket="b", platform_prefix="own/", keyspace_prefix="own/",
+        queue_prefix="own/queue/", tables=Tables(region="us-east-1"),
+    )  # fmt: skip
+    granted = policy(role, places)
+    for kind, bucket, key in objects(places):
+        expected = set(EXPECTED[role].get(kind, "")) | set("DG" * (kind == "signals"))
+        arn = f"arn:aws:s3:::{bucket}/{key}"
+        assert {one for one, action in ACTIONS.items() if allowed(granted, (action, arn))} == expected, kind
 
 
 OTHER = ("s3:AbortMultipartUpload", "s3:DeleteObjectVersion")

@@ -141,10 +141,11 @@ class Topics:
         assert record is not None, "a topic is changed, never removed, by this"
         return decode_topic(record)
 
-    def delete(self, name: str, *, user: TopicUser | None = None) -> None:
+    def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
         """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
 
         For a `user`: `UsageError` if it serves others; if it serves others too, it stays, and serves these alone.
+        Unless `served`: `UsageError` if it serves any table.
         Once this returns, or another topic of the name exists, no earlier reservation can be committed: its commit
         returns `Expired`. An interrupted deletion is finished by calling this again, or by creating the topic.
         2 requests, 1 scan for each shard, 1 removal for each record.
@@ -153,6 +154,8 @@ class Topics:
         def mark(topic: Topic | None) -> Topic:
             if topic is None:
                 raise NotFoundError(f"no topic {name!r}")
+            if not served and not topic.deleting:
+                check_unserved(topic)
             if user is not None and not topic.deleting and (left := user.released(topic)).tables:
                 return left
             return replace(topic, deleting=True)
@@ -184,6 +187,16 @@ class Topics:
     def _read(self, name: str) -> Topic | None:
         record = self._records.read(TOPICS, name)
         return decode_topic(record) if record is not None else None
+
+
+def check_unserved(topic: Topic) -> None:
+    """`UsageError` if the topic serves tables."""
+    if topic.tables:
+        raise UsageError(
+            f"topic {topic.name!r} serves table {', '.join(topic.tables)}, and its entries would be gone for it: "
+            f"remove the source instead, or stop its runs and give --served: `s3notify topics delete {topic.name} "
+            "--served`"
+        )
 
 
 def _existing(name: str, topic: Topic | None) -> Topic:

@@ -252,9 +252,31 @@ def test_the_tables_that_a_topic_serves(queue: NotificationQueue) -> None:
     assert json.loads(done("list", "--json"))[0]["tables"] == ["one"]
     done("update", "orders", "--table", "one", "--table", "two")
     assert json.loads(done("show", "orders", "--json"))["tables"] == ["one", "two"]
-    assert "which serves table one, two" in run("delete", "orders", given="n\n").output
     done("update", "orders", "--table", "")
     assert queue.topics.get("orders").tables == ()
+
+
+def test_a_topic_that_serves_tables_is_not_deleted_unawares(queue: NotificationQueue) -> None:
+    """Nor by --yes: a flag of its own says so, and the error names it and the tables; its entries stay."""
+    done("create", "orders", "--table", "one", "--table", "two")
+    queue.push("orders", Event(key="a"))
+    refused = run("delete", "orders", "--yes")
+    assert refused.exit_code == 1
+    assert "topic 'orders' serves table one, two" in refused.output
+    assert "--served" in refused.output
+    assert queue.stats("orders").depth == 1
+    assert "which serves table one, two" in run("delete", "orders", "--served", given="n\n").output
+    assert queue.stats("orders").depth == 1
+    done("delete", "orders", "--served", "--yes")
+    assert queue.topics.all() == ()
+
+
+def test_a_topic_that_serves_none_is_deleted_as_ever(queue: NotificationQueue) -> None:
+    """Also one that no longer serves any; `--served` changes nothing."""
+    for flags in ((), ("--served",)):
+        done("create", "hooks")
+        done("delete", "hooks", "--yes", *flags)
+        assert queue.topics.all() == ()
 
 
 @pytest.mark.parametrize("command", [["topics"], ["deliver"]])

@@ -15,6 +15,7 @@ from dagster_aws.s3 import S3Resource
 from s3notify_platform.cli import main
 from s3notify_platform.cli.configured import dagster_instance
 from s3notify_platform.errors import UsageError
+from s3notify_platform.local.project import sources_of
 from s3notify_platform.orchestration.io_manager import SOURCE, SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables
 from s3notify_platform.setting import settings_of
@@ -282,6 +283,22 @@ def test_a_home_where_dagster_has_not_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("DAGSTER_HOME", "home")
     with dagster_instance() as found:
         assert found is not None
+
+
+def test_sources_of_a_project_leave_each_other_s_objects_alone(project: Callable[..., None]) -> None:
+    """One that reads the whole bucket, wherever others keep their own in it; another bucket's prefixes do not count."""
+    project("whole", "bucket: b\nother_platform_prefixes: of/another/project/")
+    project(
+        "clicks",
+        "bucket: b\nprefix: raw/\nplatform_prefix: own/\nkeyspace_prefix: signals/\nqueue_prefix: q/",
+    )
+    project("apart", "bucket: b\nprefix: raw/\nplatform_bucket: p\nplatform_prefix: mine/")
+    project("later", "bucket: b\nprefix: raw/\nplatform_prefix: '{{ context.project_root }}/'")
+    sources = {source.name: source for source in sources_of()}
+    whole = sources["whole"].source()
+    keys = ("own/records/1", "signals/7", "q/topics/1", "of/another/project/1", "mine/1", "raw/1")
+    assert [key for key in keys if whole.choice.covers(key)] == ["mine/1", "raw/1"]
+    assert sources["clicks"].values["other_platform_prefixes"] == ""
 
 
 @pytest.mark.server

@@ -295,6 +295,31 @@ def test_other_slots(
     assert RescanBacklog(location.records()).read().slots.keys() == set(range(slots))
 
 
+@pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)
+def test_a_table_whose_topic_serves_others_is_not_migrated(ministack: S3Server, to: dict[str, Any]) -> None:
+    """They would be without it. Nothing is written; a queue of its own, as the errors say, lets it."""
+    place = Place(ministack)
+    place.put("a/1", 1)
+    place.run("1")
+    location = place.source.location
+    topics = location.queue(place.store).topics
+    own = place.source.open_table().id
+    topics.create("orders", TopicSettings(prefix="raw/", slots=4), tables=(own, "another"))
+    before = place.snapshot()
+    with pytest.raises(
+        UsageError,
+        match=r"serves other tables too.*: another\..*--table another`, and give this source a queue_prefix",
+    ):
+        migrate(location, **to)
+    assert place.snapshot() == before
+    topics.update("orders", topics.get("orders").settings, tables=("another",))
+    with pytest.raises(UsageError, match="serves table another, not this source's"):
+        migrate(location, **to)
+    migrate(replace(location, queue_prefix="_s3notify/dev/queue/"), **to)
+    assert topics.get("orders").tables == ("another",)
+    assert place.source.location.sides().known().identity == replace(place.source.identity, **to)
+
+
 class Deletes:
     """A crash at the delete of this number."""
 

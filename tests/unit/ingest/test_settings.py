@@ -48,6 +48,7 @@ OTHERS: dict[str, Any] = {
     "schema_hints": "b int",
     "include": "*.csv",
     "exclude": "tmp/*",
+    "other_platform_prefixes": "own/",
     "hidden_files": "read",
     "modified_after": "2026-01-31T12:00:00Z",
     "on_delete": "keep",

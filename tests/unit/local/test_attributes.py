@@ -36,6 +36,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "prefix": (["raw/", "", "1_000", "[raw]", "{{ env.SEVEN }}"], ["/raw/", "s3://landing/raw", 7, None, ["raw/"]]),
     "include": (["*.jsonl|*.json"], [7, ["*.jsonl"]]),
     "exclude": (["tmp/*"], [7]),
+    "other_platform_prefixes": (["own/|o/", ""], ["own", 7, ["own/"]]),
     "hidden_files": (["skip", "read"], ["ignore", "", True]),
     "modified_after": (["2026-01-31T12:00:00Z", ""], ["yesterday", 7]),
     "on_delete": (["withdraw", "keep", "keep_expired"], ["ignore"]),

@@ -30,6 +30,19 @@ def test_no_object_of_ours_is_read_from_the_whole_bucket() -> None:
         Source.of(name="orders", bucket=S3Config(bucket="b"), prefix="waiting/raw/", **PLACES)
 
 
+def test_nor_what_others_keep_there() -> None:
+    """Where other sources keep their own objects, as their names do not say whose they are."""
+    mine = Source.of(
+        name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|signals/|waiting/"
+    )
+    assert [key for key in (*OURS, "raw/1") if mine.choice.covers(key)] == ["raw/1"]
+    assert {"own/", "signals/", "waiting/"} <= {*mine.own}
+    with pytest.raises(UsageError, match="platform's own objects below 'own/'"):
+        Source.of(name="in", bucket=S3Config(bucket="b"), prefix="own/raw/", other_platform_prefixes="own/")
+    with pytest.raises(UsageError, match=r"other_platform_prefixes 'own/\|raw': end each with '/'"):
+        Source.of(name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|raw")
+
+
 def test_in_a_bucket_of_others_only_the_usual_prefixes_are_ours() -> None:
     """Where another source may keep its objects."""
     assert own_prefixes("b", platform_bucket="p", **PLACES) == ("_s3notify/", "_s3notify-known/")

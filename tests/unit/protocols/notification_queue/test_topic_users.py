@@ -57,6 +57,25 @@ def test_two_tables_that_claim_at_once_do_not_both_win() -> None:
     assert other.topics.get("orders").tables == ("prod",)
 
 
+def test_a_table_that_claims_a_topic_meanwhile_keeps_it() -> None:
+    """Its deletion, where no table is to be served, is refused: it goes by the record that it replaces."""
+    inner = MemoryRecordStore()
+    other = NotificationQueue(inner)
+    other.topics.create("orders", TopicSettings())
+    raced = []
+
+    def fault(call: Call) -> Fault:
+        if call.method == "replace" and not raced:
+            raced.append(other.entries("orders", EVERY, user=PROD))
+        return Fault.NONE
+
+    records: Any = FaultyStore(inner, fault)
+    with pytest.raises(UsageError, match="serves table prod"):
+        NotificationQueue(records).topics.delete("orders", served=False)
+    assert raced
+    assert other.topics.get("orders").tables == ("prod",)
+
+
 def test_tables_that_are_named_share_a_topic(queue: NotificationQueue) -> None:
     """Each takes entries; one that is removed leaves it to the other."""
     queue.topics.update("orders", TopicSettings(), tables=("prod", "dev"))
