@@ -4,7 +4,6 @@ import bz2
 import os
 import subprocess
 import sys
-
 from collections.abc import Sequence
 from typing import Any
 
