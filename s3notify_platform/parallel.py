@@ -1,7 +1,8 @@
 """Several requests at once, and how far they are."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,24 @@ class Track(Protocol):
 def untracked(items: Iterable[T], total: int, what: str) -> Iterable[T]:  # noqa: ARG001 - as `Track`
     """Shows nothing."""
     return items
+
+
+@contextmanager
+def readers(at_once: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
+    """Threads that read ahead for a generator. What has not begun is not read when it ends, in whatever way.
+
+    If the generator is closed before its end, reads in flight go on, and nobody waits for them.
+    """
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix=name)
+    wait = True
+    try:
+        yield pool
+    except GeneratorExit:
+        # The garbage collector may close it, in a thread that holds any lock: to wait for threads may be for ever.
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def in_parallel(

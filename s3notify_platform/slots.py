@@ -31,8 +31,11 @@ def check_slot_count(slots: int) -> int:
 
 
 def slot_of(key: str, slots: int = SLOT_COUNT) -> Slot:
-    """The slot of an object key, in `0 .. slots-1`. Pure; no request."""
-    digest = blake3(key.encode("utf-8")).digest(length=8)
+    """The slot of an object key, in `0 .. slots-1`; `UsageError` for what is no UTF-8. Pure; no request."""
+    try:
+        digest = blake3(key.encode("utf-8")).digest(length=8)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"key {key[:60]!r} is no UTF-8, and S3 has no others") from error
     return Slot(int.from_bytes(digest, "little") % check_slot_count(slots))
 
 

@@ -100,18 +100,19 @@ def _instance() -> "Iterator[Callable[[str], SensorState | None]]":
 
 
 def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table("Source", "Slots", "Rows", "Waiting", "In flight", "Last commit", "Rejected", "Failing")
+    names = ("Source", "Slots", "Rows", "Waiting", "In flight", "Last commit", "Rejects", "Failing")
+    table = Table(*(Column(name, overflow="fold") for name in names))
     for one in found:
         table.add_row(*(Text(printable(cell)) for cell in _cells(one)))
     yield table
     for one in found:
         yield from (Text(line) for line in _details(one, alone=len(found) == 1))
-    names = {one.name for one in found}
+    own = {one.name for one in found}
     # Sources of one bucket share their queue.
-    if others := {topic.topic: topic for one in found for topic in one.topics if topic.topic not in names}:
+    if others := {topic.topic: topic for one in found for topic in one.topics if topic.topic not in own}:
         yield Text("\nTopics: " + "; ".join(map(_topic, others.values())))
     if len(found) == 1 and (slots := found[0].map) is not None and not found[0].error:
         from s3notify_platform.explain.slot_map import COLOURS

@@ -18,6 +18,7 @@ Verdicts; `committed` and `deleted` mean that the table agrees with the bucket
     signalled   by an unqueued writer: the next batch lists its slot
     unseen      nothing announced the change; the sweep will find it
     unknown     no object, no rows and no entry under this key
+    refused     the store does not say whether there is an object under this key
 """
 
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ from s3notify_platform.protocols.source_enumerator import Failed
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
     "dead", "rescan", "signalled", "unseen", "unknown", "kept", "not_chosen",
+    "refused",
 ]  # fmt: skip
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
@@ -71,6 +73,8 @@ class Answer:
     slot: int
     asked_ms: int
     object: ObjectNow | None
+    no_object: str
+    """Why the store does not say whether there is an object; "" if it does."""
     signal: Signal | None
     topics: tuple[TopicView, ...]
     topic_exists: bool
@@ -120,10 +124,9 @@ class Answer:
         """The verdict that follows from the facts."""
         now, held = self.object, self.committed
         if self.not_chosen:
-            text = f"not read by source {self.source!r}: {self.not_chosen}"
-            if held is None:
-                return Verdict("not_chosen", text)
-            return Verdict("rescan", f"{text}; its {held.rows} rows leave with the next listing")
+            return _not_chosen(self, held)
+        if self.no_object:
+            return _refused(self, held)
         if held is not None and self.is_current(held):
             return _taken_in(self, held)
         entries = [notice for notice in self.notices if notice.state != "dead"]
@@ -180,6 +183,22 @@ class Answer:
         return duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
+def _not_chosen(found: Answer, held: CommittedVersion | None) -> Verdict:
+    text = f"not read by source {found.source!r}: {found.not_chosen}"
+    if held is None:
+        return Verdict("not_chosen", text)
+    return Verdict("rescan", f"{text}; its {held.rows} rows leave with the next listing")
+
+
+def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
+    """For an object that cannot be compared with what is known of its key."""
+    if held is not None and held.reason:
+        return _taken_in(found, held)
+    known = f"{held.rows} records of it are in generation {held.generation}" if held else "it has no rows"
+    waits = ", and an entry in the queue names it" if found.notices else ""
+    return Verdict("refused", f"not known: {found.no_object}; {known}{waits}")
+
+
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"{_generation(held)}, {found.ago(held.committed_ms)} ago"
     again = "; a retry is requested: the slot's next batch reads it" if held.pending else ""
@@ -188,12 +207,13 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
         text = f"quarantined because it could not be read: {cut(held.reason)}{read}{again}"
         return Verdict("quarantined", text)
     if not held.reach_end:
-        text = f"read in part: {held.rows} records are committed in {when}; the slot's next batch continues"
+        text = f"read in part: {held.read}, {held.rows} rows, {held.rejects} rejects, in {when}"
+        text += "; the slot's next batch continues"
         return Verdict("reading", text)
     if not held.rejects:
         read = f"{held.rows} records"
         if not held.rows:
-            read = f"{held.size} bytes read, 0 rows, 0 rejects: {held.emptiness or 'nothing to read'}"
+            read = f"{held.read}, 0 rows, 0 rejects: {held.emptiness or 'nothing to read'}"
         return Verdict("committed", f"committed in {when}: {read}")
     first = found.rejections[0] if found.rejections else None
     why = f", first at offset {first.offset}: {cut(first.reason)}" if first else ""
@@ -232,7 +252,8 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
     if found.rescans:
         return Verdict("rescan", f"waits for a rescan: the next batch that lists compares slot {found.slot}")
     if compared:
-        text = "waits for a listing of the whole source, by its first batch since its topic was created"
+        first = "its first batch since its topic was created" if found.topic_exists else "its next batch"
+        text = f"waits for a listing of the whole source, by {first}"
         return Verdict("rescan", text)
     return _unannounced(found)
 
@@ -274,7 +295,7 @@ def _events(found: Answer) -> Iterator[tuple[int, str]]:
     for batch in found.batches:
         yield batch.opened_ms, f"batch {batch.id} opened"
     if (held := found.committed) is not None and held.committed_ms:
-        version = "" if found.is_current(held) else ", an older version"
+        version = "" if found.no_object or found.is_current(held) else ", an older version"
         moments = (
             (held.seen_ms, f"seen: batch {held.batch} opened"),
             (held.planned_ms, "planned"),
@@ -288,7 +309,9 @@ def _events(found: Answer) -> Iterator[tuple[int, str]]:
 def _facts(found: Answer) -> Iterator[str]:
     now = found.object
     yield f"key: {found.key if found.key.isprintable() else repr(found.key)}"
-    if now is None:
+    if found.no_object:
+        yield f"object: not known, {found.no_object}"
+    elif now is None:
         yield f"object: none in bucket {found.bucket!r}"
     else:
         yield f"object: ETag {now.etag}, {now.size} bytes, written {found.ago(now.modified_ms)} ago"
@@ -296,7 +319,8 @@ def _facts(found: Answer) -> Iterator[str]:
     for topic in found.topics:
         yield from _topic_facts(found, topic)
     if not found.topic_exists:
-        yield f"topic {found.source!r}: not created yet; the source's sensor creates it"
+        made = f"the source's sensor creates it, or s3notify topics create {found.source}"
+        yield f"topic {found.source!r}: not created yet; {made}"
     if found.topics_cut:
         yield "topics: there are more than were read"
     for batch in found.batches:
@@ -354,9 +378,10 @@ def _table_facts(found: Answer) -> Iterator[str]:
         yield f"table: no rows of this key; slot {found.slot} {at}"
         return
     same = "the current version" if found.is_current(held) else "not the current version"
+    if found.no_object:
+        same = "perhaps the current version"
     yield (
-        f"table: ETag {held.etag} ({same}), {held.size} bytes{' read' if held.reach_end else ''}, {held.rows} rows, "
-        f"{held.rejects} rejects, "
+        f"table: ETag {held.etag} ({same}), {held.read}, {held.rows} rows, {held.rejects} rejects, "
         f"committed by {_generation(held)} of {held.head}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, TagNotFound, UsageError
+from s3notify_platform.errors import CorruptError, RefusedError, TagNotFound, UsageError
 from s3notify_platform.explain.answer import Answer
 from s3notify_platform.explain.views import (
     BatchView,
@@ -41,7 +41,7 @@ from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ingest.plan import missing_commits
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
+from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject, unaddressable
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
@@ -50,7 +50,6 @@ from s3notify_platform.protocols.notification_queue.segments import decode_lette
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotCommit, SlotTable, spanning
 from s3notify_platform.table.layout import Generation
@@ -85,9 +84,9 @@ def explain(
 
     `sensor`: the sensor's view of this key's slot; without it nothing is known of failing slots and runs. `objects`,
     `platform`: stores to use instead of the source's own. The facts are read one after the other, in an order that
-    misses no change on its way to the table. `UsageError` for a key that is not the source's.
+    misses no change on its way to the table. A key that the store refuses has an answer, too. `UsageError` for a key
+    that is not the source's, or that is no UTF-8.
     """
-    check_key(key)
     if not key.startswith(source.input.prefix):
         raise UsageError(
             f"{key!r} does not belong to source {source.name!r}, which reads {source.input.prefix!r} of "
@@ -97,21 +96,32 @@ def explain(
     platform = platform if platform is not None else shared_store(source.location.platform)
     for last in range(ROUNDS):
         # The object first: its entry is created before it, and leaves the queue only after the commit.
-        now = objects.head(key)
-        answer = _round(source, key, now, sensor, platform, clock=clock)
-        after = objects.head(key)
+        now, no_object = _head(objects, key)
+        answer = _round(source, key, sensor, platform, now=now, no_object=no_object, clock=clock)
+        after, _ = _head(objects, key)
         if last == ROUNDS - 1 or (after and after.etag) == (now and now.etag):
             break
     return answer
 
 
+def _head(objects: ObjectStore, key: str) -> tuple[ObjectMeta | None, str]:
+    """The object, and why the store does not say whether there is one."""
+    if why := unaddressable(key):
+        return None, f"S3 clients cannot address this key: {why}"
+    try:
+        return objects.head(key), ""
+    except RefusedError as error:
+        return None, str(error)
+
+
 def _round(
     source: Source,
     key: str,
-    now: ObjectMeta | None,
     sensor: SensorView | None,
     platform: ObjectStore,
     *,
+    now: ObjectMeta | None,
+    no_object: str,
     clock: Clock,
 ) -> Answer:
     slot = slot_of(key, source.location.slots)
@@ -152,6 +162,7 @@ def _round(
         slot=slot,
         asked_ms=clock.wall_ms(),
         object=ObjectNow(etag=now.etag, size=now.size, modified_ms=now.modified_ms) if now else None,
+        no_object=no_object,
         signal=Signal(etag=signal.etag, modified_ms=signal.modified_ms, queued=QUEUED in signal.metadata)
         if signal is not None
         else None,
@@ -269,6 +280,8 @@ def _committed(source: Source, table: SlotTable, head: SlotCommit, state: Object
         reason=state.reason,
         trace=state.trace,
         reach_end=state.reach_end,
+        offset=state.offset,
+        by_record=state.by_record,
         emptiness=emptiness,
         pending=state.key in head.pending,
     )

@@ -75,10 +75,21 @@ class CommittedVersion:
     trace: str = ""
     """The traceback, if nobody foresaw the error."""
     reach_end: bool = True
+    offset: int = 0
+    """Bytes, or with `by_record` records, that are read so far, if not to its end."""
+    by_record: bool = False
     emptiness: str = ""
     """How an object of its format shows that it has no records, if it has bytes, but neither rows nor rejects."""
     pending: bool = False
     """The slot's next batch continues reading it, or reads it again."""
+
+    @property
+    def read(self) -> str:
+        """As text: how much of it is read."""
+        if self.reach_end:
+            return f"{self.size} bytes read"
+        read = f"{self.offset} records of its" if self.by_record else f"{self.offset} of"
+        return f"{read} {self.size} bytes read so far"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -356,8 +356,10 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
+    # The mark of UTF-32 is also that of UTF-16 and a NUL.
+    two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
-        if head.startswith(mark):
+        if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):
             return name
     return None if _is_utf8(declared) else declared
 

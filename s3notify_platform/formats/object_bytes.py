@@ -2,8 +2,12 @@
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from s3notify_platform.parallel import readers
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 CHUNK_BYTES: Final = 8 << 20
 AHEAD: Final = 3
@@ -57,22 +61,14 @@ def chunks(
     if start >= end:
         source.read(0, min(1, source.size))
         return
-    pool = ThreadPoolExecutor(ahead, thread_name_prefix="ranges")
-    wait = True
     pending: deque[Future[bytes]] = deque()
-    try:
+    with readers(ahead, "ranges") as pool:
         for place in range(start, end, chunk_bytes):
             if len(pending) >= ahead:
                 yield pending.popleft().result()
             pending.append(pool.submit(source.read, place, min(place + chunk_bytes, end)))
         while pending:
             yield pending.popleft().result()
-    except GeneratorExit:
-        # The garbage collector may close it, in a thread that holds any lock: to wait for threads may be for ever.
-        wait = False
-        raise
-    finally:
-        pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def chunks_on(

@@ -3,7 +3,8 @@
 A split reads the stripes whose share of the file begins in it. Of a stripe that cannot be read all is one reject; a row
 with a value that does not fit is one. A file without a readable tail, or with no column of a given schema, is one
 reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus that of the
-row in it. pyarrow reads times of 1677 to 2262: a stripe with another one cannot be read.
+row in it. pyarrow has times in nanoseconds alone, those of 1677 to 2262, and reads a stripe whole: one with another
+time is one reject, since pyarrow neither says which row has it nor goes on behind that.
 
 Memory: one stripe, decoded: what it takes is known only afterwards. The file's rows are checked before; those of an
 object in memory are decoded twice, the first time to count their bytes, if they have texts or lists: a text is there

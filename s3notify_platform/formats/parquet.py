@@ -6,8 +6,9 @@ readable footer, or with no column of a given schema, is one reject, from the sp
 `_offset` is the number of the row in the file.
 
 Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked by the footer before
-anything is decoded, and once more as it is: an object whose rows turn out to be more than `block_format.most_decoded`
-is one reject, and none of it becomes rows. One that looks harmless for its first `BATCH_BYTES` keeps what was before.
+anything is decoded, and once more as it is: where an object's rows turn out to be more than `most_decoded` bytes, the
+rest of it is one reject. That is all of it, unless it looked harmless before: its reject has the offset of the first
+row that is left out.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -138,8 +139,11 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             if not counted and decoded > SUSPECT_PER_BYTE * size:
                 counted = True
                 if _are_more(most_decoded(size), file, reader, wanted, names):
+                    row = int(found.offset[0])
                     reason = f"Parquet: more than {most_decoded(size)} bytes, decoded"
-                    yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), reason, target)
+                    reason += ": its rows from here on are left out" if row else ""
+                    raw = b"" if row else source.read(0, min(size, MAX_RAW_BYTES))
+                    yield no_rows(target, [Reject(index=0, offset=row, reason=reason, raw=raw)])
                     return min(end, size)
             # Of several row groups, none can be cut out: the reason names the one.
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""

@@ -6,7 +6,6 @@ entry names is seen, and the entry may go when the slot is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
@@ -33,6 +32,7 @@ from s3notify_platform.ingest.wire import (
     UnqueuedSlot,
     WantedSlot,
 )
+from s3notify_platform.parallel import readers
 from s3notify_platform.ports import ETag, unaddressable
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
@@ -154,7 +154,7 @@ def _followed(
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
     for entry in source.location.queue(platform).entries(source.name, slots, user=user):
         by_slot[Slot(entry.slot)].append(entry)
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+    with readers(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             try:
                 named = named_versions(source.enumerator(bucket), entries, pool)
@@ -196,7 +196,7 @@ class _Comparison:
 
     def run(self, slots: Iterable[_Found | FailedSlot | Requests]) -> Iterator[list[Planned]]:
         """The rows of these slots; what is no slot to compare is passed on."""
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        with readers(IN_FLIGHT) as pool:
             for window in windows(slots, most=4 * IN_FLIGHT):
                 yield [*chain.from_iterable(pool.map(self._compare, window))]
 

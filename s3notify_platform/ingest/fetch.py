@@ -6,7 +6,6 @@ memory is bounded by two windows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -17,6 +16,7 @@ from obstore.exceptions import PreconditionError
 from s3notify_platform.ingest.refusals import unread
 from s3notify_platform.ingest.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
 from s3notify_platform.limits import MAX_OBJECT_BYTES
+from s3notify_platform.parallel import readers
 from s3notify_platform.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.s3.fast import shared_store
@@ -90,7 +90,7 @@ def fetch(
     def share(gets: Sequence[tuple[ObjectVersion, int]]) -> list[Fetched]:
         return [fetched(version, start) for version, start in gets]
 
-    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="fetch") as pool:
+    with readers(IN_FLIGHT, "fetch") as pool:
         pending: Iterator[list[Fetched]] | None = None
         for part in windows(
             versions, lambda version: version.size, most=WINDOW_OBJECTS, most_bytes=WINDOW_BYTES

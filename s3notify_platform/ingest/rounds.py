@@ -76,7 +76,7 @@ class Round:
         return sorted(slot for slot, each in self._first.items() if each.ok)
 
     def incomplete(self) -> set[Slot]:
-        """Of the good ones, those of which the run had no time to take in all: they are asked for again."""
+        """The good slots that the run had no time to take in whole: they are asked for again."""
         return {slot for slot in self.good() if not self._first[slot].complete}
 
     def failed(self) -> dict[str, Results]:

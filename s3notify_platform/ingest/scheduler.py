@@ -169,7 +169,7 @@ class BatchPlanner:
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """Of the slots that are asked for, or else of those whose backoff is over, what may be requested now.
+        """The slots that may be requested now: changed ones, or else those whose backoff is over.
 
         `EVERYTHING` is alone: it waits for the batches that are open, and all slots wait for it. So is each group of
         slots that failed, but it waits for no other batch.

@@ -171,7 +171,11 @@ def _leaves(column: pa.Field, above: str = "") -> Iterator[str]:
 
 
 def _check_readable(body: bytes, rows: pa.Table) -> None:
-    """`CorruptError` for a file that readers could not open: it must never be named by a commit."""
+    """`CorruptError` for a file that readers could not open: it must never be named by a commit.
+
+    Columns bring it about, of a transform: no object can, since files of every schema within `MAX_DEPTH` are readable.
+    So it fails the slot, and no object of it goes to quarantine.
+    """
     try:
         read = pq.ParquetFile(pa.BufferReader(body))
         same = read.metadata.num_rows == rows.num_rows and read.schema_arrow.names == rows.schema.names

@@ -76,7 +76,7 @@ class StageContext:
     """Where a task says that it has staged its slots."""
     code_version: str = ""
     expired: frozenset[str] = frozenset()
-    """Of the keys in `gone`, those whose rows stay."""
+    """The keys in `gone` whose rows stay."""
     complete: frozenset[Slot] = frozenset()
     """Slots for which everything that has changed is read, or has left."""
     last_attempt: frozenset[Slot] = frozenset()
@@ -333,9 +333,9 @@ class SlotStage:
     def _quarantined(
         self, failed: Mapping[str, str], failing: set[str], unforeseen: Collection[str]
     ) -> dict[str, str]:
-        """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there.
+        """The objects that go to quarantine, of those that failed, with their reasons. `failing` are there already.
 
-        Of those that raise what nobody foresaw `MAX_UNFORESEEN` at most: `engine` compares with the other slots.
+        At most `MAX_UNFORESEEN` that raise what nobody foresaw: `engine` compares with the other slots.
         """
         if self.slot not in self.context.last_attempt:
             return {}

@@ -46,7 +46,7 @@ class SlotBatch(dg.Config):
     force: bool = Field(
         default=True,
         description="Read objects again, and make slot assets again, even if they have not changed; not in a batch of "
-        "a sensor",
+        "a sensor. If the run is killed and not retried, the rest is read by the slots' next batch, when they change",
     )
     only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")

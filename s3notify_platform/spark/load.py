@@ -7,7 +7,6 @@ schema; files written before a column existed give nulls.
 import json
 import pickle
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from s3notify_platform.ingest.fetch import windows
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import BATCH_BYTES, MAX_CELLS
+from s3notify_platform.parallel import readers
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
@@ -103,7 +103,7 @@ def read_slots(
         return found.body
 
     at_once = max(1, min(50_000, MAX_CELLS // len(output)))
-    with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+    with readers(REQUESTS_IN_FLIGHT) as pool:
         commits = [commit for commit in pool.map(commit_of, wanted) if commit]
         files = [(commit.slot, file) for commit in commits for file in commit.files]
         for part in windows(files, lambda item: item[1].bytes, most=WINDOW_FILES):

@@ -77,7 +77,8 @@ def backfill(
 
     `known`: generations that the slots had (`OpenTable.heads`); one that misses commits is left out, as batches refuse
     it. `signals`: None for a run that reads the slots itself; `batch` is its own then, and a retry requests nothing of
-    slots that it has read.
+    slots that it has read. If such a run is killed and never retried, its requests stay: the next batch of a slot, of
+    whatever cause, reads what is left; until then the slot keeps its rows, and nothing signals it.
     """
 
     def decide(slot: Slot) -> tuple[Backfilled, SlotCommit | None]:

@@ -20,12 +20,12 @@ Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when it is me
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 from typing import Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.parallel import in_parallel, readers
 from s3notify_platform.ports import ObjectColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
@@ -115,7 +115,7 @@ class Chain:
 def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ObjectColumns]:
     """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each of these."""
     waiting = iter(chains)
-    with ThreadPoolExecutor(at_once) as pool:
+    with readers(at_once) as pool:
 
         def submit(pages: Iterator[ObjectColumns]) -> None:
             under_way[pool.submit(next, pages, None)] = pages

@@ -31,6 +31,19 @@ def one_long_value(rows: int, size: int, **how: Any) -> bytes:
     return parquet(pa.table({"name": values}), row_group_size=rows, compression="zstd", **how)
 
 
+def harmless_first(rows: int, size: int) -> bytes:
+    """A row group of a hundred names that differ, and one that repeats a long value so often."""
+    sink = io.BytesIO()
+    long_ones = pa.DictionaryArray.from_arrays(
+        pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size])
+    )
+    with pq.ParquetWriter(sink, pa.schema([("name", long_ones.type)]), compression="zstd") as writer:
+        names = pa.array([f"{n:x}" * 40 for n in range(100)]).dictionary_encode()
+        writer.write_table(pa.table({"name": names}))
+        writer.write_table(pa.table({"name": long_ones}), row_group_size=rows)
+    return sink.getvalue()
+
+
 def nested(levels: int, kind: Callable[[pa.DataType], pa.DataType]) -> bytes:
     inner = pa.int64()
     for _ in range(levels):

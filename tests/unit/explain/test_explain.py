@@ -114,12 +114,17 @@ def test_quarantined(place):
 
 
 def test_read_in_part(place):
-    """A big object on its way is not committed, though its ETag is in the table."""
-    place.put()
-    place.commit(place.state(reach_end=False), pending=(KEY,))
-    kind, text = said(place.ask())
-    assert kind == "reading"
-    assert text.startswith("read in part: 3 records are committed in generation 1, ")
+    """A big object on its way is not committed, though its ETag is in the table: how far it is."""
+    place.put(b"x" * 900)
+    place.commit(place.state(offset=400, rejects=1, reach_end=False), pending=(KEY,))
+    answer = place.ask()
+    text = "read in part: 400 of 900 bytes read so far, 3 rows, 1 rejects, in generation 1, 0 s ago"
+    assert said(answer) == ("reading", f"{text}; the slot's next batch continues")
+    assert any(
+        "400 of 900 bytes read so far, 3 rows, 1 rejects, committed by" in line for line in answer.lines
+    )
+    place.commit(place.state(offset=4, by_record=True, reach_end=False), pending=(KEY,))
+    assert said(place.ask())[1].startswith("read in part: 4 records of its 900 bytes read so far, 3 rows, ")
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])

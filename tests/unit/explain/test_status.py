@@ -68,8 +68,8 @@ def commit(source: Source, rows: int, generation: int = 1) -> None:
     source.open_table().merge({SLOT: Generation(generation)})
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "120"}).invoke(main, ["status", *arguments])
+def run(*arguments: str, columns: int = 120) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["status", *arguments])
 
 
 @pytest.mark.server
@@ -107,6 +107,9 @@ def test_of_a_source(source: Source) -> None:
         "in flight",
     ):
         assert text in shown, shown
+    narrow = run(columns=80).stdout
+    assert "Rejects" in narrow
+    assert "…" not in narrow, "nothing is cut on a terminal of 80 columns"
     source.location.signals().signal([KEY])
     assert json.loads(run("--json").stdout)[0]["last"]["latency_seconds"] is None
     queue.topics.create("hooks", TopicSettings(shards=1, endpoint='{"url": "https://hooks.example.com/"}'))

@@ -117,6 +117,21 @@ def test_other_columns() -> None:
     assert reject(orc(twice), AB, "orc").reason.startswith("ORC: ")
 
 
+def test_a_time_that_pyarrow_has_not() -> None:
+    """Its stripe is one reject, which says why, and the others are rows: pyarrow reads none of that stripe."""
+    kind = pa.timestamp("s")
+    times = pa.array([0, 253_402_300_799, 5], kind)  # in the year 9999
+    sink = pa.BufferOutputStream()
+    with pa_orc.ORCWriter(sink, stripe_size=1, batch_size=1) as writer:
+        for at in (0, 1):
+            writer.write(pa.table({"a": [at] * 3, "t": pa.array([0, 1, 2], kind) if at else times}))
+    body = sink.getvalue().to_pybytes()
+    assert pa_orc.ORCFile(pa.BufferReader(body)).nstripes > 1
+    found, rejects = take([body], pa.schema([("a", pa.int64()), ("t", pa.timestamp("us"))]), "orc")
+    assert 1 in {row["a"] for _, _, row in found}
+    assert [reject.reason.partition("(")[0] for reject in rejects] == ["ORC: stripe 0: ORC timestamp "]
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 @example(changes=[(193, 128)])

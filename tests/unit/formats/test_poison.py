@@ -1,5 +1,6 @@
 """The corpus of bad objects through parsers and inference: harm stays with its object."""
 
+import bz2
 import os
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_of
 from s3notify_platform.limits import MAX_CELLS, MAX_DECODED_BYTES
+from tests.support.avro import block, header, long
 from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
-from tests.support.poison.files import FILES, nulls, one_long_value, parquet
+from tests.support.poison.files import FILES, harmless_first, nulls, one_long_value, parquet
 from tests.support.poison.texts import TEXTS
 from tests.support.split_reading import Remote, version, whole_split
 
@@ -170,6 +172,30 @@ def test_rows_of_an_object_are_bounded_as_decoded(size: int, how: dict[str, Any]
     few = one_long_value(MAX_DECODED_BYTES // size // 2, size, **how)
     found = [*FORMATS["parquet"].parse([("a", few)], Target(schema=SCHEMA))]
     assert sum(parsed.table.num_rows for parsed in found) == MAX_DECODED_BYTES // size // 2
+
+
+def test_what_comes_before_too_many_bytes_is_kept_and_the_reject_says_from_where() -> None:
+    """Else rows would be committed of an object that is said to be refused as a whole."""
+    size = 460_000
+    body = harmless_first(1 + 2 * MAX_DECODED_BYTES // size, size)
+    parsed = [*FORMATS["parquet"].parse([("a", body)], Target(schema=SCHEMA))]
+    assert sum(each.table.num_rows for each in parsed) == 100
+    (reject,) = (reject for each in parsed for reject in each.rejects)
+    why = f"Parquet: more than {MAX_DECODED_BYTES} bytes, decoded: its rows from here on are left out"
+    assert (reject.offset, reject.reason) == (100, why)
+
+
+def test_of_blocks_what_comes_before_too_many_bytes_is_kept() -> None:
+    """So in Avro, whose blocks are small: what is beyond the bound is one reject, with the offset of its first row."""
+    records = (long(1 << 20) + b"x" * (1 << 20)) * 15
+    schema = {"type": "record", "name": "r", "fields": [{"name": "name", "type": "string"}]}
+    begin, one = header(schema, b"bzip2"), block(bz2.compress(records), 15)
+    given = MAX_DECODED_BYTES // len(records) & ~1  # two become a table
+    parsed = [*FORMATS["avro"].parse([("a", begin + one * (given + 3))], Target(schema=SCHEMA))]
+    assert sum(each.table.num_rows for each in parsed) == 15 * given
+    (reject,) = (reject for each in parsed for reject in each.rejects)
+    assert reject.offset == len(begin) + given * len(one)
+    assert reject.reason == f"avro: its rows from here on are more than {MAX_DECODED_BYTES} bytes, decoded"
 
 
 @pytest.mark.parametrize("name", HEAVY_FILES)

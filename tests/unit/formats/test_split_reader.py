@@ -143,6 +143,7 @@ compressions = st.sampled_from(sorted(COMPRESS))
     st.booleans(),
     tiny,
 )
+@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())  # begins as UTF-32 does
 def test_by_record_and_resumed(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:

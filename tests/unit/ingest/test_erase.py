@@ -177,6 +177,29 @@ def test_erase(ministack: S3Server) -> None:
     assert +place.values() == {1: 1, 3: 1, 5: 1}, "a new object of this name is one as any"
 
 
+def test_objects_without_records_are_counted_without_it(ministack: S3Server) -> None:
+    """In every commit, so that `status` names no object that is gone; another one, and one with rows, stay counted."""
+    place = Place(ministack, slots=1)
+    for key in (KEY, "blank"):
+        place.store.put(f"raw/{key}", b"\n\n")
+    place.put("other", 1)
+    place.run("1")
+    place.put("third", 3)
+    place.run("2")
+    table = place.source.table()
+    counted = lambda: [seen.commit.without_records for seen in history(table, SLOT)]
+    assert counted() == [2, 2]
+    place.store.delete(f"raw/{KEY}")
+    erased(place)
+    assert counted() == [1, 1, 1]
+    place.store.delete("raw/other")
+    erase(place.source, "raw/other")
+    assert counted() == [1, 1, 1, 1]
+    place.store.delete("raw/blank")
+    place.run("3")
+    assert counted() == [0, 1, 1, 1, 1]
+
+
 def test_refusals(ministack: S3Server) -> None:
     """An object that is there would be taken in again; one elsewhere is another source's."""
     place = Place(ministack, slots=1)

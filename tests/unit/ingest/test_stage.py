@@ -5,18 +5,23 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest import slot_files
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.slot_files import SMALL_FILE_BYTES, new_files
 from s3notify_platform.ingest.wire import READ, FailedSlot, Lineage, Read, ReadObject, Staged, StagedSlot
+from s3notify_platform.limits import MAX_DEPTH
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.schema import check_size
 from tests.support.slot_writer import (
     SLOT,
     Body,
@@ -227,6 +232,31 @@ def test_of_an_object_that_was_read_in_part_a_transform_keeps_nothing() -> None:
     assert (found.result.objects, found.result.failed_objects) == (1, {"half": "why"})
     assert found.commit is not None
     assert found.commit.rows == 1
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["list", "map", "struct"]), min_size=MAX_DEPTH - 1, max_size=MAX_DEPTH - 1)
+)
+@example(kinds=["list", "struct"] * (MAX_DEPTH // 2 - 1) + ["list"])
+@example(kinds=["list"] * (MAX_DEPTH - 1))
+@example(kinds=["map"] * (MAX_DEPTH - 1))
+def test_no_object_makes_files_that_nobody_could_open(kinds: list[str]) -> None:
+    """As deep as a schema may be that objects give, the record itself included, in whatever types."""
+    kind = pa.int64()
+    for name in kinds:
+        match name:
+            case "list":
+                kind = pa.list_(kind)
+            case "map":
+                kind = pa.map_(pa.string(), kind)
+            case _:
+                kind = pa.struct([("a", kind)])
+    store = MemoryObjectStore()
+    check_size(from_arrow_schema(pa.schema([("deep", kind)])).json())
+    data, _ = new_files(slot_table(store), SLOT, Generation(1))
+    data.add(pa.table({"_key": ["k"], "deep": pa.nulls(1, kind)}))
+    data.flush()
+    assert data.written
 
 
 def test_a_file_that_nobody_could_open_is_not_uploaded() -> None:

@@ -27,6 +27,10 @@ class Place:
         signals = Publisher(self.store, prefix="signals/", queued=True)
         return backfill(table or self.table, [SLOT], signals, **options)
 
+    def backfill_by(self, run):
+        """As a run that reads the slot itself."""
+        return backfill(self.table, [SLOT], None, batch=run)
+
     def planned(self):
         return [split.version.key for split in self.writer.plan(self.bucket).changes.read]
 
@@ -102,6 +106,21 @@ def test_what_fails_keeps_its_rows_and_is_asked_for_still():
     assert (place.head.failing, place.head.backfill) == (("1",), 0)
     assert place.backfill() == Backfilled(slots=(SLOT,), objects=2, rows=6)
     assert place.planned() == ["0", "2"]
+
+
+def test_a_run_that_requests_for_itself_and_is_killed():
+    """Nothing is signalled; what it has not read is read by the slot's next batch, which has another cause."""
+    place = place_of(3)
+    assert place.backfill_by("run").objects == 3
+    assert isinstance(place.writer.run(place.bucket, max_objects=1), Written)  # and it is killed
+    assert place.store.head(signal_key("signals/", SLOT)) is None
+    assert place.is_exact()
+    place.bucket["9"] = Body(etag="1", rows=1)
+    assert place.planned() == ["1", "2", "9"]
+    assert isinstance(place.writer.run(place.bucket), Written)
+    assert place.is_exact()
+    assert place.head.backfill == 0
+    assert place.writer.run(place.bucket) is None
 
 
 def test_asked_for_twice_it_is_signalled_twice():

@@ -1,0 +1,54 @@
+"""`explain` of keys about which the store says nothing: there is an answer, with all else that is known."""
+
+import pytest
+
+from s3notify_platform.errors import RefusedError
+from s3notify_platform.slots import slot_of
+from tests.support.explained import KEY, SLOT, ReadOnly, said
+
+WHY = "bucket 'b' refuses it: 403 AccessDenied"
+
+
+class RefusesOne(ReadOnly):
+    """A bucket that gives all objects but one."""
+
+    def head(self, key):
+        if key == KEY:
+            raise RefusedError(WHY)
+        return super().head(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("raw/../a.jsonl", "one of its segments is . or .."),
+        ("raw/a\0", "it holds NUL"),
+        ("raw/" + "x" * 1100, "it has 1104 bytes, and 1 to 1024 are allowed"),
+    ],
+    ids=["dots", "nul", "long"],
+)
+def test_a_key_that_nobody_can_address(place, key, why):
+    """Why; the store is not asked for it, but for the slot's signal."""
+    answer = place.ask(key)
+    assert place.reads.counts["HEAD"] == 1
+    text = f"not known: S3 clients cannot address this key: {why}; it has no rows"
+    assert said(answer) == ("refused", text)
+    assert not answer.verdict.settled
+    assert f"object: not known, S3 clients cannot address this key: {why}" in answer.lines
+    assert answer.document()["verdict"] == "refused"
+    assert answer.slot == slot_of(key, 16)
+
+
+def test_an_object_that_the_store_refuses(place):
+    """Why, and what is committed, queued or in quarantine of it."""
+    place.put()
+    place.reads = RefusesOne(place.store)
+    text = f"not known: {WHY}; it has no rows, and an entry in the queue names it"
+    assert said(place.ask()) == ("refused", text)
+    place.commit(place.state())
+    answer = place.ask()
+    assert said(answer) == ("refused", f"not known: {WHY}; 3 records of it are in generation 1")
+    assert any("(perhaps the current version)" in line for line in answer.lines)
+    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), failing=(KEY,))
+    assert said(place.ask()) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
+    assert place.ask().slot == SLOT

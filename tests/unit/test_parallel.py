@@ -1,0 +1,101 @@
+"""Generators that read ahead: when one is dropped before its end, nobody waits for reads that are in flight."""
+
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.formats.object_bytes import chunks
+from s3notify_platform.ingest import fetch
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import Chain, ObjectVersion, listed_pages
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.load import read_slots
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.layout import Generation
+from tests.support.slot_writer import SLOT, Body, SlotWriter, slot_table
+
+KEYS = [f"{n:03}/../k" for n in range(fetch.WINDOW_OBJECTS + 8)]
+"""Of two windows, and none that obstore takes."""
+
+
+class Slow(CountingStore):
+    """A bucket that answers requests which are `held` not before `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryObjectStore())
+        self.held: Callable[[str], bool] = lambda _: False
+        self.go_on, self.late = Event(), Event()
+
+    def wait(self, name: str) -> None:
+        if self.held(name):
+            self.go_on.wait(20)
+            self.late.set()
+
+    def get(self, key: str, **conditions: Any) -> Any:
+        self.wait(key)
+        return super().get(key, **conditions)
+
+    def list(self, prefix: str, **how: Any) -> Any:
+        self.wait(prefix)
+        return super().list(prefix, **how)
+
+
+class SlowBytes:
+    """An object of which only the beginning comes."""
+
+    size = 100
+
+    def __init__(self, store: Slow) -> None:
+        self.store = store
+
+    def read(self, start: int, end: int) -> bytes:
+        self.store.wait(str(start))
+        return bytes(end - start)
+
+
+def of_an_object(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
+    store.held = lambda start: start != "0"
+    return chunks(SlowBytes(store), 0, 100, chunk_bytes=10)
+
+
+def of_objects(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The window before is given out when the next one is being read."""
+    patch.setenv("AWS_ACCESS_KEY_ID", "test")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    patch.setattr(fetch, "shared_store", lambda _: store)
+    store.held = lambda key: key >= KEYS[fetch.WINDOW_OBJECTS]
+    versions = (ObjectVersion(slot=Slot(0), key=key, etag=ETag("e"), size=1) for key in KEYS)
+    return fetch.fetch(S3Config(bucket="b", region="r", endpoint_url="http://127.0.0.1:1"), versions)
+
+
+def of_listings(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
+    store.put("a/1", b"")
+    store.held = lambda prefix: prefix == "b/"
+    return listed_pages([Chain(store, prefix, cuts=frozenset()) for prefix in ("a/", "b/")], 2)
+
+
+def of_files(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The same one twice."""
+    SlotWriter(store=store).run({"k": Body(etag="e", rows=3)})
+    held = iter((False, True))
+    store.held = lambda key: "/data/" in key and next(held)
+    wanted = [(SLOT, Generation(1))] * 2
+    return read_slots(slot_table(store), wanted, pa.schema([("value", pa.string())]))
+
+
+@pytest.mark.parametrize("begun", [of_an_object, of_objects, of_listings, of_files])
+def test_nobody_waits_for_what_is_not_read_on(
+    begun: Callable[[Slow, pytest.MonkeyPatch], Iterator[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector may end it anywhere, also in a thread that holds a lock that others need."""
+    store = Slow()
+    reading = begun(store, monkeypatch)
+    next(reading)
+    del reading
+    assert not store.late.is_set()
+    store.go_on.set()
