@@ -17,7 +17,6 @@ from s3notify_platform.cli.common import (
 )
 from s3notify_platform.cli.configured import command, configured, problem_of_topic, tables_region
 from s3notify_platform.cli.printing import print_json, print_table, say
-from s3notify_platform.cli.topics import problem_of
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.extras import remedy
 
@@ -86,7 +85,7 @@ def doctor(
         )
         if tags_of(committed_tags):
             ObjectTags(place.s3()).check_versioned()
-        refusal = problem_of(
+        refusal = problem_of_topic(
             name if not any(tables.values()) else None,
             platform=platform,
             platform_prefix=platform_prefix,
