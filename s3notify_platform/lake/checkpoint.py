@@ -39,7 +39,7 @@ class Checkpoint:
 class LastCheckpoint:
     """The newest checkpoint, as `_last_checkpoint` names it.
 
-    `actions`, `size_bytes`, `adds`: how large it is; 0 if unknown. `parts`: of how many files; this platform writes one.
+    `actions`, `size_bytes`, `adds`: how large it is; 0 if unknown. `parts`: its files; this platform writes one.
     """
 
     version: int

@@ -63,6 +63,8 @@ class _Column:
     greatest: Any = None
 
     def take(self, chunk: pq.ColumnChunkMetaData) -> None:
+        if not chunk.num_values:
+            return
         found = chunk.statistics
         if found is None or not found.has_null_count:
             self.nulls, self.bounded = None, False
