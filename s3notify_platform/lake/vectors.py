@@ -1,7 +1,8 @@
 """Deletion vectors: which rows of a pack are hidden. Bytes in, bytes out. Pure.
 
 A vector is a set of row numbers, counted from 0 over the whole file. Small ones stand in the log itself; the larger
-ones of a round share one file at the table's root, so that a round writes at most one more object.
+ones of a round share one file, so that a round writes at most one more object. It is in a folder whose name begins
+with `_`, since `vacuum(full=True)` of delta-rs does not know vectors, and takes their files anywhere else.
 
     vector      magic (4 bytes, little endian), number of bitmaps (8), for each: high 32 bits of its rows (4), and
                 a Roaring bitmap in the portable format
@@ -37,6 +38,9 @@ _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:
 _VALUES: Final = {char: value for value, char in enumerate(_Z85)}
 _UUID_CHARS: Final = 20
 
+FOLDER: Final = "_s3notify/vector"
+"""Of the files of vectors, below the table's prefix. The log names it as a prefix of their ids."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVectors:
@@ -58,7 +62,7 @@ def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
             vectors[path] = Vector(storage="i", body=_z85(data), size=len(data), rows=len(bitmap))
             continue
         vectors[path] = Vector(
-            storage="u", body=_z85(file.bytes), size=len(data), rows=len(bitmap), offset=len(body)
+            storage="u", body=FOLDER + _z85(file.bytes), size=len(data), rows=len(bitmap), offset=len(body)
         )
         body += _FILE_SIZE.pack(len(data)) + data + _FILE_SIZE.pack(zlib.crc32(data))
     return EncodedVectors(vectors=vectors, body=bytes(body) if len(body) > len(_VERSION) else None)
@@ -66,6 +70,10 @@ def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
 
 def path_of(file: UUID) -> str:
     """Path of a file of vectors, below the table's prefix."""
+    return f"{FOLDER}/{_name(file)}"
+
+
+def _name(file: UUID) -> str:
     return f"deletion_vector_{file}.bin"
 
 
@@ -80,7 +88,7 @@ def file_of(vector: Vector) -> str | None:
         case "u":
             folder, name = vector.body[:-_UUID_CHARS], vector.body[-_UUID_CHARS:]
             with suppress(ValueError):
-                return (f"{folder}/" if folder else "") + path_of(UUID(bytes=_from_z85(name)))
+                return (f"{folder}/" if folder else "") + _name(UUID(bytes=_from_z85(name)))
     raise CorruptError(
         f"deletion vector {vector.id!r}: named by no id and not in the log; have the engine that wrote it purge it"
     )
