@@ -24,7 +24,11 @@ from s3notify_platform.lake.actions import Add, Json, MetaData, Protocol, Remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The state of a log as of one version. `txns`: the newest version of each application (`appId`)."""
+    """The state of a log as of one version.
+
+    `txns`: the newest version of each application (`appId`). `removes`: files that are live no more; engines look at
+    them only where they vacuum. `strange`: the names of actions that this platform does not read.
+    """
 
     protocol: Protocol
     metadata: MetaData
@@ -32,7 +36,6 @@ class Checkpoint:
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     strange: tuple[str, ...] = ()
-    """Names of actions that this platform does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

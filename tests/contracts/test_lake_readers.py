@@ -18,12 +18,22 @@ from deltalake.exceptions import DeltaError
 from s3notify_platform.lake import checkpoint
 from s3notify_platform.lake.actions import Add, LogVersion
 from s3notify_platform.lake.metadata import objections
-from tests.support.lake_log import ENGINES, TABLE, LakeLog, Reader, Row, Where, normal, spark_schema
+from tests.support.lake_log import ENGINES, LINEAGE, TABLE, LakeLog, Reader, Row, Where, normal, spark_schema
 
 PLAIN = {"id": "long", "amount": "decimal(12,2)", "at": "timestamp"}
 KINDS = {"id": pa.int64(), "amount": pa.decimal128(12, 2), "at": pa.timestamp("us", "UTC")}
 LOCAL = {"at": "timestamp_ntz"}
-ODD_KEYS = ["a", "raw/ä b.json", "n\new", "\U0001f600", "\U0010ffff" * 256, "'%41\\", "\x7f\x01"]
+ODD_KEYS = [
+    "a",
+    "raw/ä b.json",
+    "n\new",
+    "\U0001f600",
+    "\U0010ffff" * 256,
+    "'%41\\",
+    "\x7f\x01",
+    "\0",
+    "a\0b",
+]
 
 
 def struct(**columns: str) -> dict[str, Any]:
@@ -328,6 +338,44 @@ def test_what_delta_rs_writes_is_read(tmp_path: Path) -> None:
         each.unlink()
     for name, read in at_once(log.uri):
         assert read(None) == wanted, name
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> None:
+    """By `dataChange`, whatever the counts: only its OPTIMIZE says that it changes none."""
+
+    def fsck(table: deltalake.DeltaTable) -> None:
+        (Path(table.table_uri.removeprefix("file://")) / "data/p1.parquet").unlink()
+        table.repair()
+
+    new = pa.Table.from_pylist(
+        [{"_etag": "e", "_offset": 0} | row for row in rows(1)],
+        schema=pa.schema(LINEAGE | KINDS),
+    )
+    changes: dict[str, Any] = {
+        "DELETE": lambda table: table.delete("id = 3"),
+        "UPDATE": lambda table: table.update({"id": "id + 1"}),
+        "RESTORE": lambda table: table.restore(1),
+        "FSCK": fsck,
+        "WRITE": lambda table: deltalake.write_deltalake(table, new, mode="append"),
+        "MERGE": lambda table: (
+            table.merge(new, "s.id = t.id", source_alias="s", target_alias="t")
+            .when_matched_update_all()
+            .execute()
+        ),
+        "OPTIMIZE": lambda table: table.optimize.z_order(["id"]),
+    }
+    for name, change in changes.items():
+        log = LakeLog(folder=tmp_path / name, schema=spark_schema(**PLAIN), vectors=vectors)
+        first, _ = log.add(rows(1, 2), KINDS), log.add(rows(3, 4), KINDS)
+        if vectors:
+            log.hide({first.path: [1]})
+        change(deltalake.DeltaTable(log.uri))
+        version = newest(log)
+        assert version.foreign
+        assert version.operation == name
+        changed = [each.data_change for each in (*version.adds, *version.removes)]
+        assert any(changed) == (name != "OPTIMIZE"), name
 
 
 @pytest.mark.parametrize("vectors", [False, True])

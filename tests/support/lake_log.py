@@ -28,6 +28,7 @@ from s3notify_platform.lake.vectors import decode, encode, path_of
 
 LAYOUT = TableLayout(prefix="t/")
 TABLE = "11111111-2222-3333-4444-555555555555"
+LINEAGE = {"_slot": pa.int32(), "_key": pa.string(), "_etag": pa.string(), "_offset": pa.int64()}
 Row = Mapping[str, Any]
 
 
@@ -72,14 +73,11 @@ class LakeLog:
         assert not target.exists()
         target.write_bytes(body)
 
-    def pack(self, rows: Iterable[Row], kinds: Mapping[str, pa.DataType], name: str | None = None) -> Add:
+    def pack(self, rows: Iterable[Row], kinds: dict[str, pa.DataType], name: str | None = None) -> Add:
         """A new file of these rows, of a row group for every three."""
         self.files += 1
         listed = [{"_etag": "e", "_offset": n} | row for n, row in enumerate(rows)]
-        schema = pa.schema(
-            {"_slot": pa.int32(), "_key": pa.string(), "_etag": pa.string(), "_offset": pa.int64(), **kinds}
-        )
-        table = pa.Table.from_pylist(listed, schema=schema)
+        table = pa.Table.from_pylist(listed, schema=pa.schema(LINEAGE | kinds))
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=3, compression="zstd")
         body = sink.getvalue().to_pybytes()
@@ -97,7 +95,7 @@ class LakeLog:
         )
         return found if self.statistics else replace(found, stats=json.dumps({"numRecords": found.rows}))
 
-    def add(self, rows: Iterable[Row], kinds: Mapping[str, pa.DataType], name: str | None = None) -> Add:
+    def add(self, rows: Iterable[Row], kinds: dict[str, pa.DataType], name: str | None = None) -> Add:
         """A version with one more file."""
         found = self.pack(rows, kinds, name)
         self.commit(adds=[found])
