@@ -3,6 +3,7 @@
 A round of a batch becomes one version of the log: packs (data files of many slots), a manifest (the rest of the state
 as of that version), and the version itself, created if absent. Everything that no version names is garbage.
 
-Reading order: `layout` (names), `actions` (what a version says), `manifest`, `states` (the state of each object),
-`snapshot` (the newest state, read cold or warm), `commit` (the next version), `packs` (files of rows).
+Reading order: `layout` (names), `actions` (what a version says), `metadata` (schema and protocol), `statistics` and
+`vectors` (what the log says of a pack), `checkpoint` (the log in short), `manifest`, `states` (the state of each
+object), `snapshot` (the newest state, read cold or warm), `commit` (the next version), `packs` (files of rows).
 """

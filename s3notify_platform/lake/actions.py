@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import MAX_KEY_BYTES
 
 Json = dict[str, Any]
 
@@ -28,8 +29,11 @@ NOTE: Final = "s3notify"
 
 ANY_LABEL: Final = 2**63 - 1
 
-LAST_KEY: Final = "\U0010ffff"
-"""No key of an object comes after it: such a key would have a second character, and begin with this one."""
+LAST_KEY: Final = "\U0010ffff" * (MAX_KEY_BYTES // 4)
+"""No key of an object comes after it, in the order of code points, which is that of UTF-8 too."""
+
+UNKNOWN_ROWS: Final = -1
+"""Rows of a file whose statistics do not say how many it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,9 @@ class Vector:
 class Add:
     """A live file: a pack, or what another engine made of packs.
 
-    `rows`: that the file holds; some of them may be hidden by `vector`. `slots` and `keys`: the least and the greatest
-    that it may hold. `since` and `until`: between which labels its rows were planned. `stats`: as the log has them.
+    `rows`: that the file holds, or `UNKNOWN_ROWS`; some of them may be hidden by `vector`. `slots` and `keys`: the
+    least and the greatest that it may hold. `since` and `until`: between which labels its rows were planned. `stats`:
+    as the log has them.
     """
 
     path: str
@@ -95,8 +100,10 @@ class Add:
 
     @property
     def live_rows(self) -> int:
-        """Rows that readers see."""
-        return self.rows - (self.vector.rows if self.vector else 0)
+        """Rows that readers see, or `UNKNOWN_ROWS`."""
+        if self.vector is None or self.rows == UNKNOWN_ROWS:
+            return self.rows
+        return self.rows - self.vector.rows
 
     @property
     def id(self) -> tuple[str, str]:
@@ -121,7 +128,7 @@ class Add:
             "size": self.size,
             "modificationTime": self.modified_ms,
             "dataChange": self.data_change,
-            "stats": self.stats,
+            **({"stats": self.stats} if self.stats else {}),
             **tags,
             **({"deletionVector": self.vector.json()} if self.vector else {}),
         }
@@ -130,14 +137,15 @@ class Add:
     def of(cls, found: Mapping[str, Any]) -> "Add":
         """Inverse of `json`. What statistics and tags do not say is taken to be anything."""
         stats = json.loads(found.get("stats") or "{}")
-        least, most = stats.get("minValues") or {}, stats.get("maxValues") or {}
+        least, most = _known(stats.get("minValues")), _known(stats.get("maxValues"))
+        rows = stats.get("numRecords")
         tags = found.get("tags") or {}
         return cls(
             path=found["path"],
             size=found["size"],
-            rows=stats["numRecords"],
+            rows=UNKNOWN_ROWS if rows is None else rows,
             modified_ms=found["modificationTime"],
-            data_change=found["dataChange"],
+            data_change=found.get("dataChange", True),
             slots=(least.get("_slot", 0), most.get("_slot", ANY_LABEL)),
             keys=(least.get("_key", ""), most.get("_key", LAST_KEY)),
             since=int(tags.get(SINCE, 0)),
@@ -187,7 +195,7 @@ class Remove:
             path=found["path"],
             deleted_ms=found.get("deletionTimestamp") or 0,
             size=found.get("size") or 0,
-            data_change=found["dataChange"],
+            data_change=found.get("dataChange", True),
             vector=Vector.of(found.get("deletionVector")),
         )
 
@@ -201,6 +209,7 @@ class MetaData:
     created_ms: int
     configuration: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
+    description: str = ""
     partition_columns: tuple[str, ...] = ()
 
     def json(self) -> Json:
@@ -208,6 +217,7 @@ class MetaData:
         return {
             "id": self.id,
             "name": self.name,
+            **({"description": self.description} if self.description else {}),
             "format": {"provider": "parquet", "options": {}},
             "schemaString": self.schema,
             "partitionColumns": list(self.partition_columns),
@@ -224,6 +234,7 @@ class MetaData:
             created_ms=found.get("createdTime") or 0,
             configuration=dict(found.get("configuration") or {}),
             name=found.get("name") or "",
+            description=found.get("description") or "",
             partition_columns=tuple(found.get("partitionColumns") or ()),
         )
 
@@ -300,18 +311,24 @@ class LogVersion:
         actions.append({"txn": txn})
         actions += [{"remove": each.json()} for each in self.removes]
         actions += [{"add": each.json()} for each in self.adds]
-        lines = (json.dumps(each, separators=(",", ":")) for each in actions)
-        return "".join(f"{line}\n" for line in lines).encode()
+        lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
+        # A note may quote anything. An escaped half of a pair would make the log unreadable for engines.
+        return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LogVersion":
         """Inverse of `dumps`, also of what another engine wrote; `CorruptError` naming `where`."""
         try:
             return _version([json.loads(line) for line in body.splitlines() if line.strip()])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptError(
                 f"{where}: not a version of a Delta log ({type(error).__name__}: {error}): restore it"
             ) from error
+
+
+def _known(bounds: Mapping[str, Any] | None) -> Json:
+    """The bounds that are there: some engines write null for the others."""
+    return {name: bound for name, bound in (bounds or {}).items() if bound is not None}
 
 
 def _version(actions: Sequence[Json]) -> LogVersion:

@@ -1,0 +1,428 @@
+"""Logs in a folder, written by `lake`, read row by row by delta-rs, Polars and DuckDB's own delta extension."""
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import DeltaError
+
+from s3notify_platform.lake import checkpoint
+from s3notify_platform.lake.actions import Add, LogVersion
+from s3notify_platform.lake.metadata import objections
+from tests.support.lake_log import ENGINES, LINEAGE, TABLE, LakeLog, Reader, Row, Where, normal, spark_schema
+
+PLAIN = {"id": "long", "amount": "decimal(12,2)", "at": "timestamp"}
+KINDS = {"id": pa.int64(), "amount": pa.decimal128(12, 2), "at": pa.timestamp("us", "UTC")}
+LOCAL = {"at": "timestamp_ntz"}
+ODD_KEYS = [
+    "a",
+    "raw/ä b.json",
+    "n\new",
+    "\U0001f600",
+    "\U0010ffff" * 256,
+    "'%41\\",
+    "\x7f\x01",
+    "\0",
+    "a\0b",
+]
+
+
+def struct(**columns: str) -> dict[str, Any]:
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns.items()]
+    return {"type": "struct", "fields": fields}
+
+
+def rows(*ids: int, slot: int = 1, **more: Any) -> list[Row]:
+    return [
+        {
+            "_slot": slot + n % 3,
+            "_key": ODD_KEYS[n % len(ODD_KEYS)],
+            "id": n,
+            "amount": None if n % 3 == 0 else Decimal(n) / 4,
+            "at": dt.datetime(2026, 1, 1, microsecond=n, tzinfo=dt.UTC),
+            **more,
+        }
+        for n in ids
+    ]
+
+
+def at_once(uri: str, *, but: str = "") -> Iterator[tuple[str, Reader]]:
+    """Each engine at the newest version."""
+    for name, engine in ENGINES.items():
+        if name != but:
+            with closing_reader(engine, uri) as read:
+                yield name, read
+
+
+@contextmanager
+def closing_reader(engine: Any, uri: str) -> Iterator[Reader]:
+    with ExitStack() as stack:
+        yield stack.enter_context(contextmanager(engine)(uri))
+
+
+def all_agree(log: LakeLog, *, but: str = "") -> None:
+    wanted = normal(log.rows)
+    for name, read in at_once(log.uri, but=but):
+        assert read(None) == wanted, name
+    table = deltalake.DeltaTable(log.uri)
+    assert table.transaction_version(TABLE) == log.state.txns[TABLE]
+    if not log.vectors and not but:
+        assert normal(table.to_pyarrow_table().to_pylist()) == wanted
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_every_engine_reads_what_a_log_says(tmp_path: Path, cut: bool) -> None:
+    """Packs come and go, the schema grows, across checkpoints; older packs have fewer columns."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    all_agree(log)
+    first = log.add(rows(*range(7)), KINDS)
+    second = log.add(rows(7, 8, slot=500), KINDS, "ü x%41")
+    all_agree(log)
+    log.grow(spark_schema(**PLAIN, place=struct(x="string"), Größe="double"))
+    place = pa.struct({"x": pa.string()})
+    log.add(rows(9, place={"x": "v"}, Größe=0.1), KINDS | {"place": place, "Größe": pa.float64()})
+    all_agree(log)
+    log.checkpoint(cut=cut)
+    all_agree(log)
+    log.remove(first)
+    wider = struct(x="string", y="string")
+    many = {"type": "array", "elementType": "string", "containsNull": True}
+    log.grow(spark_schema(**PLAIN, place=wider, Größe="double", tags=many))
+    place = pa.struct({"x": pa.string(), "y": pa.string()})
+    kinds = KINDS | {"place": place, "tags": pa.list_(pa.string())}
+    log.add(rows(10, 11, place={"x": None, "y": "w"}, tags=["a", None]), kinds)
+    all_agree(log)
+    log.remove(second)
+    log.checkpoint(cut=cut)
+    log.add(rows(12), KINDS)
+    all_agree(log)
+
+
+def test_names_that_need_mapping(tmp_path: Path) -> None:
+    """Come with growth, over packs that are there; Polars says that it cannot."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    log.add(rows(1, 2, slot=20), KINDS)
+    columns = {"the id": "long", "s": struct(**{"x, y": "string"}), "at ntz": "timestamp_ntz"}
+    log.grow(spark_schema(**PLAIN, **columns))
+    kinds = KINDS | {
+        "the id": pa.int64(),
+        "s": pa.struct({"x, y": pa.string()}),
+        "at ntz": pa.timestamp("us"),
+    }
+    more = {"s": {"x, y": "v"}, "at ntz": dt.datetime(2026, 1, 1)}
+    log.add(rows(3, **{"the id": 7}, **more), kinds)
+    log.add(rows(4, slot=40, **{"the id": 8}, **more), kinds)
+    for cut in (False, True):
+        all_agree(log, but="polars")
+        for name, read in at_once(log.uri, but="polars"):
+            for where in (Where("the id", "=", 8), Where("_slot", ">", 25), Where("s.x, y", "=", "w")):
+                assert read(where) == normal(filter(where.holds, log.rows)), (name, where)
+        log.checkpoint(cut=cut)
+        log.add(rows(5), KINDS)
+    with pytest.raises(Exception, match="columnMapping"):
+        pl.scan_delta(log.uri).collect()
+
+
+def test_times_without_zone(tmp_path: Path) -> None:
+    """Need a table feature, also when they come later."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(id="long"))
+    log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
+    log.grow(spark_schema(id="long", local="timestamp_ntz"))
+    at = dt.datetime(2026, 1, 1, microsecond=1)
+    log.add(
+        [{"_slot": 1, "_key": "b", "id": 1, "local": at}], {"id": pa.int64(), "local": pa.timestamp("us")}
+    )
+    log.add([{"_slot": 1, "_key": "c", "id": 2}], {"id": pa.int64()})
+    all_agree(log)
+    log.checkpoint(cut=True)
+    all_agree(log)
+
+
+def test_vectors(tmp_path: Path) -> None:
+    """In the log and in a file, added to, in checkpoints; with predicates on what is left."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=True)
+    small = log.add(rows(*range(9)), KINDS)
+    large = log.add(rows(*range(9, 2009), slot=50), KINDS)
+    other = log.add(rows(*range(9, 2009), slot=90), KINDS)
+    log.hide({small.path: [0, 8]})
+    all_agree(log)
+    log.hide({small.path: [3], large.path: range(0, 2000, 2), other.path: [n**2 for n in range(44)]})
+    all_agree(log)
+    log.hide({other.path: [n**2 for n in range(44)] + [n**2 + 1 for n in range(1, 44)]})
+    stored = {each.path: each.vector.storage for each in log.state.adds if each.vector}
+    assert stored == {small.path: "i", large.path: "u", other.path: "i"}
+    all_agree(log)
+    log.checkpoint(cut=True)
+    log.remove(next(each for each in log.state.adds if each.path == other.path))
+    all_agree(log)
+    for name, read in at_once(log.uri):
+        for where in (
+            Where("_slot", "=", 50),
+            Where("_slot", "=", 1),
+            Where("_key", "=", ODD_KEYS[2]),
+            Where("id", "<=", 1),
+            Where("id", ">=", 2007),
+        ):
+            assert read(where) == normal(filter(where.holds, log.rows)), (name, where)
+    with pytest.raises(DeltaError, match="deletionVectors"):
+        deltalake.DeltaTable(log.uri).to_pyarrow_table()
+
+
+EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+EDGES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
+    "text": (
+        "string",
+        pa.string(),
+        [
+            *("", "a", "x" * 31, "x" * 32, "x" * 33, "x" * 31 + "y", "x" * 31 + "\U0010ffff!"),
+            *("x" * 31 + "\ud7ff!", "x" * 31 + "\uffff!", "x" * 31 + "\ue000"),
+            *("\U0001f600" * 40, "\U0010ffff" * 40, "ß" * 40, "o'\"\\{"),
+        ],
+    ),
+    "at": (
+        "timestamp",
+        pa.timestamp("us", "UTC"),
+        [EPOCH + dt.timedelta(microseconds=n) for n in (-1, 0, 1, 999, 1000, 1001, 1500)]
+        + [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC)]
+        + [dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, dt.UTC)],
+    ),
+    "f": (
+        "double",
+        pa.float64(),
+        [0.1, -0.0, 0.0, 1e300, 5e-324, -1.5, 2.0**53 + 2, 1 / 3, math.inf, -math.inf],
+    ),
+    "f4": ("float", pa.float32(), [0.10000000149011612, -0.5, 3.4028234663852886e38, 1.401298464324817e-45]),
+    "amount": (
+        "decimal(12,2)",
+        pa.decimal128(12, 2),
+        [
+            Decimal(each)
+            for each in ("0.29", "1.13", "-0.29", "2.55", "1234567890.11", "-9999999999.99", "0.07")
+        ],
+    ),
+    "long": (
+        "decimal(30,4)",
+        pa.decimal128(30, 4),
+        [Decimal(each) for each in ("99999999999999.9999", "-12345678901234567890.1234", "0.0001", "10")],
+    ),
+    "n": ("long", pa.int64(), [2**63 - 1, -(2**63), 2**53 + 1, 2**53, 0]),
+    "b": ("byte", pa.int8(), [-128, 127]),
+    "day": (
+        "date",
+        pa.date32(),
+        [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(1969, 12, 31), dt.date(2026, 3, 1)],
+    ),
+}
+
+
+def edges(folder: Path, name: str, *, statistics: bool) -> LakeLog:
+    """A pack for each value, and packs of some of them and nulls."""
+    kind, arrow, values = EDGES[name]
+    log = LakeLog(folder=folder, schema=spark_schema(**{name: kind}), statistics=statistics)
+    groups = [[value] for value in values] + [[None], [*values[:3], None], values[-2:]]
+    adds = [
+        log.pack([{"_slot": n, "_key": f"k{n}", name: value} for value in group], {name: arrow})
+        for n, group in enumerate(groups)
+    ]
+    log.commit(adds=adds)
+    log.checkpoint(cut=True)
+    return log
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_bounds_hide_no_row(tmp_path: Path, name: str) -> None:
+    """At the edge of each value, above and below: the rows that hold, in every engine."""
+    log = edges(tmp_path, name, statistics=True)
+    all_agree(log)
+    for engine, read in at_once(log.uri):
+        for value in EDGES[name][2]:
+            for op in ("=", "<", ">="):
+                where = Where(name, op, value)
+                assert read(where) == normal(filter(where.holds, log.rows)), (engine, where)
+
+
+def test_engines_that_differ_about_nan_do_so_with_statistics_too(tmp_path: Path) -> None:
+    """Each gives the same rows as it does without."""
+    values = [[math.nan], [1.0, math.nan], [1.0, 2.0], [3.0, None], [math.nan, -math.inf]]
+    logs = []
+    for statistics in (True, False):
+        log = LakeLog(
+            folder=tmp_path / str(statistics), schema=spark_schema(f="double"), statistics=statistics
+        )
+        for n, group in enumerate(values):
+            log.add([{"_slot": n, "_key": "k", "f": value} for value in group], {"f": pa.float64()})
+        logs.append(log)
+    for (name, with_them), (_, without) in zip(*(at_once(log.uri) for log in logs), strict=True):
+        for value in (0.5, 1.0, 2.5, 3.0, 10.0):
+            for op in ("=", "<", "<=", ">", ">="):
+                where = Where("f", op, value)
+                assert with_them(where) == without(where), (name, where)
+
+
+def test_packs_without_the_slot_are_not_opened(tmp_path: Path) -> None:
+    """A query for a slot needs the packs of that slot alone: the others may be gone."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    log.add(rows(0, 3, slot=17), KINDS)
+    others = [log.add(rows(0, 3, slot=slot), KINDS) for slot in (3, 400)]
+    wanted = normal(row for row in log.rows if row["_slot"] == 17)
+    for each in others:
+        (tmp_path / each.path).unlink()
+    for name, read in at_once(log.uri):
+        assert read(Where("_slot", "=", 17)) == wanted, name
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_vacuum_of_delta_rs_takes_nothing_that_is_live(tmp_path: Path, vectors: bool) -> None:
+    """Nor what the manifests name; as the table is configured, it takes nothing at all."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
+    gone = log.add(rows(*range(9)), KINDS)
+    kept = log.add(rows(*range(2000)), KINDS)
+    log.remove(gone)
+    if vectors:
+        log.hide({kept.path: range(0, 2000, 2)})
+    log.put("_s3notify/state/a.parquet", b"")
+    table = deltalake.DeltaTable(log.uri)
+    assert table.vacuum(full=True, dry_run=True) == []
+    taken = table.vacuum(full=True, dry_run=True, retention_hours=0, enforce_retention_duration=False)
+    assert taken == [gone.path]
+
+
+def shown(adds: Iterable[Add]) -> list[Add]:
+    """All of them, but for `dataChange`, which says nothing in a checkpoint."""
+    return sorted((replace(each, data_change=False) for each in adds), key=lambda each: each.path)
+
+
+def newest(log: LakeLog) -> LogVersion:
+    path = max((log.folder / "_delta_log").glob("*.json"))
+    return LogVersion.loads(path.read_bytes(), where=path.name)
+
+
+def test_what_delta_rs_writes_is_read(tmp_path: Path) -> None:
+    """Its compaction, which changes no row; then its checkpoint, the older versions gone."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    for n in range(5):
+        log.add(rows(n, n + 10, slot=n), KINDS)
+    wanted = normal(log.rows)
+    table = deltalake.DeltaTable(log.uri)
+    table.optimize.compact()
+    version = newest(log)
+    assert version.foreign
+    assert version.strange == ()
+    assert not any(each.data_change for each in (*version.adds, *version.removes))
+    assert {each.id for each in version.removes} == {each.id for each in log.state.adds}
+    assert sum(each.live_rows for each in version.adds) == len(wanted)
+    assert objections(version, metadata=log.state.metadata, protocol=log.state.protocol) == []
+    for row in wanted:
+        assert any(each.may_hold(row["_slot"], row["_key"], 1, 1) for each in version.adds)
+
+    table.create_checkpoint()
+    body = (tmp_path / f"_delta_log/{table.version():020d}.checkpoint.parquet").read_bytes()
+    found = checkpoint.decode(body, where="c")
+    assert shown(found.adds) == shown(version.adds)
+    assert {each.id for each in found.removes} == {each.id for each in version.removes}
+    assert found.txns == log.state.txns
+    assert found.protocol == log.state.protocol
+    assert found.metadata == log.state.metadata
+    last = checkpoint.LastCheckpoint.loads((tmp_path / "_delta_log/_last_checkpoint").read_bytes(), where="l")
+    assert last.version == table.version()
+    for each in (tmp_path / "_delta_log").glob("*.json"):
+        each.unlink()
+    for name, read in at_once(log.uri):
+        assert read(None) == wanted, name
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> None:
+    """By `dataChange`, whatever the counts: only its OPTIMIZE says that it changes none."""
+
+    def fsck(table: deltalake.DeltaTable) -> None:
+        (Path(table.table_uri.removeprefix("file://")) / "data/p1.parquet").unlink()
+        table.repair()
+
+    new = pa.Table.from_pylist(
+        [{"_etag": "e", "_offset": 0} | row for row in rows(1)],
+        schema=pa.schema(LINEAGE | KINDS),
+    )
+    changes: dict[str, Any] = {
+        "DELETE": lambda table: table.delete("id = 3"),
+        "UPDATE": lambda table: table.update({"id": "id + 1"}),
+        "RESTORE": lambda table: table.restore(1),
+        "FSCK": fsck,
+        "WRITE": lambda table: deltalake.write_deltalake(table, new, mode="append"),
+        "MERGE": lambda table: (
+            table.merge(new, "s.id = t.id", source_alias="s", target_alias="t")
+            .when_matched_update_all()
+            .execute()
+        ),
+        "OPTIMIZE": lambda table: table.optimize.z_order(["id"]),
+    }
+    for name, change in changes.items():
+        log = LakeLog(folder=tmp_path / name, schema=spark_schema(**PLAIN), vectors=vectors)
+        first, _ = log.add(rows(1, 2), KINDS), log.add(rows(3, 4), KINDS)
+        if vectors:
+            log.hide({first.path: [1]})
+        change(deltalake.DeltaTable(log.uri))
+        version = newest(log)
+        assert version.foreign
+        assert version.operation == name
+        changed = [each.data_change for each in (*version.adds, *version.removes)]
+        assert any(changed) == (name != "OPTIMIZE"), name
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_checkpoint_of_delta_rs_has_what_ours_has(tmp_path: Path, vectors: bool) -> None:
+    """Tags, statistics, vectors, the number of the manifest, files removed; whichever of both it is made from."""
+    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
+    gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))
+    log.remove(gone)
+    if vectors:
+        log.hide({kept.path: range(0, 2000, 2), other.path: [3]})
+    for ours in (False, True):
+        if ours:
+            log.add(rows(1), KINDS)
+            log.checkpoint(cut=True)
+            log.add(rows(2), KINDS)
+        table = deltalake.DeltaTable(log.uri)
+        table.create_checkpoint()
+        body = (tmp_path / f"_delta_log/{log.version:020d}.checkpoint.parquet").read_bytes()
+        found = checkpoint.decode(body, where="c")
+        assert shown(found.adds) == shown(log.state.adds)
+        assert {each.id for each in found.removes} == {each.id for each in log.state.removes}
+        assert (found.txns, found.metadata) == (log.state.txns, log.state.metadata)
+        assert (found.protocol, found.strange) == (log.state.protocol, ())
+
+
+def test_changes_by_delta_rs_that_are_refused(tmp_path: Path) -> None:
+    """Each by its name."""
+
+    def found(change: Any) -> list[str]:
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        log = LakeLog(folder=folder, schema=spark_schema(**PLAIN))
+        log.add(rows(1), KINDS)
+        change(deltalake.DeltaTable(log.uri))
+        version = newest(log)
+        assert version.foreign
+        return objections(version, metadata=log.state.metadata, protocol=log.state.protocol)
+
+    assert (
+        found(lambda table: table.alter.set_table_properties({"owner": "me"}, raise_if_not_exists=False))
+        == []
+    )
+    assert found(lambda table: table.alter.set_table_properties({"delta.checkpointInterval": "7"})) == []
+    assert found(lambda table: table.alter.set_table_properties({"delta.appendOnly": "true"})) == [
+        "it sets delta.appendOnly to 'true'"
+    ]
+    column = deltalake.Field("x", deltalake.schema.PrimitiveType("long"))
+    assert found(lambda table: table.alter.add_columns([column])) == ["it adds the column 'x'"]
+    constraint = found(lambda table: table.alter.add_constraint({"positive": "id > 0"}))
+    assert constraint[0].startswith("it changes the protocol from reader 1, writer 2 to ")
+    assert constraint[1:] == ["it adds the constraint positive: id > 0"]
