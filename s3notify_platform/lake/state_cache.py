@@ -11,6 +11,7 @@ import pyarrow as pa
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.lake.state_file import StateFile, Tail
 from s3notify_platform.limits import STATE_CACHE_BYTES
+from s3notify_platform.ports import Ranged
 
 
 class Ranges(Protocol):
@@ -24,19 +25,11 @@ class Ranges(Protocol):
         ...
 
 
-class RangedStore(Protocol):
-    """The part of a store that is needed here."""
-
-    def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes from `start` to below `end` of an object; None: there is none."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRanges:
     """`Ranges` over a store. `key` is the key of the file of a name (`TableLayout.state`)."""
 
-    store: RangedStore
+    store: Ranged
     key: Callable[[str], str]
 
     def read(self, name: str, start: int, end: int) -> bytes:

@@ -8,6 +8,7 @@ from itertools import count
 from operator import attrgetter
 
 import pytest
+from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -22,12 +23,12 @@ from tests.support.states import Site, gone
 SLOTS = 4
 KEYS = [*(f"k{n}" for n in range(30)), "\U0010ffff", "\ud7ff\n", "é" * 512, "a", "a\x01", "aa"]
 LIMITS = {
-    states: {"STATES_INLINE": 3},
+    states: {"STATES_INLINE": 2},
     state_file: {"STATE_PAGE": 3},
     state_merge: {
-        "STATE_FILES_FRESH": 3,
+        "STATE_FILES_FRESH": 2,
         "STATE_FILE_BYTES": (1, 1),
-        "STATE_LEVEL_BYTES": 30_000,
+        "STATE_LEVEL_BYTES": 8_000,
         "FAN_OUT": 2,
         "OVERLAP": 1,
     },
@@ -45,6 +46,7 @@ flags = st.fixed_dictionaries(
     }
 )
 changes = st.dictionaries(keys, flags, max_size=12)
+half = st.sampled_from([KEYS[::2], KEYS[1::2], KEYS[: len(KEYS) // 2], KEYS])
 whole = st.sampled_from([0, 2000, 1 << 18])
 """Bytes up to which files are read whole."""
 budgets = st.sampled_from([1, 20_000, 1 << 20])
@@ -98,6 +100,13 @@ class StatesMachine(RuleBasedStateMachine):
     def round(self, drawn, budget, merged):
         self._commit(self._next(drawn, budget, merged))
 
+    @rule(some=half, values=flags, times=st.integers(1, 3), budget=budgets)
+    def large_rounds(self, some, values, times, budget):
+        """Which soon fill the lower levels."""
+        for n in range(times):
+            drawn = {key: values | {"gone": values["gone"] and n == times - 1} for key in some}
+            self._commit(self._next(drawn, budget, True))
+
     @rule(drawn=changes, budget=budgets)
     def begin_slow_round(self, drawn, budget):
         self.slow.append((self._next(drawn, budget, True), len(self.rounds)))
@@ -108,7 +117,10 @@ class StatesMachine(RuleBasedStateMachine):
             return
         upcoming, seen = self.slow.pop(which % len(self.slow))
         conflicts = {slot for changed in self.rounds[seen:] for slot in changed}
+        merged = upcoming.merge is not None
         upcoming = upcoming.rebased(self.site.states, without=conflicts)
+        if merged and conflicts:
+            event("merge dropped" if upcoming.merge is None else "merge kept")
         assert not conflicts & {*upcoming.changes}
         self.site.ranges.bodies |= upcoming.bodies
         self._commit(upcoming)
@@ -168,6 +180,8 @@ class StatesMachine(RuleBasedStateMachine):
 
     @invariant()
     def files_are_in_order_and_counted(self):
+        for file in self.site.states.files:
+            event(f"level {file.level}")
         assert not self.site.states.misplaced()
         for file in self.site.states.files:
             assert file.name in self.site.ranges.bodies
