@@ -122,3 +122,39 @@ MAX_DEFS_NODES: Final = 20_000
 
 SESSIONS_MAX: Final = 4
 """Spark sessions that runs of a machine have at once, besides those of warm workers; further runs wait."""
+
+STATES_INLINE: Final = 256
+"""States that a manifest holds itself, at most; more go to a file."""
+
+STATES_INLINE_BYTES: Final = 24 << 10
+"""Bytes of those in the manifest, which has 64 KB in all."""
+
+STATE_PAGE: Final = 4096
+"""States of a page of a state file, which is what is read for one key."""
+
+STATE_PAGE_BYTES: Final = 4 << 20
+"""Bytes of a page in memory, unless one state has more: keys, reasons and traces may be long."""
+
+STATE_FILE_BYTES: Final = (4 << 20, 64 << 20)
+"""Bytes of a merged state file, about: a hundredth of all state files, within these bounds."""
+
+STATE_FILES_FRESH: Final = 8
+"""State files of level 0, from which on they are merged into level 1."""
+
+STATE_LEVEL_BYTES: Final = 4 << 20
+"""Bytes of level 1 of the states, from which on it is merged into the next; of each further level ten times as many."""
+
+STATE_MERGE_BYTES: Final = 64 << 20
+"""Bytes of state files that one round merges, unless the smallest step has more."""
+
+STATE_CACHE_BYTES: Final = 256 << 20
+"""Memory of a process for filters and pages of state files."""
+
+STATE_WHOLE_BYTES: Final = 256 << 10
+"""State files up to this size are read by one request, whole."""
+
+STATE_READ_BYTES: Final = 8 << 20
+"""Bytes that one request reads of a state file, where several pages are read together."""
+
+STATE_GAP_BYTES: Final = 128 << 10
+"""Unwanted bytes between two pages, up to which they are read together."""

@@ -254,7 +254,19 @@ class Uploads(Protocol):
         ...
 
 
-class ObjectStore(Uploads, Protocol):
+class Ranged(Protocol):
+    """Reads of parts of objects."""
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """The bytes from `start` to below `end` > `start`; None if there is no such object. 1 GET.
+
+        Fewer bytes, or none, if the object ends before. Nothing says that two calls read one version: for objects that
+        are never overwritten.
+        """
+        ...
+
+
+class ObjectStore(Uploads, Ranged, Protocol):
     """A bucket. Each call is one request (plus bounded retries of reads and of unconditional writes)."""
 
     def get(

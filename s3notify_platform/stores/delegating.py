@@ -39,6 +39,9 @@ class DelegatingStore:
     ) -> StoredObject | NotModified | Conflict | None:
         return self._target("GET").get(key, if_match=if_match, if_none_match=if_none_match)
 
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return self._target("GET").get_range(key, start, end)
+
     def head(self, key: str) -> ObjectMeta | None:
         return self._target("HEAD").head(key)
 

@@ -91,6 +91,11 @@ class MemoryObjectStore:
             return Conflict()
         return NotModified() if found.meta.etag == if_none_match else found
 
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        with self._lock:
+            found = self._objects.get(check_key(key))
+        return found.body[start:end] if found else None
+
     def head(self, key: str) -> ObjectMeta | None:
         with self._lock:
             found = self._objects.get(check_key(key))

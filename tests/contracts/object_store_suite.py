@@ -108,6 +108,16 @@ class ObjectStoreSuite:
         assert store.get("a", if_none_match=first).body == b"2"
         assert store.get("gone", if_match=first) is None
 
+    def test_get_range(self, store):
+        """A part of an object, as far as the object has it; absence is None."""
+        assert store.get_range("a", 0, 5) is None
+        store.put("a", b"0123456789")
+        assert store.get_range("a", 0, 1) == b"0"
+        assert store.get_range("a", 3, 7) == b"3456"
+        assert store.get_range("a", 0, 10) == b"0123456789"
+        assert store.get_range("a", 8, 20) == b"89"
+        assert store.get_range("a", 10, 20) == b""
+
     def test_create_if_absent(self, store):
         """The second create conflicts and changes nothing; after a delete it may be created again."""
         assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)

@@ -51,7 +51,8 @@ class ObjectState:
     the transform that made the rows, if it has one. `reason`: why it is in quarantine as a whole, with all that was
     read of this version; it is not read further until it changes or is retried. `trace`: the traceback, if nobody
     foresaw the error. `expired`: the object has left by the
-    bucket's lifecycle, and its rows stay. `gone` marks a key whose object has left.
+    bucket's lifecycle, and its rows stay. `gone` marks a key whose object has left. `again`: it is to be read again,
+    although its object has not changed.
     """
 
     key: str
@@ -69,6 +70,17 @@ class ObjectState:
     trace: str = ""
     expired: bool = False
     gone: bool = False
+    again: bool = False
+
+    @property
+    def failing(self) -> bool:
+        """Whether the object is in quarantine as a whole."""
+        return bool(self.reason) and not self.gone
+
+    @property
+    def pending(self) -> bool:
+        """Whether the object is to be read further, or again, although it has not changed."""
+        return not self.gone and (self.again or not (self.reach_end or self.reason))
 
     @property
     def without_records(self) -> bool:

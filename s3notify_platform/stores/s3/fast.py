@@ -78,6 +78,21 @@ class FastObjectStore(DelegatingStore):
                 return StoredObject(meta=meta, body=body)
         return self.store.get(key, if_match=if_match, if_none_match=if_none_match)
 
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if fits_obstore(check_key(key)):
+            count_request("s3", "GetObject")
+            try:
+                return bytes(obstore.get_range(self._fast, key, start=start, end=end))
+            except FileNotFoundError as error:
+                if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
+                    return None
+            except (BaseError, OSError):
+                count_repeated("s3")
+        return self.store.get_range(key, start, end)
+
     def refusal(self, key: str) -> str:
         """See `S3ObjectStore.refusal`."""
         return self._s3.refusal(key)

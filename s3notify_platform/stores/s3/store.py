@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from botocore.awsrequest import HeadersDict
+from botocore.exceptions import ClientError
 
 from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.ports import (
@@ -42,6 +43,7 @@ from s3notify_platform.stores.memory import check_copy, check_key, check_page_li
 from s3notify_platform.stores.s3.listing import PAGE
 from s3notify_platform.stores.s3.requests import etag_of, metadata_of
 from s3notify_platform.stores.s3.uploads import S3Uploads, meta_of
+from s3notify_platform.stores.sdk import answer_of
 
 _ARGUMENTS = {
     "If-None-Match": "IfNoneMatch",
@@ -82,6 +84,28 @@ class S3ObjectStore(S3Uploads):
                 return NotModified()
             case _:
                 raise self._unavailable(found)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """See `Ranged.get_range`."""
+
+        def read() -> bytes:
+            try:
+                answer = self.client.get_object(
+                    Bucket=self.config.bucket, Key=check_key(key), Range=f"bytes={start}-{end - 1}"
+                )
+            except ClientError as error:
+                if answer_of(error)[0] == 416:
+                    return b""
+                raise
+            with answer["Body"] as stream:
+                return stream.read()
+
+        found = self._send(read)
+        if not isinstance(found, Fault):
+            return found
+        if found.verdict is Verdict.MISSING:
+            return None
+        raise self._unavailable(found)
 
     def refusal(self, key: str) -> str:
         """Why the store refuses to give the object under `key`; "" if it does not. 1 GET, whose body is not read.

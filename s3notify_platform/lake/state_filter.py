@@ -1,0 +1,60 @@
+"""A Bloom filter of keys: whether a page of states may hold one. Pure.
+
+A page of n states has n * `BITS` bits. Each key sets `PROBES` of them, from bytes of its BLAKE3 that its slot is not
+made of: all keys of a page may be of one slot. Of keys that are not there, 0.3% seem to be.
+
+Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from blake3 import blake3
+
+BITS: Final = 12
+"""Bits for each key."""
+
+PROBES: Final = 8
+
+_MASK: Final = 2**64 - 1
+
+KeyHash = tuple[int, int]
+
+
+def _digest(key: str) -> bytes:
+    return blake3(key.encode("utf-8")).digest(length=16, seek=16)
+
+
+def hash_of(key: str) -> KeyHash:
+    """What `may_hold` takes for a key."""
+    digest = _digest(key)
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
+
+
+def filter_bytes(keys: int) -> int:
+    """Bytes of a filter of so many keys."""
+    return -(-keys * BITS // 8)
+
+
+def filter_of(keys: Iterable[str]) -> bytes:
+    """The filter of these keys, of which there is at least one."""
+    digests = b"".join(map(_digest, keys))
+    halves = np.frombuffer(digests, np.dtype("<u8")).reshape(-1, 2)
+    size = 8 * filter_bytes(len(halves))
+    steps = np.arange(PROBES, dtype=np.uint64)
+    places = (halves[:, :1] + steps * (halves[:, 1:] | np.uint64(1))) % np.uint64(size)
+    bits = np.zeros(size, np.bool_)
+    bits[places.ravel()] = True
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def may_hold(body: bytes | memoryview, key: KeyHash) -> bool:
+    """Whether the key may be one of those that the filter was made of; certainly not if False."""
+    start, step = key
+    size = 8 * len(body)
+    for n in range(PROBES):
+        place = ((start + n * step) & _MASK) % size
+        if not body[place >> 3] >> (place & 7) & 1:
+            return False
+    return True

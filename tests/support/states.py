@@ -1,0 +1,89 @@
+"""State files in memory, with the reads counted."""
+
+from collections import Counter
+from itertools import count
+from threading import Lock
+
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.lake.state_cache import StateCache
+from s3notify_platform.lake.state_merge import merge, plan_merge
+from s3notify_platform.lake.state_reader import StateReader
+from s3notify_platform.lake.states import StateSet
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import slot_of
+
+
+class MemoryRanges:
+    """`Ranges` over a dictionary of `bodies`, by name. `reads`: those made, as (name, start, end). Thread-safe."""
+
+    def __init__(self):
+        self.bodies = {}
+        self.reads = []
+        self._lock = Lock()
+
+    def read(self, name, start, end):
+        with self._lock:
+            self.reads.append((name, start, end))
+        if name not in self.bodies:
+            raise NotFoundError(name)
+        assert 0 <= start < end <= len(self.bodies[name])
+        return self.bodies[name][start:end]
+
+    def cost(self, work):
+        """Reads that `work` makes, by name of the file."""
+        self.reads.clear()
+        work()
+        return Counter(name for name, _, _ in self.reads)
+
+
+class Site:
+    """A table's states: the newest set, and what is needed to make and read the next one."""
+
+    def __init__(self, *, slots=1000, cache=None):
+        self.ranges = MemoryRanges()
+        self.reader = StateReader(ranges=self.ranges, cache=cache or StateCache())
+        self.states = StateSet()
+        self.slots = slots
+        self._numbers = count()
+
+    def name(self):
+        return f"f{next(self._numbers)}"
+
+    def cold(self, limit=1 << 30):
+        """A reader that has nothing in its cache."""
+        return StateReader(ranges=self.ranges, cache=StateCache(limit))
+
+    def slot(self, key):
+        return slot_of(key, self.slots)
+
+    def by_slot(self, keys):
+        found = {}
+        for key in keys:
+            found.setdefault(self.slot(key), []).append(key)
+        return found
+
+    def changes(self, states):
+        found = {}
+        for state in states:
+            found.setdefault(self.slot(state.key), {})[state.key] = state
+        return found
+
+    def write(self, states, *, merged=True):
+        """Commit these states; a merge goes with them, if one is due."""
+        planned = plan_merge(self.states) if merged else None
+        done = merge(self.reader, planned, name=self.name) if planned else None
+        upcoming = self.states.after(self.changes(states), name=self.name, merge=done)
+        self.ranges.bodies |= upcoming.bodies
+        self.states = upcoming.states
+        return upcoming
+
+    def lookup(self, keys, reader=None):
+        return (reader or self.reader).lookup(self.states, self.by_slot(keys))
+
+
+def state(key, etag="e", **fields):
+    return ObjectState(key=key, etag=etag, size=fields.pop("size", 1), **fields)
+
+
+def gone(key):
+    return ObjectState(key=key, etag="", size=0, gone=True)
