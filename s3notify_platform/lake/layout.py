@@ -101,9 +101,9 @@ class TableLayout:
         """Prefix of the files of rejects."""
         return f"{self.own}rejects/"
 
-    def reject(self, name: str) -> str:
-        """Key of a file of rejects."""
-        return f"{self.rejects}{name}.parquet"
+    def reject_path(self, name: str) -> str:
+        """Path of a pack of rejects, below the table's prefix."""
+        return f"_s3notify/rejects/{name}.parquet"
 
     @property
     def staged(self) -> str:

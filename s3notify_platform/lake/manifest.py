@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.lake.actions import Add
+from s3notify_platform.lake.states import StateSet
 from s3notify_platform.slots import Slot
 
 MANIFEST_BYTES: Final = 256 << 10
@@ -55,41 +57,20 @@ _COUNTS: Final = tuple(each.name for each in fields(SlotFacts) if each.type is i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RejectFile:
-    """A file of rejects, as `actions.Add` has a pack: rows, the slots and labels that they lie between."""
-
-    name: str
-    rows: int
-    size: int
-    slots: tuple[int, int]
-    since: int
-    until: int
-
-    def may_hold(self, slot: int, since: int, until: int) -> bool:
-        """Whether rejects of this slot, planned between these labels, may be in the file."""
-        return self.slots[0] <= slot <= self.slots[1] and self.since <= until and since <= self.until
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state as of `version`, besides its packs. `states`: the files of object states, as `StateSet` stores them."""
+    """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name."""
 
     table: str
     version: int
     number: int
     parent: int = 0
     slots: Mapping[Slot, SlotFacts] = field(default_factory=dict)
-    states: Mapping[str, Any] = field(default_factory=dict)
-    rejects: tuple[RejectFile, ...] = ()
+    states: StateSet = field(default_factory=StateSet)
+    rejects: tuple[Add, ...] = ()
 
     def slot(self, slot: Slot) -> SlotFacts:
         """What a slot holds."""
         return self.slots.get(slot, EMPTY_SLOT)
-
-    @property
-    def state_files(self) -> frozenset[str]:
-        """The names of the files of object states."""
-        return frozenset(row[0] for row in self.states.get("files", ()))
 
     def dumps(self) -> bytes:
         """JSON. `UsageError`: it would be larger than a manifest may be."""
@@ -107,11 +88,8 @@ class Manifest:
             "signals": _trimmed([facts.signal for facts in of]),
             "codes": codes,
             "code": _trimmed([codes.index(facts.code_version) for facts in of]),
-            "states": self.states,
-            "rejects": [
-                [each.name, each.rows, each.size, *each.slots, each.since, each.until]
-                for each in self.rejects
-            ],
+            "states": self.states.json(),
+            "rejects": [_reject_row(each) for each in self.rejects],
             "count": count,
         }
         dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -138,7 +116,7 @@ class Manifest:
                 number=found["n"],
                 parent=found["parent"],
                 slots=_slots(found),
-                states=found["states"],
+                states=StateSet.of(found["states"], where=where),
                 rejects=tuple(_reject(row) for row in found["rejects"]),
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -168,6 +146,28 @@ def _slots(found: Json) -> dict[Slot, SlotFacts]:
     return slots
 
 
-def _reject(row: list[Any]) -> RejectFile:
-    name, rows, size, first, last, since, until = row
-    return RejectFile(name=name, rows=rows, size=size, slots=(first, last), since=since, until=until)
+def _reject_row(pack: Add) -> list[Any]:
+    return [
+        pack.path,
+        pack.size,
+        pack.rows,
+        pack.modified_ms,
+        *pack.slots,
+        *pack.keys,
+        pack.since,
+        pack.until,
+    ]
+
+
+def _reject(row: list[Any]) -> Add:
+    path, size, rows, modified_ms, first_slot, last_slot, first_key, last_key, since, until = row
+    return Add(
+        path=path,
+        size=size,
+        rows=rows,
+        modified_ms=modified_ms,
+        slots=(first_slot, last_slot),
+        keys=(first_key, last_key),
+        since=since,
+        until=until,
+    )

@@ -277,3 +277,38 @@ def _bare(kind: Any) -> Any:
     if isinstance(kind, dict):
         return {name: _bare(part) for name, part in kind.items() if name != "comment"}
     return kind
+
+
+# Growth
+
+
+def united(theirs: str, mine: str) -> str | None:
+    """The schema with the columns of both, theirs first; None: a column has two types. Pure."""
+    try:
+        return json.dumps(_united(json.loads(theirs), json.loads(mine)))
+    except _TwoTypesError:
+        return None
+
+
+class _TwoTypesError(Exception):
+    """A column has two types."""
+
+
+def _united(theirs: Any, mine: Any) -> Any:
+    if _kind(theirs) == _kind(mine) == "struct":
+        held = {field["name"]: field for field in theirs["fields"]}
+        for field in mine["fields"]:
+            earlier = held.get(field["name"])
+            kind = field["type"] if earlier is None else _united(earlier["type"], field["type"])
+            held[field["name"]] = {**(earlier or field), "type": kind}
+        return {**theirs, "fields": list(held.values())}
+    for parts in (("elementType",), ("keyType", "valueType")):
+        if _kind(theirs) == _kind(mine) and all(part in theirs and part in mine for part in parts):
+            return {**theirs, **{part: _united(theirs[part], mine[part]) for part in parts}}
+    if _bare(theirs) != _bare(mine):
+        raise _TwoTypesError
+    return theirs
+
+
+def _kind(kind: Any) -> str:
+    return str(kind["type"]) if isinstance(kind, dict) else ""

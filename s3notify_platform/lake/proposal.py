@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from s3notify_platform.lake import actions
 from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Remove
-from s3notify_platform.lake.manifest import Manifest, RejectFile, SlotFacts
+from s3notify_platform.lake.manifest import Manifest, SlotFacts
 from s3notify_platform.lake.snapshot import Snapshot, after, state_of
+from s3notify_platform.lake.states import StateSet
 from s3notify_platform.slots import Slot
 
 
@@ -21,14 +22,15 @@ class Proposal:
     """What a change makes of a snapshot. What is not given stays as it is there.
 
     `files`: bodies by key, to be written before the version, each under a name that is drawn anew. `slots`: the facts
-    of those that change; the committer sets their `generation`. `states`: as in `Manifest`. `note`: what history shows.
+    of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `note`: for the
+    history.
     """
 
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     slots: Mapping[Slot, SlotFacts] = field(default_factory=dict)
-    states: Mapping[str, Any] | None = None
-    rejects: tuple[RejectFile, ...] | None = None
+    states: StateSet | None = None
+    rejects: tuple[Add, ...] | None = None
     metadata: MetaData | None = None
     protocol: actions.Protocol | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -16,16 +16,17 @@ Requests: 1 LIST for each 1000 objects of the table. If files are to go: those o
 and 1 for its manifest, and 1 DELETE for each object that is removed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import ConflictError, UsageError
-from s3notify_platform.lake.actions import LogVersion
+from s3notify_platform.lake.actions import Add, LogVersion, Remove
 from s3notify_platform.lake.commit import Committed, Committer
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.snapshot import NO_VERSION, LogReader, Snapshot
+from s3notify_platform.lake.vectors import file_of
 from s3notify_platform.parallel import Track, in_parallel, untracked
 from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
 
@@ -178,9 +179,9 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
 
 
 def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) -> set[str]:
-    files = {reader.layout.file(each.path) for each in version.adds}
+    files = _files_of(reader, version.adds)
     if removed:
-        files |= {reader.layout.file(each.path) for each in version.removes}
+        files |= _files_of(reader, version.removes)
     if version.foreign:
         return files
     manifest = reader.manifest(version.number)
@@ -188,10 +189,17 @@ def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) 
 
 
 def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
-    named = {reader.layout.file(path) for path in snapshot.packs}
+    named = _files_of(reader, snapshot.packs.values())
     return named | {reader.layout.manifest(snapshot.number)} | _named_by_manifest(reader, snapshot.manifest)
 
 
 def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
-    rejects = {reader.layout.reject(each.name) for each in manifest.rejects}
-    return rejects | {reader.layout.state(name) for name in manifest.state_files}
+    rejects = {reader.layout.file(each.path) for each in manifest.rejects}
+    return rejects | {reader.layout.state(name) for name in manifest.states.names}
+
+
+def _files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
+    """Keys of these packs, and of the files that their vectors are in."""
+    paths = {each.path for each in packs}
+    vectors = (file_of(each.vector) for each in packs if each.vector)
+    return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}

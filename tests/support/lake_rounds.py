@@ -1,0 +1,145 @@
+"""Rounds over a bucket in memory: what an engine would plan, stage and commit, without an engine.
+
+An object is its ETag and the numbers of its rows; each third number is a reject. The slot of a key is its first letter.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.lake.check import check_table
+from s3notify_platform.lake.commit import CommitResult
+from s3notify_platform.lake.pack_file import PackSizes
+from s3notify_platform.lake.pack_set import PackSet
+from s3notify_platform.lake.packs import write
+from s3notify_platform.lake.round import Round, SlotRound
+from s3notify_platform.lake.snapshot import Snapshot
+from s3notify_platform.lake.state_cache import StateCache, StoredRanges
+from s3notify_platform.lake.state_reader import StateReader
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from tests.support.lake import LAYOUT, Table
+
+SCHEMA = pa.schema(
+    [
+        pa.field("_slot", pa.int32()),
+        pa.field("_key", pa.string()),
+        pa.field("_etag", pa.string()),
+        pa.field("_offset", pa.int64()),
+        pa.field("n", pa.int64()),
+    ]
+)
+
+Bucket = dict[str, tuple[str, tuple[int, ...]]]
+"""ETag and rows by key."""
+
+SMALL = PackSizes(target=4000, smallest=1000, fan=2, in_class=3, group=1000)
+
+
+def slot_of_key(key: str) -> Slot:
+    """The slot of a key of these tests."""
+    return Slot(ord(key[0]) - ord("a"))
+
+
+@dataclass(kw_only=True)
+class Rounds:
+    """One process that commits rounds to the table of `tests.support.lake`."""
+
+    store: ObjectStore
+    clock: Clock = SYSTEM_CLOCK
+    vectors: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = Table(store=self.store, clock=self.clock, more=self.more)
+        given = {"store": self.store, "layout": LAYOUT, "clock": self.clock, "sizes": SMALL}
+        self.data = PackSet(**given, path=LAYOUT.pack_path, vectors=self.vectors)
+        self.quarantine = PackSet(**given, path=LAYOUT.reject_path)
+        self.states = StateReader(ranges=StoredRanges(store=self.store, key=LAYOUT.state), cache=StateCache())
+
+    def planned(self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None) -> Round:
+        """A round that takes in what has changed in these slots (None: in all), staged."""
+        base = base or self.table.opened()
+        label = base.version + 1
+        wanted = {slot_of_key(key) for key in bucket} | {*base.manifest.slots}
+        wanted = {slot for slot in wanted if slots is None or slot in slots}
+        changes: dict[Slot, SlotRound] = {}
+        rows: list[tuple[Slot, str, str, int, int]] = []
+        rejects: list[tuple[Slot, str, str, int, int]] = []
+        for slot, held in self.states.of_slots(base.manifest.states, wanted):
+            there = {key: found for key, found in bucket.items() if slot_of_key(key) == slot}
+            new: dict[str, ObjectState] = {}
+            for key, (etag, numbers) in there.items():
+                if key in held and held[key].etag == etag:
+                    continue
+                good = [(slot, key, etag, at, n) for at, n in enumerate(numbers) if n % 3]
+                bad = [(slot, key, etag, at, n) for at, n in enumerate(numbers) if not n % 3]
+                rows += good
+                rejects += bad
+                new[key] = ObjectState(
+                    key=key,
+                    etag=etag,
+                    size=len(numbers),
+                    rows=len(good),
+                    rejects=len(bad),
+                    since=label,
+                    until=label,
+                )
+            for key in held.keys() - there.keys():
+                new[key] = ObjectState(key=key, etag="", size=0, gone=True)
+            if new:
+                before = {key: held[key] for key in new if key in held}
+                changes[slot] = SlotRound(changes=new, before=before)
+        return Round(
+            base=base,
+            slots=changes,
+            data=self.data,
+            quarantine=self.quarantine,
+            states=self.states,
+            clock=self.clock,
+            rows=self._staged(self.data, rows, label),
+            rejects=self._staged(self.quarantine, rejects, label),
+        )
+
+    def commit(self, planned: Round) -> CommitResult:
+        """Commit a round."""
+        return self.table.committer.commit(planned, planned.base)
+
+    def _staged(self, packs: PackSet, rows: list[Any], label: int) -> Any:
+        rows.sort()
+        if not rows:
+            return ()
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
+        ]
+        staged, files = packs.staged(write([pa.table(columns, schema=SCHEMA)], SMALL), label=label)
+        for key, body in files.items():
+            self.store.put(key, body)
+        return staged
+
+    def contents(self, snapshot: Snapshot | None = None) -> Bucket:
+        """What the table holds, as a bucket: rows and rejects of each object; the table is checked."""
+        snapshot = snapshot or self.table.opened()
+        checked = check_table(
+            self.table.reader, snapshot, data=self.data, quarantine=self.quarantine, states=self.states
+        )
+        assert checked.ok, checked.problems
+        found: dict[str, tuple[str, list[tuple[int, int]]]] = {}
+        for packs, live in (
+            (self.data, snapshot.packs.values()),
+            (self.quarantine, snapshot.manifest.rejects),
+        ):
+            for pack in live:
+                for group in packs.opened(pack).groups():
+                    for row in group.to_pylist():
+                        held = found.setdefault(row["_key"], (row["_etag"], []))
+                        assert held[0] == row["_etag"]
+                        held[1].append((row["_offset"], row["n"]))
+        for _, states in self.states.of_slots(snapshot.manifest.states, set(map(Slot, range(26)))):
+            for key, state in states.items():
+                found.setdefault(key, (state.etag, []))
+        return {key: (etag, tuple(n for _, n in sorted(rows))) for key, (etag, rows) in found.items()}
