@@ -3,7 +3,17 @@
 from typing import Final
 
 _EXTRAS: Final = {
-    "spark": ("backports", "cramjam", "fastavro", "numpy", "pandas", "pyarrow", "pyroaring", "pyspark", "py4j"),
+    "spark": (
+        "backports",
+        "cramjam",
+        "fastavro",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pyroaring",
+        "pyspark",
+        "py4j",
+    ),
     "connect": ("grpc", "google", "googleapis_common_protos", "grpc_status", "zstandard"),
     "dagster": ("dagster", "dagster_aws", "dagster_pyspark", "dagster_spark"),
     "amqp": ("amqp",),

@@ -46,6 +46,7 @@ def rows(*ids: int, slot: int = 1, **more: Any) -> list[Row]:
         {
             "_slot": slot + n % 3,
             "_key": ODD_KEYS[n % len(ODD_KEYS)],
+            "_offset": n,
             "id": n,
             "amount": None if n % 3 == 0 else Decimal(n) / 4,
             "at": dt.datetime(2026, 1, 1, microsecond=n, tzinfo=dt.UTC),
@@ -349,7 +350,7 @@ def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> 
         table.repair()
 
     new = pa.Table.from_pylist(
-        [{"_etag": "e", "_offset": 0} | row for row in rows(1)],
+        [{"_etag": "e"} | row for row in rows(1)],
         schema=pa.schema(LINEAGE | KINDS),
     )
     changes: dict[str, Any] = {

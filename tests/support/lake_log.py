@@ -74,12 +74,12 @@ class LakeLog:
         target.write_bytes(body)
 
     def pack(self, rows: Iterable[Row], kinds: dict[str, pa.DataType], name: str | None = None) -> Add:
-        """A new file of these rows, of a row group for every three."""
+        """A new file of these rows, of several row groups."""
         self.files += 1
         listed = [{"_etag": "e", "_offset": n} | row for n, row in enumerate(rows)]
         table = pa.Table.from_pylist(listed, schema=pa.schema(LINEAGE | kinds))
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, row_group_size=3, compression="zstd")
+        pq.write_table(table, sink, row_group_size=max(3, table.num_rows // 4), compression="zstd")
         body = sink.getvalue().to_pybytes()
         path = LAYOUT.pack_path(name or f"p{self.files}")
         self.put(LAYOUT.file(path).removeprefix(LAYOUT.prefix), body)
