@@ -20,17 +20,17 @@ Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of
 `CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import ConflictError, FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.lake.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.lake.checkpoint import LastCheckpoint
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Change, Proposal, applied, next_version
-from s3notify_platform.lake.snapshot import LogReader, Snapshot
+from s3notify_platform.lake.snapshot import LogReader, Snapshot, checkpoint_of
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ABSENT, ETag, StoredObject, Written
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
@@ -82,12 +82,11 @@ class Wanted:
 class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
-    `encode`: of checkpoints. `at_once`: requests.
+    `at_once`: requests.
     """
 
     reader: LogReader
     commits: ConditionalCommit
-    encode: Callable[[Snapshot], bytes]
     clock: Clock = SYSTEM_CLOCK
     max_run_seconds: float = MAX_RUN_SECONDS
     commit_seconds: float = COMMIT_SECONDS
@@ -234,25 +233,25 @@ class Committer:
             return snapshot
         layout, store = self.reader.layout, self.reader.store
         try:
+            body, name = checkpoint_of(snapshot)
             # Of two writers of one checkpoint both write the same state.
-            store.put(layout.checkpoint(snapshot.version), self.encode(snapshot), precondition=ABSENT)
-            self._name_checkpoint(snapshot.version, len(snapshot.packs))
+            store.put(layout.checkpoint(snapshot.version), body, precondition=ABSENT)
+            self._name_checkpoint(name)
         except (UnavailableError, UnknownOutcomeError):
             return snapshot
         return replace(snapshot, checkpoint=snapshot.version)
 
-    def _name_checkpoint(self, version: int, size: int) -> None:
+    def _name_checkpoint(self, name: LastCheckpoint) -> None:
         """Have `_last_checkpoint` name this version, unless it names a later one."""
-        layout, store = self.reader.layout, self.reader.store
-        body = json.dumps({"version": version, "size": size}).encode()
+        key, store = self.reader.layout.last_checkpoint, self.reader.store
         for attempt in range(CHECKPOINT_ATTEMPTS):
-            held = store.get(layout.last_checkpoint)
+            held = store.get(key)
             if not isinstance(held, StoredObject):
-                outcome = self.commits.put_if_absent(layout.last_checkpoint, body)
-            elif int(json.loads(held.body)["version"]) >= version:
+                outcome = self.commits.put_if_absent(key, name.dumps())
+            elif LastCheckpoint.loads(held.body, where=key).version >= name.version:
                 return
             else:
-                outcome = self.commits.put_if_match(layout.last_checkpoint, body, held.meta.etag)
+                outcome = self.commits.put_if_match(key, name.dumps(), held.meta.etag)
             if isinstance(outcome, Written):
                 return
             self.clock.sleep(backoff_seconds(attempt, self.clock))

@@ -106,6 +106,11 @@ class TableLayout:
         return f"_s3notify/rejects/{name}.parquet"
 
     @property
+    def vectors(self) -> str:
+        """Prefix of the files of deletion vectors (`vectors.path_of`)."""
+        return f"{self.own}vector/"
+
+    @property
     def staged(self) -> str:
         """Prefix of versions that are staged before they are created under a lease."""
         return f"{self.own}staged/"

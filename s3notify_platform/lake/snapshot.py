@@ -13,17 +13,18 @@ Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpo
 each new version and 1 for the manifest of the last.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.lake.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
+from s3notify_platform.lake.checkpoint import Checkpoint, LastCheckpoint, decode, encode
 from s3notify_platform.lake.known import Known, KnownRecord
 from s3notify_platform.lake.layout import TableLayout
 from s3notify_platform.lake.manifest import Manifest
+from s3notify_platform.lake.metadata import objections
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ETag, ObjectStore, Record, StoredObject, list_all
 
@@ -132,43 +133,63 @@ def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
         raise UsageError(
             f"{where}: a Delta table that another program has made: give the source another prefix"
         )
-    changed = any(add.data_change for add in version.adds) or any(
-        gone.data_change for gone in version.removes
-    )
-    gone = {each.id for each in version.removes}
-    rows_gone = sum(pack.live_rows for pack in state.packs.values() if pack.id in gone)
-    rows_came = sum(add.live_rows for add in version.adds)
-    missing = gone - {pack.id for pack in state.packs.values()}
-    what = [
-        "changes rows" if changed or rows_gone != rows_came or missing else "",
-        "changes the schema or properties"
-        if version.metadata and _settings(version.metadata) != _settings(state.metadata)
-        else "",
-        "changes the protocol" if version.protocol not in (None, state.protocol) else "",
-        f"has {', '.join(version.strange)}" if version.strange else "",
-    ]
-    if any(what):
+    assert state.metadata is not None
+    assert state.protocol is not None
+    reasons = objections(version, metadata=state.metadata, protocol=state.protocol)
+    if not _same_rows(state, version):
+        reasons.insert(0, "it changes rows")
+    if version.strange:
+        reasons.append(f"it has {', '.join(version.strange)}")
+    if reasons:
         raise UsageError(
-            f"{where}: another engine's {version.operation or 'commit'} {' and '.join(filter(None, what))}, which "
-            "the table's objects do not say: only s3notify may write this table. Go back to the version before: "
-            f"s3notify table rollback --to-version {state.version}"
+            f"{where}: another engine's {version.operation or 'commit'}: {'; '.join(reasons)}. Only s3notify may "
+            f"change this table: go back by `s3notify table rollback --to-version {state.version}`"
         )
 
 
-def _settings(metadata: MetaData | None) -> tuple[object, ...]:
-    if metadata is None:
-        return ()
-    return metadata.id, metadata.schema, dict(metadata.configuration), metadata.partition_columns
+def _same_rows(state: LogState, version: LogVersion) -> bool:
+    """Whether a foreign version says, and its counts agree, that readers see what they saw before."""
+    live = {pack.id: pack.live_rows for pack in state.packs.values()}
+    gone = {each.id for each in version.removes}
+    counts = [add.live_rows for add in version.adds]
+    changes = any(add.data_change for add in version.adds) or any(
+        each.data_change for each in version.removes
+    )
+    if changes or not gone <= live.keys() or UNKNOWN_ROWS in counts:
+        return False
+    return sum(live[each] for each in gone) == sum(counts)
 
 
-DecodeCheckpoint = Callable[[bytes, str], LogState]
-"""The state in the body of a checkpoint, without `version`; the second argument names it for errors."""
+def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
+    """The checkpoint of a snapshot, and what names it. Pure."""
+    state = Checkpoint(
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+        txns={snapshot.table: snapshot.number},
+        adds=tuple(snapshot.packs.values()),
+    )
+    return encode(state, version=snapshot.version)
+
+
+def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
+    """The state that a checkpoint says, also one that another engine wrote. Pure. `CorruptError`, `UsageError`."""
+    found = decode(body, where=where)
+    if found.strange:
+        raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
+    return LogState(
+        version=version,
+        number=found.txns.get(found.metadata.id, 0),
+        table=found.metadata.id,
+        packs={add.path: add for add in found.adds},
+        protocol=found.protocol,
+        metadata=found.metadata,
+    )
 
 
 class LogReader:
     """Reads the log of one table. Thread-safe.
 
-    `decode`: of checkpoints (`checkpoint.decode_checkpoint`). `adopt`: versions of other engines that change no data;
+    `adopt`: versions of other engines that change no data;
     not where commits go by leases. `at_once`: requests. `restore`: the command that accepts a loss, for messages.
     """
 
@@ -178,7 +199,6 @@ class LogReader:
         layout: TableLayout,
         known: KnownRecord,
         *,
-        decode: DecodeCheckpoint,
         adopt: bool = True,
         at_once: int = REQUESTS_IN_FLIGHT,
         restore: str = "s3notify table forget",
@@ -188,7 +208,6 @@ class LogReader:
         self.layout = layout
         self.known = known
         self.clock = clock
-        self._decode = decode
         self._adopt = adopt
         self._at_once = at_once
         self._restore = restore
@@ -364,17 +383,14 @@ class LogReader:
         found = self.store.get(key)
         if not isinstance(found, StoredObject):
             raise OtherLogError(f"{key} is missing, which {self.layout.last_checkpoint} names")
-        return replace(self._decode(found.body, key), version=version)
+        return of_checkpoint(found.body, version, where=key)
 
     def last_checkpoint(self) -> int:
         """The version of the newest checkpoint; -1: none. 1 GET."""
         found = self.store.get(self.layout.last_checkpoint)
         if not isinstance(found, StoredObject):
             return NO_VERSION
-        match = re.search(rb'"version"\s*:\s*(\d+)', found.body)
-        if match is None:
-            raise CorruptError(f"{self.layout.last_checkpoint}: names no version: restore it")
-        return int(match[1])
+        return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def _missing(self, known: Known | None, version: int, number: int, table: str) -> str:
         """Why this is not the log that is known; "" if it is."""

@@ -125,7 +125,7 @@ def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
 def _files(reader: LogReader) -> list[ObjectMeta]:
     """All objects that a version may name, but for the log itself."""
     layout = reader.layout
-    folders = (layout.data, layout.states, layout.rejects, layout.manifests, layout.staged)
+    folders = (layout.data, layout.vectors, layout.states, layout.rejects, layout.manifests, layout.staged)
     return [meta for folder in folders for meta in list_all(reader.store, folder)]
 
 

@@ -14,7 +14,7 @@ from s3notify_platform.lake.commit import Committer
 from s3notify_platform.lake.known import Identity, Known, KnownRecord
 from s3notify_platform.lake.layout import TableLayout
 from s3notify_platform.lake.proposal import Proposal
-from s3notify_platform.lake.snapshot import Absent, LogReader, LogState, Snapshot
+from s3notify_platform.lake.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.ports import ObjectStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.slots import Slot
@@ -23,29 +23,6 @@ from s3notify_platform.stores.bucket_records import ObjectRecordStore
 LAYOUT = TableLayout(prefix="t/")
 IDENTITY = Identity(bucket="b", prefix="raw/", slots=10)
 SCHEMA = json.dumps({"type": "struct", "fields": []})
-
-
-def encode(snapshot: Snapshot) -> bytes:
-    """A checkpoint for tests: one version that says all."""
-    return LogVersion(
-        number=snapshot.number,
-        table=snapshot.table,
-        adds=tuple(snapshot.packs.values()),
-        metadata=snapshot.metadata,
-        protocol=snapshot.protocol,
-    ).dumps()
-
-
-def decode(body: bytes, where: str) -> LogState:
-    """Inverse of `encode`."""
-    found = LogVersion.loads(body, where=where)
-    return LogState(
-        number=found.number,
-        table=found.table,
-        packs={add.path: add for add in found.adds},
-        metadata=found.metadata,
-        protocol=found.protocol,
-    )
 
 
 @dataclass(kw_only=True)
@@ -67,13 +44,10 @@ class Table:
             where="bucket 'b'",
             clock=self.clock,
         )
-        self.reader = LogReader(
-            self.store, LAYOUT, self.known, decode=decode, clock=self.clock, adopt=self.adopt, at_once=1
-        )
+        self.reader = LogReader(self.store, LAYOUT, self.known, clock=self.clock, adopt=self.adopt, at_once=1)
         self.committer = Committer(
             reader=self.reader,
             commits=self.commits or NativeCommit(self.store, clock=self.clock),
-            encode=encode,
             clock=self.clock,
             at_once=1,
             **self.more,

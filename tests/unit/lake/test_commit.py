@@ -275,6 +275,9 @@ def test_a_restored_backup_is_refused_even_if_it_has_as_many_versions(store):
             read()
 
 
+COLUMN = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
+
+
 def foreign(store, version, *, adds=(), removes=(), **given):
     body = LogVersion(adds=adds, removes=removes, **given).dumps().splitlines(keepends=True)
     body = [line for line in body if b'"txn"' not in line]
@@ -316,10 +319,10 @@ def test_under_leases_a_version_of_another_engine_is_refused(store):
         (lambda base: {"removes": tuple(each.removed(1) for each in base.packs.values())}, "changes rows"),
         (lambda base: optimized(base, more=1), "changes rows"),
         (lambda base: optimized(base, data_change=True), "changes rows"),
-        (lambda base: {"metadata": replace(base.metadata, schema="{}")}, "changes the schema"),
+        (lambda base: {"metadata": replace(base.metadata, schema=COLUMN)}, "adds the column 'x'"),
         (
             lambda base: {"metadata": replace(base.metadata, configuration={"delta.appendOnly": "true"})},
-            "changes the schema or properties",
+            "sets delta.appendOnly",
         ),
         (lambda _: {"protocol": Protocol(reader=3, writer=7)}, "changes the protocol"),
     ],
