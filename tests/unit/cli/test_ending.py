@@ -114,10 +114,11 @@ leave(0)
 
 
 @pytest.mark.thorough
-def test_arrow_does_not_abort_what_is_done():
-    """Without `leave`, about one of ten of these ends with SIGABRT."""
-    ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(60)]
-    assert ended == [0] * 60
+@pytest.mark.parametrize("_share", range(6))
+def test_arrow_does_not_abort_what_is_done(_share):
+    """Without `leave`, about one of ten of these ends with SIGABRT: 60 in all, few enough in each for any machine."""
+    ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(10)]
+    assert ended == [0] * 10
 
 
 def test_messages_that_nobody_reads_end_no_service():
