@@ -6,6 +6,7 @@ Requests: 1 GET for each pack that is rewritten; for one that gets a vector, its
 that may have the rows. Bodies are returned, to be written with the version.
 """
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from s3notify_platform.lake import vectors
 from s3notify_platform.lake.actions import Add, Remove
 from s3notify_platform.lake.compaction import Rewrite, plan_round
 from s3notify_platform.lake.layout import TableLayout
-from s3notify_platform.lake.pack_file import NewPack, PackReader, PackSizes, Rows
+from s3notify_platform.lake.pack_file import ORDER, NewPack, PackReader, PackSizes, Rows
 from s3notify_platform.lake.packs import (
     SIZES,
     Held,
@@ -39,6 +40,9 @@ from s3notify_platform.ports import ObjectStore, StoredObject
 
 READS_IN_FLIGHT: Final = 4
 """Packs in memory at once."""
+
+ORDERED_ROWS: Final = 64 << 10
+"""Rows of a group of another engine's pack that was put in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ class PackSet:
         olds = [packs[path] for path in rewrite.paths]
         key = (tuple(old.id for old in olds), _frozen(rewrite.leaving))
         if key not in self._made:
-            held = [Held(pack=self.opened(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
+            held = [Held(pack=self._ordered(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
             made = rewritten(held, self.sizes)
             named = [(unique_name(self.clock), pack) for pack in made.packs]
             self._made[key] = (named, made.withdrawn)
@@ -187,6 +191,16 @@ class PackSet:
             bitmap = vectors.decode(pack.vector, rows=pack.rows, stored=self._vector(pack), where=where)
             rows = np.array(bitmap.to_array(), dtype=np.int64)
         return PackReader.of(self._body(pack), rows, where=where)
+
+    def _ordered(self, pack: Add) -> PackReader:
+        """A live pack whose rows are in order: those of another engine's need not be."""
+        found = self.opened(pack)
+        if pack.since:
+            return found
+        rows = pa.concat_tables(found.groups()).sort_by([(name, "ascending") for name in ORDER])
+        sink = io.BytesIO()
+        pq.write_table(rows, sink, row_group_size=ORDERED_ROWS)
+        return PackReader.of(sink.getvalue(), where=pack.path)
 
     def _vector(self, pack: Add) -> bytes:
         assert pack.vector is not None

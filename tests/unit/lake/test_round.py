@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.lake.actions import MetaData
+from s3notify_platform.lake.actions import LogVersion, MetaData
 from s3notify_platform.lake.commit import Committed, NothingLeft
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
@@ -118,6 +118,25 @@ def test_both_would_merge_the_same_packs(rounds):
     assert isinstance(one.commit(first), Committed)
     assert isinstance(two.commit(second), Committed)
     assert rounds().contents() == mine
+
+
+def test_another_engine_merged_the_packs(rounds):
+    """Its file is in another order, and says nothing of labels, slots and keys."""
+    bucket, process = filled(rounds), rounds()
+    bucket["c1"] = ("c", (1, 2))
+    second = process.planned({**bucket, "a1": ("mine", (7, 8, 9))})
+    base = second.base
+    packs = [pack for pack in base.packs.values() if not pack.vector]
+    version = LogVersion(
+        adds=tuple(process.compacted(packs)),
+        removes=tuple(each.removed(1, data_change=False) for each in packs),
+    )
+    lines = version.dumps().splitlines(keepends=True)
+    process.store.put(
+        LAYOUT.version(base.version + 1), b"".join(line for line in lines if b'"txn"' not in line)
+    )
+    assert isinstance(process.commit(second), Committed)
+    assert rounds().contents() == {**bucket, "a1": ("mine", (7, 8, 9))}
 
 
 def schema(**columns):
