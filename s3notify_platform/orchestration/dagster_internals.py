@@ -19,6 +19,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import (
     AssetMaterializationPlannedData,
     DagsterEventBatchMetadata,
@@ -73,6 +74,7 @@ __all__ = [
     "CodePointer",
     "ConfigurableClassData",
     "DagsterGrpcClient",
+    "DagsterUserCodeUnreachableError",
     "DefaultRunLauncher",
     "EngineEventData",
     "ExecutableDefinition",

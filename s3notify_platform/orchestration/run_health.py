@@ -3,6 +3,9 @@
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs one whose worker has. What
 is asked here finds runs whose reporter was killed with them, or before it could report.
 
+A run's heartbeat begins with its step, and cannot begin earlier: Dagster's process of a run loads the definitions
+without saying for which run, and where heartbeats go is in these. Then it executes the one step.
+
 Only what is certain counts, since a slow start looks the same from outside. A run that is reported as failed, and was
 yet to be started, does not start: Dagster's run worker finds it finished.
 """
@@ -20,6 +23,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     CanCancelExecutionRequest,
     CanCancelExecutionResult,
     DagsterGrpcClient,
+    DagsterUserCodeUnreachableError,
     DefaultRunLauncher,
     WorkerStatus,
     deserialize_value,
@@ -52,13 +56,17 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
 
 
 def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether the process of a run is gone that a code server on this machine has, or was to have, started.
+    """Whether the process of a run is gone that a code server has, or was to have, started. False if nobody knows.
 
-    False for other machines. 1 read of the run's events; before the process has reported, 1 question to the server.
+    On another machine the server has to say so: if it is silent, that may be the network's fault. On this one the
+    process is looked for, and before it has reported, the server is asked. 1 read of the run's events, 1 question.
     """
     server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
-    if not server.get("socket") and server.get("host") not in _LOOPBACK:
+    if not server:
         return False
+    if not server.get("socket") and server.get("host") not in _LOOPBACK:
+        # Of one that is to end, the answer is the same as of one that is gone.
+        return run.status is not DagsterRunStatus.CANCELING and not _has(server, run)
     said = [
         found[1]
         for entry in instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT)
@@ -82,12 +90,17 @@ def _is_silent(server: dict[str, Any]) -> bool:
 
 
 def _has(server: dict[str, Any], run: DagsterRun) -> bool:
-    """Whether the server has a process for the run."""
+    """Whether the server has a process for the run; yes if it does not answer."""
     client = DagsterGrpcClient(
         host=server.get("host") or _LOOPBACK[0],
         port=server.get("port"),
         socket=server.get("socket"),
         use_ssl=bool(server.get("use_ssl")),
     )
-    asked = client.can_cancel_execution(CanCancelExecutionRequest(run_id=run.run_id), timeout=ANSWER_SECONDS)
+    try:
+        asked = client.can_cancel_execution(
+            CanCancelExecutionRequest(run_id=run.run_id), timeout=ANSWER_SECONDS
+        )
+    except DagsterUserCodeUnreachableError:
+        return True
     return deserialize_value(asked, CanCancelExecutionResult).can_cancel

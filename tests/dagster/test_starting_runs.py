@@ -4,7 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +18,10 @@ from dagster import DagsterRun, DagsterRunStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
-from dagster._core.workspace.load_target import ModuleTarget
+from dagster._core.workspace.load_target import GrpcServerTarget, ModuleTarget
 
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.local.process import free_ports
 from s3notify_platform.orchestration.run_health import is_gone
 from tests.support import slow_defs
 from tests.support.waiting import until
@@ -126,6 +132,50 @@ def test_reported_as_failed_it_does_not_start(code: Code) -> None:
     said = "Ignoring a run worker that started after the run had already finished"
     until(lambda: any(said in each.message for each in code.instance.all_logs(slow.run_id)), seconds=SECONDS)
     assert code.now(slow).status is DagsterRunStatus.FAILURE
+
+
+ELSEWHERE = "127.0.0.2"
+"""An address by which a code server is taken to be on another machine."""
+
+
+@contextmanager
+def server_elsewhere(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = ["-m", "dagster", "api", "grpc", "--host", ELSEWHERE, "--port", str(port)]
+    command += ["--module-name", slow_defs.__name__, "--working-directory", str(Path.cwd())]
+    with subprocess.Popen([sys.executable, *command]) as server:
+
+        def answers() -> bool:
+            assert server.poll() is None, "the server has ended"
+            with socket.socket() as tried:
+                return tried.connect_ex((ELSEWHERE, port)) == 0
+
+        until(answers, seconds=SECONDS)
+        yield server
+        server.kill()
+
+
+def test_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server is believed, once it answers: it has the run, or has it no more. Silence may be the network's."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    monkeypatch.setenv(slow_defs.HOLD, str(hold))
+    (port,) = free_ports(1, SYSTEM_CLOCK)
+    target = GrpcServerTarget(host=ELSEWHERE, port=port, socket=None, location_name="slow")
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        with server_elsewhere(port) as server, WorkspaceProcessContext(instance, target) as process:
+            code = Code(instance, process.create_request_context(), hold)
+            killed, its_process = code.launched()
+            assert not code.is_gone(killed)
+            server.kill()
+            os.kill(its_process, signal.SIGKILL)
+            server.wait()
+        assert not code.is_gone(killed)
+        with server_elsewhere(port):
+            assert code.is_gone(killed)
+            assert code.now(killed).status is DagsterRunStatus.STARTING
+            instance.report_run_canceling(code.now(killed))
+            assert not code.is_gone(killed), "it is on its way to its end"
+            instance.report_run_canceled(code.now(killed))
 
 
 def test_a_launch_that_reached_no_process(code: Code) -> None:
