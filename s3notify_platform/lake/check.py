@@ -24,7 +24,7 @@ from s3notify_platform.lake.history import kept_versions
 from s3notify_platform.lake.manifest import SlotFacts
 from s3notify_platform.lake.pack_set import PackSet
 from s3notify_platform.lake.snapshot import LogReader, Snapshot
-from s3notify_platform.lake.state_reader import StateReader
+from s3notify_platform.lake.table import LogTable
 from s3notify_platform.parallel import Track, untracked
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
@@ -55,19 +55,12 @@ class TableCheck:
         return not self.found
 
 
-def check_table(
-    reader: LogReader,
-    snapshot: Snapshot,
-    *,
-    data: PackSet,
-    quarantine: PackSet,
-    states: StateReader,
-    track: Track = untracked,
-) -> TableCheck:
+def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked) -> TableCheck:
     """Check a snapshot, and the versions that lead to it."""
+    data, quarantine = table.data, table.quarantine
     problems: list[str] = []
     objects = 0
-    problems += _problems_of_log(reader, snapshot)
+    problems += _problems_of_log(table.reader, snapshot)
     problems += _problems_of_files(data, snapshot.packs.values())
     problems += _problems_of_files(quarantine, snapshot.manifest.rejects)
     slots = sorted(snapshot.manifest.slots)
@@ -75,7 +68,7 @@ def check_table(
     for group in track(groups, len(groups), "checking slots"):
         rows = _objects(data, snapshot.packs.values(), group, problems)
         rejects = _objects(quarantine, snapshot.manifest.rejects, group, problems)
-        for slot, found in states.of_slots(snapshot.manifest.states, group):
+        for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
             problems += _problems_of_slot(slot, found, rows, rejects, snapshot.manifest.slot(slot))
         problems += [f"{key!r} of slot {slot} has rows and no state" for slot, key in rows.counts]

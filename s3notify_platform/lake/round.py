@@ -25,13 +25,13 @@ from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.lake.actions import MetaData, Protocol
 from s3notify_platform.lake.manifest import SlotFacts
 from s3notify_platform.lake.metadata import raised, united
-from s3notify_platform.lake.pack_set import PackChanges, PackSet, StagedPack, live_after
+from s3notify_platform.lake.pack_set import PackChanges, StagedPack, live_after
 from s3notify_platform.lake.packs import Withdrawal
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.snapshot import Snapshot
 from s3notify_platform.lake.state_merge import merge, plan_merge
-from s3notify_platform.lake.state_reader import StateReader
 from s3notify_platform.lake.states import Next
+from s3notify_platform.lake.table import LogTable
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 
@@ -98,9 +98,7 @@ class Round:
 
     base: Snapshot
     slots: Mapping[Slot, SlotRound]
-    data: PackSet
-    quarantine: PackSet
-    states: StateReader
+    table: LogTable
     clock: Clock
     rows: Sequence[StagedPack] = ()
     rejects: Sequence[StagedPack] = ()
@@ -120,10 +118,10 @@ class Round:
                 return None
             leaving = {slot: each.leaving() for slot, each in left.items()}
             without = frozenset(self.dropped)
-            rows = self.data.changed(
+            rows = self.table.data.changed(
                 base.packs.values(), _withdrawals(leaving, "rows"), self.rows, without=without
             )
-            rejects = self.quarantine.changed(
+            rejects = self.table.quarantine.changed(
                 base.manifest.rejects, _withdrawals(leaving, "rejects"), self.rejects, without=without
             )
             damaged = {
@@ -146,7 +144,7 @@ class Round:
             files={
                 **rows.files,
                 **rejects.files,
-                **{self.data.layout.state(name): body for name, body in states.bodies.items()},
+                **{self.table.layout.state(name): body for name, body in states.bodies.items()},
             },
             note={**self.note, "slots": sorted(left)},
         )
@@ -168,7 +166,7 @@ class Round:
         if self._next is None:
             changes = {slot: each.changes for slot, each in self.slots.items()}
             plan = plan_merge(theirs)
-            done = merge(self.states, plan, name=self._name) if plan else None
+            done = merge(self.table.states, plan, name=self._name) if plan else None
             self._next = theirs.after(changes, name=self._name, merge=done)
             if not self.dropped:
                 return self._next

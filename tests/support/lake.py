@@ -10,11 +10,12 @@ from typing import Any
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Protocol
-from s3notify_platform.lake.commit import Committer
 from s3notify_platform.lake.known import Identity, Known, KnownRecord
 from s3notify_platform.lake.layout import TableLayout
 from s3notify_platform.lake.proposal import Proposal
-from s3notify_platform.lake.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.lake.snapshot import Absent, Snapshot
+from s3notify_platform.lake.state_cache import StateCache
+from s3notify_platform.lake.table import table_of
 from s3notify_platform.ports import ObjectStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.slots import Slot
@@ -44,14 +45,18 @@ class Table:
             where="bucket 'b'",
             clock=self.clock,
         )
-        self.reader = LogReader(self.store, LAYOUT, self.known, clock=self.clock, adopt=self.adopt, at_once=1)
-        self.committer = Committer(
-            reader=self.reader,
-            commits=self.commits or NativeCommit(self.store, clock=self.clock),
+        self.whole = table_of(
+            self.store,
+            LAYOUT,
+            self.known,
+            self.commits or NativeCommit(self.store, clock=self.clock),
+            leases=not self.adopt,
             clock=self.clock,
             at_once=1,
+            cache=StateCache(),
             **self.more,
         )
+        self.reader, self.committer = self.whole.reader, self.whole.committer
 
     def opened(self) -> Snapshot:
         """The newest snapshot; the table is created if there is none."""

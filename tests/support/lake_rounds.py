@@ -20,8 +20,6 @@ from s3notify_platform.lake.pack_set import PackSet
 from s3notify_platform.lake.packs import write
 from s3notify_platform.lake.round import Round, SlotRound
 from s3notify_platform.lake.snapshot import Snapshot
-from s3notify_platform.lake.state_cache import StateCache, StoredRanges
-from s3notify_platform.lake.state_reader import StateReader
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
@@ -58,11 +56,11 @@ class Rounds:
     more: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table = Table(store=self.store, clock=self.clock, more=self.more)
-        given = {"store": self.store, "layout": LAYOUT, "clock": self.clock, "sizes": SMALL}
-        self.data = PackSet(**given, path=LAYOUT.pack_path, vectors=self.vectors)
-        self.quarantine = PackSet(**given, path=LAYOUT.reject_path)
-        self.states = StateReader(ranges=StoredRanges(store=self.store, key=LAYOUT.state), cache=StateCache())
+        more = {"sizes": SMALL, "vectors": self.vectors, **self.more}
+        self.table = Table(store=self.store, clock=self.clock, more=more)
+        self.whole = self.table.whole
+        self.data, self.quarantine = self.whole.data, self.whole.quarantine
+        self.states = self.whole.states
 
     def planned(self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None) -> Round:
         """A round that takes in what has changed in these slots (None: in all), staged."""
@@ -100,9 +98,7 @@ class Rounds:
         return Round(
             base=base,
             slots=changes,
-            data=self.data,
-            quarantine=self.quarantine,
-            states=self.states,
+            table=self.whole,
             clock=self.clock,
             rows=self._staged(self.data, rows, label),
             rejects=self._staged(self.quarantine, rejects, label),
@@ -139,9 +135,7 @@ class Rounds:
     def contents(self, snapshot: Snapshot | None = None) -> Bucket:
         """What the table holds, as a bucket: rows and rejects of each object; the table is checked."""
         snapshot = snapshot or self.table.opened()
-        checked = check_table(
-            self.table.reader, snapshot, data=self.data, quarantine=self.quarantine, states=self.states
-        )
+        checked = check_table(self.whole, snapshot)
         assert checked.ok, checked.problems
         found: dict[str, tuple[str, list[tuple[int, int]]]] = {}
         for packs, live in (
