@@ -19,8 +19,9 @@ from s3notify_platform.lake.commit import (
 )
 from s3notify_platform.lake.known import KnownRecord
 from s3notify_platform.lake.layout import TableLayout
+from s3notify_platform.lake.pack_file import PackSizes
 from s3notify_platform.lake.pack_set import PackSet
-from s3notify_platform.lake.packs import SIZES, PackSizes
+from s3notify_platform.lake.packs import SIZES
 from s3notify_platform.lake.proposal import Change
 from s3notify_platform.lake.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.lake.state_cache import SHARED_CACHE, StateCache, StoredRanges
