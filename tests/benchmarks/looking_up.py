@@ -81,7 +81,7 @@ def _of(total: int) -> list[Figure]:
         Figure(
             what=f"a round of {BATCH} over {about}, mean of {ROUNDS}: states written, merges included",
             ours=f"{written / ROUNDS / 1024:,.0f} KB, {short(took() / ROUNDS)}; {part / 1024:.1f} KB of the manifest",
-            instead=f"each page that is touched: {2 * size / total * BATCH * 1000 / 1024:,.0f} KB at 1,000 a page",
+            instead=f"read and write each page that is touched, by arithmetic: {2 * size / total * BATCH * 1000 / 1024:,.0f} KB, at 1,000 a page",
             ratio="",
         )
     )
