@@ -77,11 +77,12 @@ def _of(total: int) -> list[Figure]:
             upcoming = site.write([state(key, etag=rng.randbytes(16).hex(), size=2000) for key in new + old])
             written += sum(map(len, upcoming.bodies.values()))
     part = len(json.dumps(site.states.json(), separators=(",", ":")))
+    touched = 2 * size / total * BATCH * 1000 / 1024
     figures.append(
         Figure(
             what=f"a round of {BATCH} over {about}, mean of {ROUNDS}: states written, merges included",
             ours=f"{written / ROUNDS / 1024:,.0f} KB, {short(took() / ROUNDS)}; {part / 1024:.1f} KB of the manifest",
-            instead=f"read and write each page that is touched, by arithmetic: {2 * size / total * BATCH * 1000 / 1024:,.0f} KB, at 1,000 a page",
+            instead=f"read and write each page that is touched, of 1,000, by arithmetic: {touched:,.0f} KB",
             ratio="",
         )
     )

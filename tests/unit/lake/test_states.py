@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.lake import state_columns, state_merge
+from s3notify_platform.lake import state_columns, state_file, state_merge
 from s3notify_platform.lake.layout import TableLayout
 from s3notify_platform.lake.state_cache import StateCache, StoredRanges
 from s3notify_platform.lake.state_file import StateFile, state_files
@@ -263,6 +263,15 @@ def test_filters_have_no_false_negative_and_few_false_positives():
     assert len(body) == 4096 * 12 // 8
     assert all(may_hold(body, hash_of(key)) for key in inside)
     assert np.mean([may_hold(body, hash_of(key)) for key in outside]) < 0.006
+
+
+def test_a_filter_that_takes_a_key_for_known_costs_a_request_and_no_answer(monkeypatch):
+    site = filled(9)
+    site.write([gone(key) for key in keys(300, 200)])
+    expected = site.lookup(keys(2000))
+    assert expected
+    monkeypatch.setattr(state_file, "may_hold", lambda *_: True)
+    assert site.lookup(keys(2000)) == site.lookup(keys(2000), site.cold()) == expected
 
 
 def test_files_end_with_slots_and_their_bounds_name_no_key():
