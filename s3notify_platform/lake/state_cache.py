@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -51,7 +51,8 @@ def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
     return found
 
 
-Kept = Tail | pa.RecordBatch
+_TAIL: Final = -1
+"""Stands for the tail, where pages have their numbers."""
 
 
 class StateCache:
@@ -63,36 +64,34 @@ class StateCache:
     def __init__(self, limit: int = STATE_CACHE_BYTES) -> None:
         self.limit = limit
         self.bytes = 0
-        self._kept: OrderedDict[tuple[str, int], tuple[Kept, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
         self._lock = Lock()
 
     def tail(self, file: StateFile) -> Tail | None:
         """The tail of a file, if it is here."""
-        found = self._get((file.name, -1))
-        # The level is not of the file, and changes where a file is moved as it is.
-        return found if isinstance(found, Tail) and found.file.check == file.check else None
+        found: Tail | None = self._get((file.name, _TAIL))
+        return found
 
     def page(self, file: StateFile, number: int) -> pa.RecordBatch | None:
         """A page of a file, if it is here."""
-        found = self._get((file.name, number))
-        return None if isinstance(found, Tail) else found
+        return self._get((file.name, number))
 
     def keep_tail(self, tail: Tail) -> None:
         """Keep it for a while."""
-        self._put((tail.file.name, -1), tail, tail.memory)
+        self._put((tail.file.name, _TAIL), tail, tail.memory)
 
     def keep_page(self, file: StateFile, number: int, page: pa.RecordBatch) -> None:
         """Keep it for a while."""
         self._put((file.name, number), page, page.nbytes)
 
-    def _get(self, key: tuple[str, int]) -> Kept | None:
+    def _get(self, key: tuple[str, int]) -> Any:
         with self._lock:
             if found := self._kept.get(key):
                 self._kept.move_to_end(key)
                 return found[0]
         return None
 
-    def _put(self, key: tuple[str, int], kept: Kept, size: int) -> None:
+    def _put(self, key: tuple[str, int], kept: object, size: int) -> None:
         if size > self.limit:
             return
         with self._lock:

@@ -40,7 +40,10 @@ FILES_IN_FLIGHT: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """Files, from the newest on, that are to become files of `level`. `cuts`: places where one of those should end."""
+    """Files, from the newest on, that are to become files of `level`. `cuts`: places where one of those should end.
+
+    `drops_gone`: marks of keys that are gone are left out, since nothing below may hold these keys.
+    """
 
     files: tuple[StateFile, ...]
     level: int
@@ -122,7 +125,7 @@ def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
     """
     if plan.moves:
         moved = tuple(replace(file, level=plan.level) for file in plan.files)
-        return Merge(removed=plan.files, added=moved, level=plan.level, drops_gone=plan.drops_gone)
+        return Merge(removed=plan.files, added=moved)
     whole = _read(reader, plan.files)
     rows = merge_sorted([_pages(whole, run) for run in runs_of(plan.files)])
     if plan.drops_gone:
@@ -142,8 +145,6 @@ def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
         removed=plan.files,
         added=tuple(file for file, _ in made),
         bodies={file.name: body for file, body in made},
-        level=plan.level,
-        drops_gone=plan.drops_gone,
     )
 
 
@@ -201,9 +202,9 @@ def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) ->
             continue
         whole = _read(reader, [file])
         held = [False]
-        kept = _left(_pages(whole, [file]), within, held)
+        left = _left(_pages(whole, [file]), within, held)
         hull = (file.first, file.end)
-        made = [*state_files(kept, level=file.level, name=name, file_bytes=2 * file.bytes, hull=hull)]
+        made = [*state_files(left, level=file.level, name=name, file_bytes=2 * file.bytes, hull=hull)]
         if not held[0]:
             files.append(file)
             continue

@@ -13,8 +13,9 @@ somebody else has merged any of its files.
 Invariants
     - What is inline is newer than all files of the same key.
     - No two files of one level have a common place, but in level 0.
-    - A merge takes files of level 0 from the oldest on, and all of the next level that lie between its first and last
-      place. So two merges that take no common file write ranges of their own.
+    - A merge takes the oldest files of level 0, or neighbours of one level, and all files of the next level that lie
+      between their first and last place. So of two merges that take no common file, neither puts anything where the
+      other one does, nor below what the other one takes.
 """
 
 import json
@@ -108,24 +109,10 @@ class Merge:
     removed: tuple[StateFile, ...]
     added: tuple[StateFile, ...]
     bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    level: int
-    drops_gone: bool
-    """Whether marks of keys that are gone were left out, because nothing below may hold these keys."""
 
-    def fits(self, files: Sequence[StateFile]) -> bool:
-        """Whether it may be applied: all that it removes is there, and nothing of others is in its way."""
-        if not {*self.removed} <= {*files}:
-            return False
-        first, end = hull_of(self.removed)
-        others = [file for file in files if file not in self.removed and file.touches(first, end)]
-        fresh = [file for file in files if file.level == 0]
-        oldest = max((fresh.index(file) for file in self.removed if file.level == 0), default=len(fresh))
-        return not any(
-            file.level == self.level
-            or (self.drops_gone and file.level > self.level)
-            or (file.level == 0 and fresh.index(file) > oldest)
-            for file in others
-        )
+    def fits(self, files: Collection[StateFile]) -> bool:
+        """Whether all that it removes is still there, in the same level: then nothing of others is in its way."""
+        return {*self.removed} <= {*files}
 
     def applied(self, files: Sequence[StateFile]) -> tuple[StateFile, ...]:
         """The files afterwards."""

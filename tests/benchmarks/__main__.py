@@ -21,6 +21,7 @@ from tests.benchmarks import (
     discovery,
     growth,
     latency,
+    looking_up,
     memory,
     money,
     parsing,
@@ -58,6 +59,7 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
     "queueing": (queueing.run, 6),
     "acking": (acking.run, 2),
     "parsing": (parsing.run, 2),
+    "looking_up": (looking_up.run, 4),
 }
 """Benchmarks that start what they need: each takes a folder that is still to be made, and `small`. With minutes."""
 

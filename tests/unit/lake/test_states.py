@@ -10,11 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.lake import state_columns, state_merge
-from s3notify_platform.lake.state_cache import StateCache
+from s3notify_platform.lake import state_columns, state_file, state_merge
+from s3notify_platform.lake.layout import TableLayout
+from s3notify_platform.lake.state_cache import StateCache, StoredRanges
 from s3notify_platform.lake.state_file import StateFile, state_files
 from s3notify_platform.lake.state_filter import filter_of, hash_of, may_hold
+from s3notify_platform.lake.state_reader import StateReader
 from s3notify_platform.lake.states import StateSet
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.states import Site, gone, state
 
 MANY = 30_000
@@ -237,12 +241,37 @@ def test_a_damaged_file_is_refused_by_name_and_with_the_remedy(large, where):
         site.lookup(keys(MANY), site.cold())
 
 
+def test_states_are_read_from_a_store_by_ranges(large):
+    layout, store = TableLayout(prefix="lake/t/"), CountingStore(MemoryObjectStore())
+    (file,) = large.states.files
+    store.put(layout.state(file.name), large.ranges.bodies[file.name])
+    reader = StateReader(ranges=StoredRanges(store=store, key=layout.state), cache=StateCache())
+    assert large.lookup(keys(1), reader)[keys(1)[0]].etag == "0" * 32
+    assert store.counts == {"PUT": 1, "GET": 2}
+    for damage in (
+        lambda: store.put(layout.state(file.name), b"short"),
+        lambda: store.delete(layout.state(file.name)),
+    ):
+        damage()
+        with pytest.raises(CorruptError, match=rf"{file.name}.*restore"):
+            large.lookup(keys(MANY), reader)
+
+
 def test_filters_have_no_false_negative_and_few_false_positives():
     inside, outside = keys(4096), keys(20_000, 4096)
     body = filter_of(inside)
     assert len(body) == 4096 * 12 // 8
     assert all(may_hold(body, hash_of(key)) for key in inside)
     assert np.mean([may_hold(body, hash_of(key)) for key in outside]) < 0.006
+
+
+def test_a_filter_that_takes_a_key_for_known_costs_a_request_and_no_answer(monkeypatch):
+    site = filled(9)
+    site.write([gone(key) for key in keys(300, 200)])
+    expected = site.lookup(keys(2000))
+    assert expected
+    monkeypatch.setattr(state_file, "may_hold", lambda *_: True)
+    assert site.lookup(keys(2000)) == site.lookup(keys(2000), site.cold()) == expected
 
 
 def test_files_end_with_slots_and_their_bounds_name_no_key():
@@ -317,7 +346,7 @@ def test_a_mark_that_hides_nothing_is_not_kept():
     assert site.states == StateSet()
 
 
-def test_a_merge_is_dropped_when_others_have_merged_the_same(monkeypatch):
+def test_a_merge_is_dropped_when_others_have_merged_the_same():
     site = filled(8)
     base = site.states
     plan = state_merge.plan_merge(base)
