@@ -1,0 +1,127 @@
+"""Whole rounds under faults: three processes plan and commit what has changed, one vacuums; killed, paused, in doubt.
+
+However it goes, each version is whole, and the table is the bucket once a last round has been.
+"""
+
+from concurrent.futures import Future
+
+import pytest
+
+from s3notify_platform import parallel
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.lake.vacuum import vacuum
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault
+from tests.support.lake_rounds import Rounds
+from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+
+RUN_SECONDS = 400.0
+ROUNDS = 5
+KEYS = [f"{letter}{n}" for letter in "abc" for n in range(4)]
+IN_DOUBT = (UnavailableError, UnknownOutcomeError)
+
+
+class InTurn:
+    """A pool that does all in the caller's thread: a simulation decides the order of requests."""
+
+    def __init__(self, *_args):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_args):
+        pass
+
+    def map(self, function, items):
+        return [function(item) for item in items]
+
+    def submit(self, function, *args):
+        done = Future()
+        done.set_result(function(*args))
+        return done
+
+
+@pytest.fixture(autouse=True)
+def in_turn(monkeypatch):
+    monkeypatch.setattr(parallel, "ThreadPoolExecutor", InTurn)
+
+
+def process(store, clock):
+    return Rounds(store=store, clock=clock, more={"max_run_seconds": RUN_SECONDS})
+
+
+def writer(bucket, number):
+    """Runs one after another, of a process that may be a new one at any time."""
+    rounds = 0
+
+    def run(store, clock):
+        nonlocal rounds
+        rounds_of, kept = process(store, clock), None
+        while rounds < ROUNDS:
+            rounds += 1
+            for step in range(3):
+                key = KEYS[(5 * number + 7 * rounds + step) % len(KEYS)]
+                if (rounds + step) % 5 == 4:
+                    bucket.pop(key, None)
+                else:
+                    bucket[key] = (f"{number}.{rounds}.{step}", tuple(range(rounds + step)))
+            try:
+                kept = rounds_of.table.opened() if kept is None else rounds_of.table.reader.refresh(kept)
+                kept = rounds_of.commit(rounds_of.planned(dict(bucket), base=kept)).snapshot
+            except IN_DOUBT:
+                continue
+            except (FencedError, ConflictError):
+                kept = None
+
+    return run
+
+
+def cleaner(store, clock):
+    """Vacuums now and then, with the shortest retention."""
+    for _ in range(4):
+        clock.sleep(RUN_SECONDS / 2 + 1)
+        table = process(store, clock).whole
+        try:
+            vacuum(
+                table.committer,
+                process(store, clock).table.opened(),
+                retention_seconds=RUN_SECONDS,
+                clock=clock,
+            )
+        except (*IN_DOUBT, FencedError, ConflictError):
+            continue
+
+
+def reader(store, clock):
+    """Reads all along; each version that it sees is whole. A pack may have been vacuumed after a long pause."""
+    for _ in range(4):
+        clock.sleep(20)
+        started = clock.monotonic()
+        try:
+            process(store, clock).contents()
+        except IN_DOUBT:
+            continue
+        except CorruptError:
+            if clock.monotonic() - started < RUN_SECONDS / 2:
+                raise
+
+
+@simulated
+@pytest.mark.parametrize(
+    "faults", [{Fault.LOST: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.01}, ROUGH], ids=["lost", "rough"]
+)
+def test_the_table_is_the_bucket_in_the_end(seed, faults):
+    store, bucket = MemoryObjectStore(clock=(time := VirtualTime())), {}
+    actors = [*(writer(bucket, number) for number in range(3)), cleaner, reader]
+    run_simulation(actors, store, seed, faults=faults, time=time)
+    last = Rounds(store=store)
+    assert last.table.opened().version > ROUNDS, "most rounds were committed"
+    last.commit(last.planned(dict(bucket)))
+    assert last.contents() == bucket
