@@ -1,4 +1,4 @@
-"""What a round makes of a slot: from what became of its objects to the states that it commits. Pure.
+"""Settles a slot of a round: from the outcomes of its objects to the states that it commits. Pure.
 
 Rows of a read that was cut short, or is one of several rounds of a big object, stay and are read on from there. An
 object whose read fails is left out, and its slot is asked for again; on the slot's last attempt it goes to quarantine,
@@ -20,7 +20,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChang
 from s3notify_platform.slots import Slot
 
 FAILING_MAX: Final = 10_000
-"""Objects of a slot in quarantine as a whole. What fails beyond does not go there, and keeps its slot failing."""
+"""Objects of a slot in quarantine as a whole. More do not go there, and keep their slot failing."""
 
 UNKNOWN_SCHEMAS: Final = 8
 """Different sets of unknown fields that a slot reports at once."""
@@ -45,7 +45,7 @@ class PlannedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
-    """What holds for all slots of a round.
+    """The facts that hold for all slots of a round.
 
     `label`: that of its rows. `last_attempt`: slots whose objects go to quarantine if their read fails. `complete`:
     slots for which everything that has changed is read, or has left. `evolving`: a slot with fields that the schema
@@ -63,7 +63,7 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What a slot commits (None: nothing), and how it ended. `new_fields`: it waits for a schema that has them."""
+    """A slot's commit (None: nothing changes), and how it ended. `new_fields`: it waits for a schema that has them."""
 
     round: SlotRound | None
     result: SlotResult
@@ -71,7 +71,7 @@ class Settled:
 
 
 def settled(planned: PlannedSlot, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
-    """What becomes of a slot. `outcomes`: of each object that was to be read, joined (`outcome.joined`).
+    """A slot, settled. `outcomes`: of each object that was to be read, joined (`outcome.joined`).
 
     `CorruptError`: an object was read on from a place to which no such version had been read.
     """

@@ -1,4 +1,4 @@
-"""What one version of a Delta log says: the actions that this platform writes, and reads of other engines. Pure.
+"""The actions of one version of a Delta log: those that this platform writes, and reads of other engines. Pure.
 
 Each version of ours has one `txn` action, whose `appId` is the table's id and whose `version` is the number `n` of its
 manifest. So the log names its manifest, and goes on naming it in checkpoints. `commitInfo` has `n`, too, and that of
@@ -49,7 +49,7 @@ class Vector:
 
     @property
     def id(self) -> str:
-        """What tells vectors of one file apart."""
+        """Tells vectors of one file apart."""
         return f"{self.storage}{self.body}" + ("" if self.offset is None else f"@{self.offset}")
 
     def json(self) -> Json:
@@ -107,7 +107,7 @@ class Add:
 
     @property
     def id(self) -> tuple[str, str]:
-        """What identifies the file in the log: its path and its vector."""
+        """Identifies the file in the log: its path and its vector."""
         return self.path, self.vector.id if self.vector else ""
 
     def may_hold(self, slot: int, key: str, since: int, until: int) -> bool:
@@ -135,7 +135,7 @@ class Add:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Add":
-        """Inverse of `json`. What statistics and tags do not say is taken to be anything."""
+        """Inverse of `json`. Bounds that statistics and tags lack are the widest."""
         stats = json.loads(found.get("stats") or "{}")
         least, most = _known(stats.get("minValues")), _known(stats.get("maxValues"))
         rows = stats.get("numRecords")
@@ -241,7 +241,7 @@ class MetaData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """What an engine must know, to read or write the table."""
+    """The versions and features that an engine needs, to read or write the table."""
 
     reader: int = 1
     writer: int = 2

@@ -1,7 +1,7 @@
 """Checkpoints of the log: all that a reader needs of the versions up to one, in one Parquet file. Pure.
 
 A classic checkpoint in a single file, as every engine reads it: protocol, `metaData`, the newest `txn` of each
-application, live files with tags, statistics and deletion vectors, and the files removed of late. Those of other
+application, live files with tags, statistics and deletion vectors, and the files removed of late. Checkpoints of other
 engines are read, too, also where statistics are columns (`stats_parsed`) instead of JSON.
 
 Time and memory are in proportion to the number of files.
@@ -215,7 +215,7 @@ def _values(file: pq.ParquetFile, name: str, columns: list[str]) -> list[Json]:
 
 
 def _json_stats(parsed: Json | None) -> str | None:
-    """Statistics that were columns. Of their bounds only whole numbers and texts, which need no conversion."""
+    """Statistics that were columns: counts, and bounds that are whole numbers or texts, which need no conversion."""
     if not parsed:
         return None
     found: Json = {

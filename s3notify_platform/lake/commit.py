@@ -152,7 +152,7 @@ class Committer:
         return Committed(snapshot=found, proposal=wanted.proposal)
 
     def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
-        """What the changes make of `base`, one after the other, and the snapshot that they lead to."""
+        """The proposals of the changes, one on top of the other, and the snapshot that they lead to."""
         number = self._number()
         current = base
         for each in group:

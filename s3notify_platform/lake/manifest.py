@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFacts:
-    """What a slot holds.
+    """The counts of one slot.
 
     `generation`: the version that last changed it; 0: none has. `objects` counts the live ones, `without_records` those
     that `ObjectState` calls so, `failing` those in quarantine as a whole, `pending` those to be read further or again.
@@ -69,7 +69,7 @@ class Manifest:
     rejects: tuple[Add, ...] = ()
 
     def slot(self, slot: Slot) -> SlotFacts:
-        """What a slot holds."""
+        """The counts of a slot."""
         return self.slots.get(slot, EMPTY_SLOT)
 
     def dumps(self) -> bytes:

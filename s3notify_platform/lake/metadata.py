@@ -51,7 +51,7 @@ _HARMLESS: Final = (
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
 )
-"""Properties of Delta that ask nothing of other writers, or begin so. Those outside `delta.` are the user's."""
+"""Properties of Delta that ask nothing of other writers, or begin so. Others outside `delta.` are the user's."""
 
 _PRIMITIVES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"

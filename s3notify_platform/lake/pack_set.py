@@ -55,7 +55,7 @@ class StagedPack:
 
 @dataclass(slots=True, kw_only=True)
 class PackChanges:
-    """What a round does to the packs. `withdrawn`: rows that left, by slot. `files`: bodies by key."""
+    """The packs that a round adds and removes. `withdrawn`: rows that left, by slot. `files`: bodies by key."""
 
     adds: list[Add] = field(default_factory=list)
     removes: list[Remove] = field(default_factory=list)
@@ -67,8 +67,8 @@ class PackChanges:
 class PackSet:
     """Reads and makes packs of one table. `path`: of a new pack's name (`TableLayout.pack_path`, or `reject_path`).
 
-    `vectors`: rows are hidden by deletion vectors where that saves the rewriting. What was made once is not made again
-    when the round is asked again on top of another version.
+    `vectors`: rows are hidden by deletion vectors where that saves the rewriting. A pack that was made once is not made
+    again when the round is asked again on top of another version.
     """
 
     store: ObjectStore
@@ -87,7 +87,7 @@ class PackSet:
         *,
         without: frozenset[int] = frozenset(),
     ) -> PackChanges:
-        """What becomes of the live packs once `own` ones join them and the rows of `leaving` objects leave.
+        """The changes by which `own` packs join the live ones, and the rows of `leaving` objects leave.
 
         `without`: slots of `own` packs that stay out, since another round has changed them.
         """

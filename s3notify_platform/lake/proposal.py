@@ -1,4 +1,4 @@
-"""What a writer wants of a table, and the version that comes of it. Pure.
+"""A writer's wish, and the version that follows from it. Pure.
 
 A writer states its wish as a `Change`: a function from a snapshot to what would follow it. It is asked again on each
 version that another writer has created first. So all cases of two writers are decided in one place, where the change is
@@ -19,7 +19,7 @@ from s3notify_platform.slots import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a change makes of a snapshot. What is not given stays as it is there.
+    """The difference that a change makes to a snapshot. A part that is not given stays as it is.
 
     `files`: bodies by key, to be written before the version, each under a name that is drawn anew. `slots`: the facts
     of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `note`: for the
@@ -39,10 +39,10 @@ class Proposal:
 
 
 class Change(Protocol):
-    """What a writer wants to be the next version."""
+    """A writer's wish for the next version."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """What follows this snapshot; None: nothing of the change is left to do.
+        """The proposal on top of this snapshot; None: nothing of the change is left to do.
 
         Raises what makes the whole change impossible.
         """

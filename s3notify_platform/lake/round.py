@@ -1,4 +1,4 @@
-"""A round of a batch as a change of the table: what it brings its slots, on top of whatever version is the newest.
+"""A round of a batch as a change of the table, on top of whatever version is the newest.
 
 | another writer, since the round was planned | the round |
 |---|---|
@@ -40,7 +40,7 @@ CONFLICT: Final = "another run committed the slot first"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """What a round brings one slot.
+    """The part of a round that concerns one slot.
 
     `changes`: the new states of objects by key; a mark (`gone`) for those that have left. `before`: the earlier states
     of those of them that had one. The rest is as in `SlotFacts`; None: as it is.

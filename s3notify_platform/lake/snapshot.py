@@ -74,7 +74,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What a log says up to one version, without manifests: what a checkpoint repeats. Pure."""
+    """The state of a log as of one version, without manifests, as a checkpoint has it. Pure."""
 
     version: int = NO_VERSION
     number: int = 0
@@ -410,7 +410,7 @@ class LogReader:
 
 
 def state_of(snapshot: Snapshot) -> LogState:
-    """What the log says of a snapshot. Pure."""
+    """The part of a snapshot that the log itself has. Pure."""
     return LogState(
         version=snapshot.version,
         number=snapshot.number,

@@ -94,7 +94,7 @@ def states_of(columns: pa.RecordBatch) -> dict[str, ObjectState]:
 
 
 def place_at(columns: pa.RecordBatch, row: int) -> Place:
-    """Where a row's state belongs."""
+    """The place of a row's state."""
     return columns.column("slot")[row].as_py(), columns.column("key")[row].as_py()
 
 
@@ -116,12 +116,12 @@ def state_at(columns: pa.RecordBatch, place: Place) -> ObjectState | None:
 
 
 def failing_in(columns: pa.RecordBatch) -> pa.BooleanArray:
-    """Of each row, whether its object is failing."""
+    """Whether the object of each row is failing."""
     return pc.and_not(pc.not_equal(columns.column("reason"), ""), columns.column("gone"))
 
 
 def pending_in(columns: pa.RecordBatch) -> pa.BooleanArray:
-    """Of each row, whether its object is pending."""
+    """Whether the object of each row is pending."""
     done = pc.or_(columns.column("reach_end"), pc.not_equal(columns.column("reason"), ""))
     return pc.and_not(pc.or_(columns.column("again"), pc.invert(done)), columns.column("gone"))
 

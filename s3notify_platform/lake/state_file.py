@@ -103,7 +103,7 @@ class StateFile:
         return self.first < end and first < self.end
 
     def corrupt(self, error: object) -> CorruptError:
-        """What is raised where it is missing, or its bytes are not those that were written."""
+        """The error for a file that is missing, or has other bytes than were written."""
         return CorruptError(
             f"state file {self.name}.parquet: {error}; restore the object as it was written, or roll the table back "
             "to a version that does not name it"
@@ -242,7 +242,7 @@ _UNREADABLE: Final = (ValueError, KeyError, TypeError, IndexError, OSError, pa.A
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """Where a page is: its first place, its last slot, its bytes from `start` to below `end`, and its counts."""
+    """The place of a page in its file: its first place, its last slot, its bytes from `start` to below `end`, and its counts."""
 
     first: Place
     last_slot: int

@@ -1,7 +1,7 @@
 """A Bloom filter of keys: whether a page of states may hold one. Pure.
 
 A page of n states has n * `BITS` bits. Each key sets `PROBES` of them, from bytes of its BLAKE3 that its slot is not
-made of: all keys of a page may be of one slot. Of keys that are not there, 0.3% seem to be.
+made of: all keys of a page may be of one slot. About 0.3% of the keys that are not there seem to be.
 
 Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.
 """
@@ -27,7 +27,7 @@ def _digest(key: str) -> bytes:
 
 
 def hash_of(key: str) -> KeyHash:
-    """What `may_hold` takes for a key."""
+    """The form in which `may_hold` takes a key."""
     digest = _digest(key)
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
 

@@ -90,7 +90,7 @@ class StateSet:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(file.bytes for file in self.files)
 
     def level(self, number: int) -> tuple[StateFile, ...]:

@@ -139,7 +139,7 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 
 
 def without_nan(rows: pa.Table) -> frozenset[Path]:
-    """The columns of floats of these rows that have no NaN. Of a file of several parts: those of all its parts."""
+    """The columns of floats of these rows that have no NaN. A file of several parts has those that all parts have."""
     found: set[Path] = set()
 
     def look(path: Path, values: pa.ChunkedArray) -> None:

@@ -33,7 +33,7 @@ from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """What one pass removed and left; of a dry run, what a pass would remove now. `names`: in that order."""
+    """The objects that one pass removed and left; a dry run counts those that it would. `names`: in that order."""
 
     versions_removed: int = 0
     files_removed: int = 0

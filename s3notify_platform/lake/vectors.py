@@ -39,7 +39,7 @@ _VALUES: Final = {char: value for value, char in enumerate(_Z85)}
 _UUID_CHARS: Final = 20
 
 FOLDER: Final = "_s3notify/vector"
-"""Of the files of vectors, below the table's prefix. The log names it as a prefix of their ids."""
+"""The folder of the files of vectors, below the table's prefix. The log names it as a prefix of their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def file_of(vector: Vector) -> str | None:
 
 
 def span(vector: Vector) -> tuple[int, int]:
-    """Where in its file the vector is: first byte, and the byte after its last."""
+    """The place of the vector in its file: first byte, and the byte after its last."""
     start = vector.offset or 0
     return start, start + _FILE_SIZE.size + vector.size + _FILE_SIZE.size
 
