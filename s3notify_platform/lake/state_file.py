@@ -242,7 +242,7 @@ _UNREADABLE: Final = (ValueError, KeyError, TypeError, IndexError, OSError, pa.A
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """The place of a page in its file: its first place, its last slot, its bytes from `start` to below `end`, and its counts."""
+    """A page in its file: its first place, its last slot, its bytes from `start` to below `end`, and its counts."""
 
     first: Place
     last_slot: int
