@@ -25,6 +25,9 @@ ORDER: Final = ("_slot", "_key", "_offset")
 LOOKED_AT: Final = 256
 """Rows of a file by which the encoding of its columns is chosen."""
 
+LEVEL: Final = 3
+"""Of zstd. 4% fewer bytes than 1 at about the same time; beyond it, time doubles for 2%."""
+
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
     pa.string().id: "DELTA_BYTE_ARRAY",
@@ -237,6 +240,7 @@ def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:
         sink,
         first.schema,
         compression="zstd",
+        compression_level=LEVEL,
         use_dictionary=dictionaries,
         column_encoding=deltas,
         sorting_columns=pq.SortingColumn.from_ordering(

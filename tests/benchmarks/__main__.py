@@ -29,6 +29,7 @@ from tests.benchmarks import (
     queueing,
     reading,
     report,
+    rewriting,
     scale,
     sources,
     sweeping,
@@ -58,6 +59,7 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
     "queueing": (queueing.run, 6),
     "acking": (acking.run, 2),
     "parsing": (parsing.run, 2),
+    "rewriting": (rewriting.run, 8),
 }
 """Benchmarks that start what they need: each takes a folder that is still to be made, and `small`. With minutes."""
 
