@@ -59,14 +59,14 @@ class Case:
 
 CASES = (
     Case(what="(a) new keys", kind="new", rounds=(300, 300, 0)),
-    Case(what="(d) overwrites of the last hour's keys", kind="hour", rounds=(60, 20, 20)),
-    Case(what="(b) random overwrites", kind="overwrites", rounds=(60, 1, 20)),
-    Case(what="(c) random deletes", kind="deletes", rounds=(60, 1, 20)),
-    Case(what="(d) on a tenth, for five hours", kind="hour", rounds=(300, 300, 300), tenth=True),
+    Case(what="(d) overwrites of the last hour's keys", kind="hour", rounds=(60, 12, 12)),
+    Case(what="(b) random overwrites", kind="overwrites", rounds=(60, 1, 10)),
+    Case(what="(c) random deletes", kind="deletes", rounds=(60, 1, 10)),
+    Case(what="(d) on a tenth, for five hours", kind="hour", rounds=(300, 300, 0), tenth=True),
     Case(
-        what="half new keys, half overwrites of the last hour's, on a tenth, for five hours",
+        what="half new keys, half overwrites of the last hour's, on a tenth",
         kind="half",
-        rounds=(300, 300, 300),
+        rounds=(300, 120, 0),
         tenth=True,
     ),
 )
