@@ -3,7 +3,9 @@
 A round of a batch becomes one version of the log: packs (data files of many slots), a manifest (the rest of the state
 as of that version), and the version itself, created if absent. Everything that no version names is garbage.
 
-Reading order: `layout` (names), `actions` (what a version says), `metadata` (schema and protocol), `statistics` and
-`vectors` (what the log says of a pack), `checkpoint` (the log in short), `manifest`, `states` (the state of each
-object), `snapshot` (the newest state, read cold or warm), `commit` (the next version), `packs` (files of rows).
+Reading order: `layout` (names), `actions` (the parts of a version), `metadata` (schema and protocol), `statistics` and
+`vectors` (a pack in the log), `checkpoint` (the log in short), `states` (the state of each object), `manifest`,
+`known` (the record outside), `snapshot` (the newest state, read cold or warm), `proposal` and `commit` (the next
+version), `pack_file`, `packs`, `compaction` and `pack_set` (files of rows, and which of them a round rewrites),
+`round` (a batch's round on top of others'), `table` (all of it together), `opening`, `history`, `vacuum`, `check`.
 """

@@ -69,12 +69,12 @@ def plan_round(
 
     `vectors`: rows are hidden where no pack is rewritten for another reason. `budget`: see `compaction`.
     """
-    packs = {pack.path: pack for pack in packs}
-    hit = candidates(packs.values(), leaving)
-    merges = compaction(packs.values(), sizes, touched=() if vectors else hit.keys(), budget=budget)
+    live = {pack.path: pack for pack in packs}
+    hit = candidates(live.values(), leaving)
+    merges = compaction(live.values(), sizes, touched=() if vectors else hit.keys(), budget=budget)
     merged = {path for merge in merges for path in merge.paths}
     alone = () if vectors else sorted(hit.keys() - merged)
-    merges += [_merge_of([_Group.of(packs[path], touched=True)]) for path in alone]
+    merges += [_merge_of([_Group.of(live[path], touched=True)]) for path in alone]
     rewrites = [
         Rewrite(
             paths=merge.paths,

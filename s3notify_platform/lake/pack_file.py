@@ -25,6 +25,9 @@ ORDER: Final = ("_slot", "_key", "_offset")
 LOOKED_AT: Final = 256
 """Rows of a file by which the encoding of its columns is chosen."""
 
+LEVEL: Final = 3
+"""Of zstd. 4% fewer bytes than 1 at about the same time; beyond it, time doubles for 2%."""
+
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
     pa.string().id: "DELTA_BYTE_ARRAY",
@@ -213,13 +216,17 @@ class PackReader:
         metadata = self.file.metadata
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
-            stats = group.column(0).statistics
-            low, high = (stats.min, stats.max) if stats is not None and stats.has_min_max else (None, None)
-            known = group.column(0).path_in_schema == "_slot" and low is not None
-            at = int(np.searchsorted(slots, low)) if known else 0
-            if at < len(slots) and (not known or slots[at] <= high):
+            if len(slots) and self._may_have(group.column(0), slots):
                 yield start, self.file.read_row_group(number, columns=["_slot", "_key"])
             start += group.num_rows
+
+    @staticmethod
+    def _may_have(column: pq.ColumnChunkMetaData, slots: npt.NDArray[np.int64]) -> bool:
+        stats = column.statistics
+        if column.path_in_schema != "_slot" or stats is None or not stats.has_min_max:
+            return True
+        low, high = np.searchsorted(slots, stats.min), np.searchsorted(slots, stats.max, "right")
+        return bool(low < high)
 
     def _live(self, start: int, count: int) -> pa.Array:
         live = np.ones(count, dtype=bool)
@@ -237,6 +244,7 @@ def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:
         sink,
         first.schema,
         compression="zstd",
+        compression_level=LEVEL,
         use_dictionary=dictionaries,
         column_encoding=deltas,
         sorting_columns=pq.SortingColumn.from_ordering(

@@ -30,6 +30,7 @@ from tests.benchmarks import (
     queueing,
     reading,
     report,
+    rewriting,
     scale,
     sources,
     sweeping,
@@ -60,6 +61,7 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
     "acking": (acking.run, 2),
     "parsing": (parsing.run, 2),
     "looking_up": (looking_up.run, 4),
+    "rewriting": (rewriting.run, 8),
 }
 """Benchmarks that start what they need: each takes a folder that is still to be made, and `small`. With minutes."""
 
