@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.lake.actions import Add
+from s3notify_platform.lake.statistics import add_of, without_nan
 
 ORDER: Final = ("_slot", "_key", "_offset")
 
@@ -70,32 +71,32 @@ class PackSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPack:
-    """A pack that is still to be stored. `slots`: its rows by slot. `keys`: the least and the greatest."""
+    """A pack that is still to be stored. `slots`: its rows by slot. `keys`: the least and the greatest.
+
+    `no_nan`: its columns of floats that have no NaN, and so may have bounds (`statistics`).
+    """
 
     body: bytes
     slots: Mapping[int, int]
     keys: tuple[str, str]
+    no_nan: frozenset[tuple[str, ...]] = frozenset()
 
     @property
     def rows(self) -> int:
         """How many it has."""
         return sum(self.slots.values())
 
-    def add(
-        self, path: str, *, now_ms: int, since: int, until: int, data_change: bool = True, stats: str = ""
-    ) -> Add:
+    def add(self, path: str, *, now_ms: int, since: int, until: int, data_change: bool = True) -> Add:
         """The action that makes it live. Its rows were planned between the labels `since` and `until`."""
-        return Add(
-            path=path,
+        return add_of(
+            path,
+            pq.ParquetFile(pa.BufferReader(self.body)).metadata,
             size=len(self.body),
-            rows=self.rows,
             modified_ms=now_ms,
-            data_change=data_change,
-            slots=(min(self.slots), max(self.slots)),
-            keys=self.keys,
             since=since,
             until=until,
-            stats=stats,
+            data_change=data_change,
+            no_nan=self.no_nan,
         )
 
 
@@ -112,6 +113,7 @@ class OpenPack:
     _slots: Counter[int] = field(default_factory=Counter)
     _keys: tuple[str, str] | None = None
     _last: tuple[object, ...] | None = None
+    _no_nan: frozenset[tuple[str, ...]] | None = None
 
     @property
     def size(self) -> int:
@@ -134,7 +136,9 @@ class OpenPack:
         body = self._sink.getvalue()
         _check_readable(body, self._slots.total(), self.schema)
         assert self._keys
-        return NewPack(body=body, slots=dict(self._slots), keys=self._keys)
+        return NewPack(
+            body=body, slots=dict(self._slots), keys=self._keys, no_nan=self._no_nan or frozenset()
+        )
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -149,6 +153,8 @@ class OpenPack:
         span = pc.min_max(rows["_key"]).as_py()
         low, high = self._keys or (span["min"], span["max"])
         self._keys = min(low, span["min"]), max(high, span["max"])
+        no_nan = without_nan(rows)
+        self._no_nan = no_nan if self._no_nan is None else self._no_nan & no_nan
         if self._writer is None:
             self._writer = _writer(self._sink, rows)
         self._writer.write_table(rows, row_group_size=rows.num_rows)

@@ -33,7 +33,6 @@ from s3notify_platform.lake.packs import (
     rewritten,
     without_slots,
 )
-from s3notify_platform.lake.statistics import add_of
 from s3notify_platform.lake.statistics import hidden as with_vector
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectStore, StoredObject
@@ -164,14 +163,8 @@ class PackSet:
 
     def add(self, name: str, pack: NewPack, *, since: int, until: int, data_change: bool = True) -> Add:
         """The action that adds a new pack under this name."""
-        return add_of(
-            self.path(name),
-            pq.ParquetFile(pa.BufferReader(pack.body)).metadata,
-            size=len(pack.body),
-            modified_ms=self.clock.wall_ms(),
-            since=since,
-            until=until,
-            data_change=data_change,
+        return pack.add(
+            self.path(name), now_ms=self.clock.wall_ms(), since=since, until=until, data_change=data_change
         )
 
     def staged(self, packs: Iterable[NewPack], *, label: int) -> tuple[list[StagedPack], dict[str, bytes]]:

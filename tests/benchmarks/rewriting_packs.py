@@ -22,8 +22,6 @@ from tests.benchmarks.rewriting_store import Spent, Tally, measured
 
 MANIFEST = bytes(25_000)
 """Counts of 1,000 slots and the ETags of their signals."""
-STATS = "s" * 700
-"""Of an action: least and greatest of twelve columns."""
 STATE_BYTES = 33
 """Of an object, in a file of states."""
 STATE_PAGE = 4096
@@ -158,7 +156,7 @@ class Packs:
         self.files += 1
         path = f"data/{self.files:032}.parquet"
         self.store.put(path, pack.body)
-        self.live[path] = pack.add(path, now_ms=0, since=since, until=until, stats=STATS)
+        self.live[path] = pack.add(path, now_ms=0, since=since, until=until)
 
     def _commit(
         self, before: Mapping[str, Add], changed: Numbers, gone: Numbers, rows: pa.Table | None
