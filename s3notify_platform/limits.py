@@ -159,6 +159,12 @@ STATE_READ_BYTES: Final = 8 << 20
 STATE_GAP_BYTES: Final = 128 << 10
 """Unwanted bytes between two pages, up to which they are read together."""
 
+CHANGES_INLINE: Final = 32
+"""Changes of states that a manifest holds itself, at most; more go to a file."""
+
+CHANGES_INLINE_BYTES: Final = 12 << 10
+"""Bytes of those in the manifest."""
+
 PACK_WHOLE_BYTES: Final = 1 << 20
 """Packs up to this size are read by one request, whole; larger ones by their footer and ranges."""
 

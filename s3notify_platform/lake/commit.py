@@ -172,7 +172,11 @@ class Committer:
         version, number = current.version, current.number
         action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
         files = {key: body for proposal in proposals for key, body in proposal.files.items()}
-        files[self.reader.layout.manifest(number)] = current.manifest.dumps()
+        manifest, changes = current.manifest.spilled(self.reader.layout.changes_path(number))
+        current = replace(current, manifest=manifest)
+        if changes is not None:
+            files[self.reader.layout.file(self.reader.layout.changes_path(number))] = changes
+        files[self.reader.layout.manifest(number)] = manifest.dumps()
         in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
         self._check_young(base)
         etag = self._created(version, number, action.dumps())

@@ -125,7 +125,8 @@ def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
 def _files(reader: LogReader) -> list[ObjectMeta]:
     """All objects that a version may name, but for the log itself."""
     layout = reader.layout
-    folders = (layout.data, layout.vectors, layout.states, layout.rejects, layout.manifests, layout.staged)
+    states = (layout.states, layout.rejects, layout.changes, layout.manifests)
+    folders = (layout.data, layout.vectors, *states, layout.staged)
     return [meta for folder in folders for meta in list_all(reader.store, folder)]
 
 
@@ -194,8 +195,11 @@ def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
 
 
 def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
-    rejects = {reader.layout.file(each.path) for each in manifest.rejects}
-    return rejects | {reader.layout.state(name) for name in manifest.states.names}
+    paths = {each.path for each in manifest.rejects}
+    if manifest.changes_file is not None:
+        paths.add(manifest.changes_file.path)
+    states = {reader.layout.state(name) for name in manifest.states.names}
+    return states | {reader.layout.file(path) for path in paths}
 
 
 def _files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:

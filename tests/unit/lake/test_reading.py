@@ -287,7 +287,7 @@ def test_the_schema_of_the_table_is_that_of_its_rows():
     schema = delta_schema(json.dumps({"type": "struct", "fields": fields})).schema
     assert arrow_schema(schema) == pa.schema(
         [
-            *[each for each in SCHEMA][:4],
+            *list(SCHEMA)[:4],
             ("d", pa.decimal128(10, 2)),
             ("t", pa.timestamp("us", "UTC")),
             ("a", pa.list_(pa.int64())),
