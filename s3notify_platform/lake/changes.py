@@ -164,7 +164,9 @@ def encode(changes: Sequence[StateChange]) -> bytes:
 
 
 def _fields(labels: Labels | None) -> dict[str, Any] | None:
-    return labels and {"etag": labels.etag, "since": labels.since, "until": labels.until}
+    if labels is None:
+        return None
+    return {"etag": labels.etag, "since": labels.since, "until": labels.until}
 
 
 def decode(rows: pa.RecordBatch) -> Iterator[StateChange]:

@@ -91,8 +91,9 @@ def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> l
 
 def start_of(column: pq.ColumnChunkMetaData) -> int:
     """The first byte of a column of a row group. Pure."""
-    dictionary = column.dictionary_page_offset if column.has_dictionary_page else None
-    return min(dictionary or column.data_page_offset, column.data_page_offset)
+    first: int = column.data_page_offset
+    dictionary: int | None = column.dictionary_page_offset if column.has_dictionary_page else None
+    return min(dictionary or first, first)
 
 
 def _prefixes(path: str) -> list[str]:

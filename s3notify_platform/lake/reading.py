@@ -356,7 +356,7 @@ class _Reader:
         if pack.hidden is not None:
             low, high = np.searchsorted(pack.hidden, (start, start + rows.num_rows))
             live[pack.hidden[low:high] - start] = False
-        if group.filtered:
+        if group.filtered and self.slots is not None:
             live &= np.isin(rows.column("_slot").to_numpy(zero_copy_only=False), self.slots)
         if not live.all():
             rows = rows.filter(pa.array(live))

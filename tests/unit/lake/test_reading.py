@@ -295,3 +295,24 @@ def test_the_schema_of_the_table_is_that_of_its_rows():
         ]
     )
     assert REJECT_SCHEMA.names[:4] == arrow_schema(schema).names[:4]
+
+
+def test_a_footer_that_is_longer_than_usual_takes_a_second_request():
+    store = MemoryObjectStore()
+    pack = big_pack(store, slots=300, rows=10, size=1000, group=5000)
+    assert pack.size > PACK_WHOLE_BYTES
+    assert counted(store, [pack], {Slot(17)}) == (10, {"GET": 3})
+
+
+def test_rows_that_a_vector_in_a_file_hides_are_left_out(monkeypatch):
+    monkeypatch.setattr("s3notify_platform.lake.vectors.INLINE_BYTES", 0)
+    store = MemoryObjectStore()
+    process = Rounds(store=store, vectors=True)
+    bucket = {f"a{n:03}": ("e", (1,)) for n in range(100)}
+    committed(process, bucket)
+    for key in [*bucket][::5]:
+        bucket[key] = ("new", (2, 4))
+    snapshot = committed(process, bucket)
+    assert "u" in {pack.vector.storage for pack in snapshot.packs.values() if pack.vector}
+    found = read_slots(store, LAYOUT, snapshot.packs.values(), None, SCHEMA)
+    assert rows_of(found) == expected(bucket, None)
