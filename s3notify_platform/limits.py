@@ -158,3 +158,27 @@ STATE_READ_BYTES: Final = 8 << 20
 
 STATE_GAP_BYTES: Final = 128 << 10
 """Unwanted bytes between two pages, up to which they are read together."""
+
+CHANGES_INLINE: Final = 32
+"""Changes of states that a manifest holds itself, at most; more go to a file."""
+
+CHANGES_INLINE_BYTES: Final = 12 << 10
+"""Bytes of those in the manifest."""
+
+PACK_WHOLE_BYTES: Final = 1 << 20
+"""Packs up to this size are read by one request, whole; larger ones by their footer and ranges."""
+
+PACK_TAIL_BYTES: Final = 128 << 10
+"""Bytes from the end of a larger pack that are read first, for its footer; one that has more takes a second request."""
+
+PACK_READ_BYTES: Final = 8 << 20
+"""Bytes that one request reads of a pack: it has to end within its time limit."""
+
+PACK_GAP_BYTES: Final = 128 << 10
+"""Unwanted bytes between two columns of a pack, up to which they are read together."""
+
+PACK_STREAM_BYTES: Final = 64 << 20
+"""Bytes of a row group that are read ahead; what has more, of another engine, is read while it is decoded."""
+
+READ_AHEAD_BYTES: Final = 32 << 20
+"""Bytes of packs that are under way, or wait, while others are decoded."""

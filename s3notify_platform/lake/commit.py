@@ -14,10 +14,12 @@ Invariants
     - No version is created below the newest one. A process that slept could, where the log has been cut meanwhile: so
       nothing is committed on a snapshot that is older than half of the longest run; and if the write came late,
       neither a checkpoint nor `known` may be past it, else only a new plan shows whether the change counts.
-    - A writer that finds another `n` in `known` under its version was replaced. Only an overrun lease allows that.
+    - A writer that finds another `n` in `known` under its version was replaced. Only an overrun lease allows that. So
+      with leases a version's body is staged under `n` first, by which `put_back` restores it; and a version counts only
+      if `known` does not have another `n` for a version that it follows.
 
 Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`; once in
-`CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more.
+`CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more. With leases 1 PUT more, and those of `DynamoCommit`.
 """
 
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import ConflictError, FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.lake.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.lake.checkpoint import LastCheckpoint
+from s3notify_platform.lake.known import LINEAGE, Known
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Change, Proposal, applied, next_version
 from s3notify_platform.lake.snapshot import LogReader, Snapshot, checkpoint_of
@@ -82,11 +85,12 @@ class Wanted:
 class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
-    `at_once`: requests.
+    `leases`: whether `commits` goes by leases. `at_once`: requests.
     """
 
     reader: LogReader
     commits: ConditionalCommit
+    leases: bool = False
     clock: Clock = SYSTEM_CLOCK
     max_run_seconds: float = MAX_RUN_SECONDS
     commit_seconds: float = COMMIT_SECONDS
@@ -105,7 +109,8 @@ class Committer:
             protocol=protocol,
         )
         manifest = Manifest(table=table, version=0, number=number)
-        self._put(self.reader.layout.manifest(number), manifest.dumps())
+        files = {self.reader.layout.manifest(number): manifest.dumps(), **self._staged(version)}
+        in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
         if self._created(0, number, version.dumps()) is not None:
             self.reader.known.note(table, 0, number)
 
@@ -172,7 +177,11 @@ class Committer:
         version, number = current.version, current.number
         action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
         files = {key: body for proposal in proposals for key, body in proposal.files.items()}
-        files[self.reader.layout.manifest(number)] = current.manifest.dumps()
+        manifest, changes = current.manifest.spilled(self.reader.layout.changes_path(number))
+        current = replace(current, manifest=manifest)
+        if changes is not None:
+            files[self.reader.layout.file(self.reader.layout.changes_path(number))] = changes
+        files |= {self.reader.layout.manifest(number): manifest.dumps(), **self._staged(action)}
         in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
         self._check_young(base)
         etag = self._created(version, number, action.dumps())
@@ -180,17 +189,35 @@ class Committer:
             return None
         if not self._is_young(base):
             self._check_not_late(current)
-        known, record = self.reader.known.note(current.table, version, number, seen=base.record)
-        if (
-            known is None
-            or known.table != current.table
-            or (known.version == version and known.number != number)
-        ):
+        known, record = self.reader.known.note(
+            current.table, version, number, seen=base.record, below=base.lineage
+        )
+        if known is None or known.table != current.table or not self._counts(known, version, number):
             raise FencedError(
-                f"{self._table}: version {version} was replaced by a writer whose lease had ended, or the table was "
-                "forgotten: plan again"
+                f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
+                "or the table was forgotten: plan again"
             )
-        return self.checkpointed(replace(current, etag=etag, known=known, record=record))
+        lineage = (*base.lineage, (version, number))[-LINEAGE:]
+        return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
+
+    def _counts(self, known: Known, version: int, number: int) -> bool:
+        """Whether a version that was created is one of those that lead to the known one."""
+        if known.version <= version:
+            return (known.version, known.number) == (version, number)
+        if not self.leases:
+            return True
+        # The version that is there now may have replaced the one that the next one follows, or may be it.
+        expected = known.number
+        for later in range(known.version, version, -1):
+            found = self.reader.version(later)
+            if found is None or found.number != expected:
+                return False
+            expected = found.parent
+        return expected == number
+
+    def _staged(self, version: LogVersion) -> dict[str, bytes]:
+        layout = self.reader.layout
+        return {layout.staged_version(version.number): version.dumps()} if self.leases else {}
 
     def _created(self, version: int, number: int, body: bytes) -> ETag | None:
         """The ETag of this version, if it is ours; None if it is another writer's."""

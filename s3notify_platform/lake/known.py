@@ -33,6 +33,15 @@ KNOWN: Final = "_s3notify-known"
 
 ATTEMPTS: Final = 30
 
+PUT_BACK: Final = "s3notify table put-back"
+"""The command for a version that an overrun lease has replaced (`put_back`)."""
+
+LINEAGE: Final = 64
+"""Newest versions whose numbers a snapshot has."""
+
+Lineage = tuple[tuple[int, int], ...]
+"""Versions and the numbers of their manifests, as they were read, ascending."""
+
 FORMER_MAX: Final = 20
 """Ids of earlier tables that are kept."""
 
@@ -149,13 +158,25 @@ class KnownRecord:
             raise UnavailableError(f"{error}: try again") from error
 
     def note(
-        self, table: str, version: int, number: int, *, seen: Record | None = None
+        self,
+        table: str,
+        version: int,
+        number: int,
+        *,
+        seen: Record | None = None,
+        below: Lineage = (),
     ) -> tuple[Known | None, Record | None]:
-        """Note a version that was created. Returns the record afterwards, which may name a later one."""
+        """Note a version that was created. Returns the record afterwards, which may name a later one.
+
+        `below`: versions that it was created on. If the record has another number for one of them, it stays as it is.
+        """
+        numbers = dict(below)
 
         def noted(known: Known | None) -> Known | None:
             if known is None or known.table != table or known.version >= version:
                 return known  # forgotten meanwhile, or another writer was faster
+            if numbers.get(known.version, known.number) != known.number:
+                return known  # the version does not count: one that it follows was replaced
             return replace(known, version=version, number=number)
 
         return self.change(noted, seen=seen)

@@ -106,6 +106,15 @@ class TableLayout:
         return f"_s3notify/rejects/{name}.parquet"
 
     @property
+    def changes(self) -> str:
+        """Prefix of the files of changes of states."""
+        return f"{self.own}changes/"
+
+    def changes_path(self, number: int) -> str:
+        """Path of the changes of a version, by the number of its manifest, below the table's prefix."""
+        return f"_s3notify/changes/{number}.parquet"
+
+    @property
     def vectors(self) -> str:
         """Prefix of the files of deletion vectors (`vectors.path_of`)."""
         return f"{self.own}vector/"

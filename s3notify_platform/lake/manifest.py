@@ -9,11 +9,12 @@ Stored as JSON, the counts as columns: number i of a column is that of slot i.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.lake.actions import Add
+from s3notify_platform.lake.changes import StateChange, encode, fits_inline
 from s3notify_platform.lake.states import StateSet
 from s3notify_platform.slots import Slot
 
@@ -57,8 +58,20 @@ _COUNTS: Final = tuple(each.name for each in fields(SlotFacts) if each.type is i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesFile:
+    """A file with the changes of a version. `rows`: how many."""
+
+    path: str
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name."""
+    """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name.
+
+    `changes`: those of this version, in the order in which they were made, unless they are in `changes_file`.
+    """
 
     table: str
     version: int
@@ -67,6 +80,16 @@ class Manifest:
     slots: Mapping[Slot, SlotFacts] = field(default_factory=dict)
     states: StateSet = field(default_factory=StateSet)
     rejects: tuple[Add, ...] = ()
+    changes: tuple[StateChange, ...] = ()
+    changes_file: ChangesFile | None = None
+
+    def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
+        """The manifest, and the body of the file under `path` that has its changes, if they are too many for it."""
+        if fits_inline(self.changes):
+            return self, None
+        body = encode(self.changes)
+        file = ChangesFile(path=path, size=len(body), rows=len(self.changes))
+        return replace(self, changes=(), changes_file=file), body
 
     def slot(self, slot: Slot) -> SlotFacts:
         """The counts of a slot."""
@@ -78,6 +101,7 @@ class Manifest:
         of = [self.slot(Slot(number)) for number in range(count)]
         codes = sorted({facts.code_version for facts in of})
         columns = {name: [getattr(facts, name) for facts in of] for name in _COUNTS}
+        file = self.changes_file
         body = {
             "format": FORMAT,
             "table": self.table,
@@ -90,6 +114,8 @@ class Manifest:
             "code": _trimmed([codes.index(facts.code_version) for facts in of]),
             "states": self.states.json(),
             "rejects": [_reject_row(each) for each in self.rejects],
+            "changes": [each.row() for each in self.changes],
+            "changes_file": file and [file.path, file.size, file.rows],
             "count": count,
         }
         dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -118,11 +144,20 @@ class Manifest:
                 slots=_slots(found),
                 states=StateSet.of(found["states"], where=where),
                 rejects=tuple(_reject(row) for row in found["rejects"]),
+                changes=tuple(map(StateChange.of, found["changes"])),
+                changes_file=_changes_file(found["changes_file"]),
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise CorruptError(
                 f"{where}: not a manifest ({type(error).__name__}: {error}): restore it"
             ) from error
+
+
+def _changes_file(row: list[Any] | None) -> ChangesFile | None:
+    if row is None:
+        return None
+    path, size, rows = row
+    return ChangesFile(path=path, size=size, rows=rows)
 
 
 def _trimmed(values: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from s3notify_platform.lake import actions
 from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Remove
+from s3notify_platform.lake.changes import StateChange
 from s3notify_platform.lake.manifest import Manifest, SlotFacts
 from s3notify_platform.lake.snapshot import Snapshot, after, state_of
 from s3notify_platform.lake.states import StateSet
@@ -22,8 +23,8 @@ class Proposal:
     """The difference that a change makes to a snapshot. A part that is not given stays as it is.
 
     `files`: bodies by key, to be written before the version, each under a name that is drawn anew. `slots`: the facts
-    of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `note`: for the
-    history.
+    of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `changes`: what
+    becomes of the states of objects, for the feed (`feed`). `note`: for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -31,6 +32,7 @@ class Proposal:
     slots: Mapping[Slot, SlotFacts] = field(default_factory=dict)
     states: StateSet | None = None
     rejects: tuple[Add, ...] | None = None
+    changes: tuple[StateChange, ...] = ()
     metadata: MetaData | None = None
     protocol: actions.Protocol | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -63,6 +65,8 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         slots={**before.slots, **changed},
         states=before.states if proposal.states is None else proposal.states,
         rejects=before.rejects if proposal.rejects is None else proposal.rejects,
+        # Of changes that become one version together, this one comes after the others.
+        changes=(*(before.changes if before.number == number else ()), *proposal.changes),
     )
     return replace(
         base,

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.lake.actions import MetaData, Protocol
+from s3notify_platform.lake.changes import state_changes
 from s3notify_platform.lake.manifest import SlotFacts
 from s3notify_platform.lake.metadata import raised, united
 from s3notify_platform.lake.pack_set import PackChanges, StagedPack, live_after
@@ -139,6 +140,9 @@ class Round:
             slots={slot: each.facts(base.manifest.slot(slot)) for slot, each in left.items()},
             states=states.states,
             rejects=live_after(base.manifest.rejects, rejects),
+            changes=tuple(
+                change for slot, each in left.items() for change in state_changes(slot, each.pairs)
+            ),
             metadata=metadata,
             protocol=protocol,
             files={

@@ -21,7 +21,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.lake.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
 from s3notify_platform.lake.checkpoint import Checkpoint, LastCheckpoint, decode, encode
-from s3notify_platform.lake.known import Known, KnownRecord
+from s3notify_platform.lake.known import LINEAGE, PUT_BACK, Known, KnownRecord, Lineage
 from s3notify_platform.lake.layout import TableLayout
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.metadata import objections
@@ -41,7 +41,8 @@ class Snapshot:
     """A table as of `version`. `number`: `n` of its manifest, which is that of the newest version of ours.
 
     `etag`: of the version's object. `asked_at`: the monotonic time before the first look that it rests on.
-    `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with it.
+    `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with it. `lineage`: up to
+    `LINEAGE` versions, itself the last.
     """
 
     version: int
@@ -56,6 +57,7 @@ class Snapshot:
     etag: ETag | None = None
     known: Known | None = None
     record: Record | None = None
+    lineage: Lineage = ()
 
     @property
     def rows(self) -> int:
@@ -82,6 +84,7 @@ class LogState:
     packs: Mapping[str, Add] = field(default_factory=dict)
     protocol: Protocol | None = None
     metadata: MetaData | None = None
+    lineage: Lineage = ()
 
 
 def after(state: LogState, version: LogVersion, *, where: str, adopt: bool = True) -> LogState:
@@ -108,9 +111,11 @@ def after(state: LogState, version: LogVersion, *, where: str, adopt: bool = Tru
             raise CorruptError(f"{where}: removes {gone.path!r}, which is not live: restore the table's log")
     for add in version.adds:
         packs[add.path] = replace(add, until=min(add.until, number))
+    named = version.number or state.number
     return LogState(
         version=number,
-        number=version.number or state.number,
+        number=named,
+        lineage=(*state.lineage, (number, named))[-LINEAGE:],
         table=version.table or state.table,
         packs=packs,
         protocol=version.protocol or state.protocol,
@@ -178,7 +183,8 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
         raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
     return LogState(
         version=version,
-        number=found.txns.get(found.metadata.id, 0),
+        number=(named := found.txns.get(found.metadata.id, 0)),
+        lineage=((version, named),),
         table=found.metadata.id,
         packs={add.path: add for add in found.adds},
         protocol=found.protocol,
@@ -229,16 +235,19 @@ class LogReader:
                 refused = str(error)
                 continue  # It was cut, or removed and made again, while it was read.
             if found is None:
-                refused = self._missing(known, NO_VERSION, 0, "")
+                refused = self._missing(known, NO_VERSION, "", ())
                 if not refused:
                     return Absent(known=known, record=record, asked_at=asked_at)
                 continue
-            refused = self._missing(known, found.version, found.number, found.table)
+            refused = self._missing(known, found.version, found.table, found.lineage)
             if not refused:
                 return replace(found, known=known, record=record)
+        overrun = (
+            "" if self._adopt else f"A writer may have outlasted its lease: try `{PUT_BACK}`. Else restore"
+        )
         raise CorruptError(
-            f"the table below {self.layout.prefix!r}: {refused}. Restore the table's objects and {self.known.where}, "
-            f"or accept the loss, which takes objects in again: {self._restore}"
+            f"the table below {self.layout.prefix!r}: {refused}. {overrun or 'Restore'} the table's objects and "
+            f"{self.known.where}, or accept the loss, which takes objects in again: {self._restore}"
         )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
@@ -257,10 +266,10 @@ class LogReader:
             found = self._forward(current, later)
         except OtherLogError:
             return self.open()
-        if self._missing(known, found.version, found.number, found.table):
+        if self._missing(known, found.version, found.table, found.lineage):
             # `known` may have been read later than the versions.
             found = self.forward(found)
-        if self._missing(known, found.version, found.number, found.table):
+        if self._missing(known, found.version, found.table, found.lineage):
             return self.open()
         return found
 
@@ -392,7 +401,7 @@ class LogReader:
             return NO_VERSION
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
-    def _missing(self, known: Known | None, version: int, number: int, table: str) -> str:
+    def _missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
         """Why this is not the log that is known; "" if it is."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
@@ -404,8 +413,8 @@ class LogReader:
             return f"its log is that of table {table}, and not of {known.table}"
         if known.version > version:
             return f"its log ends with version {version}, and version {known.version} was committed"
-        if known.version == version and known.number != number:
-            return f"version {version} is not the one that was committed"
+        if dict(lineage).get(known.version, known.number) != known.number:
+            return f"version {known.version} is not the one that was committed"
         return ""
 
 
@@ -418,6 +427,7 @@ def state_of(snapshot: Snapshot) -> LogState:
         packs=snapshot.packs,
         protocol=snapshot.protocol,
         metadata=snapshot.metadata,
+        lineage=snapshot.lineage,
     )
 
 
@@ -434,4 +444,5 @@ def _snapshot(state: LogState, manifest: Manifest, *, where: str) -> Snapshot:
         protocol=state.protocol,
         metadata=state.metadata,
         packs=state.packs,
+        lineage=state.lineage,
     )

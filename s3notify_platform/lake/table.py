@@ -118,7 +118,12 @@ def table_of(
         quarantine=packs(layout.reject_path),
         states=StateReader(ranges=StoredRanges(store=store, key=layout.state), cache=cache),
         committer=Committer(
-            reader=reader, commits=commits, clock=clock, max_run_seconds=max_run_seconds, at_once=at_once
+            reader=reader,
+            commits=commits,
+            leases=leases,
+            clock=clock,
+            max_run_seconds=max_run_seconds,
+            at_once=at_once,
         ),
         memory=memory or SnapshotMemory(),
     )

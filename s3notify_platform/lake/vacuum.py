@@ -20,9 +20,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import ConflictError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, UsageError
 from s3notify_platform.lake.actions import Add, LogVersion, Remove
 from s3notify_platform.lake.commit import Committed, Committer
+from s3notify_platform.lake.known import PUT_BACK
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.snapshot import NO_VERSION, LogReader, Snapshot
@@ -125,7 +126,8 @@ def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
 def _files(reader: LogReader) -> list[ObjectMeta]:
     """All objects that a version may name, but for the log itself."""
     layout = reader.layout
-    folders = (layout.data, layout.vectors, layout.states, layout.rejects, layout.manifests, layout.staged)
+    states = (layout.states, layout.rejects, layout.changes, layout.manifests)
+    folders = (layout.data, layout.vectors, *states, layout.staged)
     return [meta for folder in folders for meta in list_all(reader.store, folder)]
 
 
@@ -168,13 +170,22 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
     versions = sorted(kept)
     named = _named_by(reader, snapshot)
 
-    def of(version: int) -> set[str]:
+    def of(version: int) -> tuple[LogVersion | None, set[str]]:
         body = reader.version(version)
         # Files that the oldest one removes are live in none of them.
-        return set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
+        return body, set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
 
-    for found in track(in_parallel(of, versions, 16), len(versions), "reading versions"):
+    number = 0
+    for body, found in track(in_parallel(of, versions, 16), len(versions), "reading versions"):
         named |= found
+        if body is not None and not body.foreign:
+            if number and body.parent != number:
+                # Those of the version that was replaced would be named by nothing.
+                raise CorruptError(
+                    f"a version of the table below {reader.layout.prefix!r} was replaced: put it back before files are "
+                    f"removed: `{PUT_BACK}`"
+                )
+            number = body.number
     return named
 
 
@@ -185,7 +196,8 @@ def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) 
     if version.foreign:
         return files
     manifest = reader.manifest(version.number)
-    return files | {reader.layout.manifest(version.number)} | _named_by_manifest(reader, manifest)
+    own = {reader.layout.manifest(version.number), reader.layout.staged_version(version.number)}
+    return files | own | _named_by_manifest(reader, manifest)
 
 
 def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
@@ -194,8 +206,11 @@ def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
 
 
 def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
-    rejects = {reader.layout.file(each.path) for each in manifest.rejects}
-    return rejects | {reader.layout.state(name) for name in manifest.states.names}
+    paths = {each.path for each in manifest.rejects}
+    if manifest.changes_file is not None:
+        paths.add(manifest.changes_file.path)
+    states = {reader.layout.state(name) for name in manifest.states.names}
+    return states | {reader.layout.file(path) for path in paths}
 
 
 def _files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:

@@ -15,11 +15,14 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.lake.commit import Committed
+from s3notify_platform.lake.put_back import put_back
 from s3notify_platform.lake.snapshot import NO_VERSION
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
+from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.clocks import HandClock
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault
 from tests.support.lake import LAYOUT, Counts, Table, versions
@@ -39,7 +42,14 @@ def by_leases(stores, clock):
     leases = DynamoLeases(CONFIG, clock=clock, client=Client(stores["leases"]))
     commits = DynamoCommit(stores["objects"], leases, clock=clock)
     more = {"max_run_seconds": RUN_SECONDS}
-    return Table(store=stores["objects"], records=stores["records"], clock=clock, commits=commits, more=more)
+    return Table(
+        store=stores["objects"],
+        records=stores["records"],
+        clock=clock,
+        commits=commits,
+        adopt=False,
+        more=more,
+    )
 
 
 @dataclass(kw_only=True)
@@ -56,8 +66,11 @@ class Told:
             assert self.won[slot] <= counted.get(slot, 0) <= self.won[slot] + self.doubt[slot]
 
 
-def writer(told, number, table_of):
-    """One process after another of a writer, each with the snapshot that it keeps."""
+def writer(told, number, table_of, mends=None):
+    """One process after another of a writer, each with the snapshot that it keeps.
+
+    `mends`: the versions that were put back; None: none may have to be.
+    """
     rounds = 0
 
     def run(store, clock):
@@ -67,6 +80,12 @@ def writer(told, number, table_of):
             try:
                 kept = table.opened() if kept is None else table.reader.refresh(kept)
             except (UnavailableError, UnknownOutcomeError):
+                continue
+            except CorruptError:
+                if mends is None:
+                    raise
+                mend(table, mends)
+                kept = None
                 continue
             rounds += 1
             slots = tuple({(number + rounds * step) % 10 for step in (1, 3, 4)})
@@ -81,6 +100,12 @@ def writer(told, number, table_of):
             except FencedError:  # a new plan shows what counts
                 kept = None
                 continue
+            except CorruptError:
+                if mends is None:
+                    raise
+                mend(table, mends)
+                kept = None
+                continue
             except ConflictError:
                 told.doubt.subtract(slots)
                 kept = None
@@ -91,6 +116,12 @@ def writer(told, number, table_of):
                 told.won.update(set(slots) - change.dropped)
 
     return run
+
+
+def mend(table, mends):
+    """As a person does who reads what the refusal says."""
+    with suppress(UnavailableError, UnknownOutcomeError, ConflictError):
+        mends.append(put_back(table.committer))
 
 
 def reader(seen):
@@ -142,6 +173,48 @@ def test_by_leases_what_is_reported_committed_is_there_once(seed):
     faults = {Fault.LOST: 0.05, Fault.REFUSED: 0.05}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     told.check(Table(store=ignoring, records=stores["records"]).counted())
+
+
+class Sleeper(DelegatingStore):
+    """A process that falls asleep before it writes a version, one time in three, for longer than its lease."""
+
+    def __init__(self, store, clock):
+        super().__init__(store)
+        self.clock = clock
+
+    def put(self, key, body, **given):
+        if LAYOUT.version_of(key) is not None and self.clock.random_bytes(1)[0] < 85:
+            self.clock.sleep(60 + self.clock.random_bytes(1)[0] / 4)
+        return self.store.put(key, body, **given)
+
+
+def asleep(stores, clock):
+    return by_leases({**stores, "objects": Sleeper(stores["objects"], clock)}, clock)
+
+
+def overruns(seed):
+    """Writers whose leases end while they sleep. What was put back, and the table afterwards, read cold."""
+    ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
+    stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
+    told, mends = Told(), []
+    actors = [writer(told, number, asleep, mends) for number in range(3)]
+    faults = {Fault.LOST: 0.03, Fault.REFUSED: 0.03}
+    run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
+    table = by_leases(stores, HandClock())
+    mends.append(put_back(table.committer))
+    told.check(table.counted())
+    versions(ignoring)
+    return mends
+
+
+@simulated
+def test_what_overrun_leases_replace_is_put_back(seed):
+    """Nothing that was reported committed is lost, and the table can be read."""
+    overruns(seed)
+
+
+def test_leases_are_overrun():
+    assert any(found.put_back for seed in range(20) for found in overruns(seed))
 
 
 def cutter(store, clock):

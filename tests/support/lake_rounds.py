@@ -116,7 +116,8 @@ class Rounds:
         path = LAYOUT.pack_path(f"part-{unique_name(self.clock)}")
         self.store.put(LAYOUT.file(path), sink.getvalue())
         stats = json.dumps({"numRecords": rows.num_rows})
-        found = {"path": path, "size": 1, "modificationTime": 1, "dataChange": False, "stats": stats}
+        size = len(sink.getvalue())
+        found = {"path": path, "size": size, "modificationTime": 1, "dataChange": False, "stats": stats}
         return [Add.of(found)]
 
     def _staged(self, packs: PackSet, rows: list[Any], label: int) -> Any:

@@ -1,0 +1,59 @@
+"""The columns of a table, and of its rejects, in Arrow's types. Pure."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+REJECT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("_slot", pa.int32()),
+        pa.field("_key", pa.string()),
+        pa.field("_etag", pa.string()),
+        pa.field("_offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.binary()),
+    ]
+)
+"""A rejected record: its place, the reason, and its bytes (at most `MAX_RAW_BYTES`)."""
+
+_PRIMITIVES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def arrow_schema(schema: str) -> pa.Schema:
+    """The columns of a table (`MetaData.schema`) in Arrow's types; times in UTC. Pure."""
+    return pa.schema([*_fields(json.loads(schema)["fields"])])
+
+
+def _fields(columns: Sequence[dict[str, Any]]) -> Iterator[pa.Field]:
+    for each in columns:
+        yield pa.field(each["name"], _type(each["type"]))
+
+
+def _type(kind: Any) -> pa.DataType:
+    if isinstance(kind, str):
+        if kind.startswith("decimal("):
+            precision, scale = (int(part) for part in kind[8:-1].split(","))
+            return pa.decimal128(precision, scale)
+        return _PRIMITIVES[kind]
+    match kind["type"]:
+        case "struct":
+            return pa.struct([*_fields(kind["fields"])])
+        case "array":
+            return pa.list_(_type(kind["elementType"]))
+        case _:
+            return pa.map_(_type(kind["keyType"]), _type(kind["valueType"]))
