@@ -15,7 +15,7 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.lake.commit import Committed
-from s3notify_platform.lake.snapshot import NO_VERSION
+from s3notify_platform.lake.log_state import NO_VERSION
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
