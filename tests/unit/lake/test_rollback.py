@@ -1,7 +1,7 @@
 """Going back to an earlier version: each cell of the table in `lake.rollback`, and versions of other engines undone."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +12,10 @@ from s3notify_platform.lake.history import snapshot_of
 from s3notify_platform.lake.log_state import UNDOES, LogState, after
 from s3notify_platform.lake.rollback import COMMAND, Rollback, roll_back
 from s3notify_platform.lake.vacuum import FENCE, Fence, vacuum
-from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.lake import LAYOUT, Table, versions
+from tests.support.lake import LAYOUT, Table, beaten, versions
 from tests.support.lake_rounds import Rounds
 
 A, B = 0, 1
@@ -264,22 +263,6 @@ def test_vacuum_that_cuts_nothing_is_no_hindrance(rounds):
 # Held
 
 
-@dataclass
-class Beaten:
-    """Commits, before which another process commits so many times."""
-
-    inner: NativeCommit
-    others: list
-
-    def put_if_absent(self, key, body):
-        if "_delta_log" in key and self.others:
-            self.others.pop(0)()
-        return self.inner.put_if_absent(key, body)
-
-    def put_if_match(self, key, body, etag):
-        return self.inner.put_if_match(key, body, etag)
-
-
 def test_beaten_twice_it_holds_the_table_until_it_has_ended(rounds, store, clock):
     first, at_first, second, _ = filled(rounds)
     seen = []
@@ -295,9 +278,7 @@ def test_beaten_twice_it_holds_the_table_until_it_has_ended(rounds, store, clock
     def last():
         seen.append(held(rounds))
 
-    process = rounds()
-    commits = Beaten(NativeCommit(store, clock=clock), [other(0), other(1), last])
-    whole = replace(process.whole, committer=replace(process.whole.committer, commits=commits))
+    whole = beaten(rounds().whole, [other(0), other(1), last])
     assert isinstance(roll_back(whole, at_first.version), Committed)
     assert seen == ["", "", COMMAND]
     assert held(rounds) == ""
@@ -472,10 +453,7 @@ def test_another_engine_goes_on_while_its_version_is_undone(rounds, store, clock
     def other():
         foreign(store, at_second.version + 2, protocol=Protocol(reader=3, writer=7))
 
-    process = rounds()
-    commits = Beaten(NativeCommit(store, clock=clock), [other])
-    whole = replace(process.whole, committer=replace(process.whole.committer, commits=commits))
-    roll_back(whole, at_first.version)
+    roll_back(beaten(rounds().whole, [other]), at_first.version)
     assert versions(store)[-1].note[UNDOES] == [at_second.version + 1, at_second.version + 2]
     assert rounds().contents() == first
 
