@@ -5,5 +5,6 @@ as of that version), and the version itself, created if absent. Everything that 
 
 Reading order: `layout` (names), `actions` (what a version says), `metadata` (schema and protocol), `statistics` and
 `vectors` (what the log says of a pack), `checkpoint` (the log in short), `manifest`, `states` (the state of each
-object), `snapshot` (the newest state, read cold or warm), `commit` (the next version), `packs` (files of rows).
+object), `log_state` and `snapshot` (the newest state, read cold or warm), `commit` (the next version), `packs` (files
+of rows). A writer is a `Change` (`proposal`): `round`, `replace` (of derived tables), `rollback`, `compact`.
 """
