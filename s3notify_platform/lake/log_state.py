@@ -20,7 +20,10 @@ UNDOES: Final = "undoes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What a log says up to one version, without manifests: what a checkpoint repeats. Pure."""
+    """What a log says up to one version, without manifests: what a checkpoint repeats. Pure.
+
+    `foreign`: so says the checkpoint of another engine.
+    """
 
     version: int = NO_VERSION
     number: int = 0
@@ -28,6 +31,7 @@ class LogState:
     packs: Mapping[str, Add] = field(default_factory=dict)
     protocol: Protocol | None = None
     metadata: MetaData | None = None
+    foreign: bool = False
 
 
 def undone_in(versions: Sequence[LogVersion]) -> list[bool]:

@@ -95,6 +95,7 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
         packs={add.path: add for add in found.adds},
         protocol=found.protocol,
         metadata=found.metadata,
+        foreign=found.foreign,
     )
 
 
@@ -243,6 +244,12 @@ class LogReader:
     def _replayed(self, asked_at: float) -> Snapshot | None:
         base, versions = self._parts()
         state = LogState() if base == NO_VERSION else self._checkpoint(base)
+        while self._hides(state):
+            try:
+                base, versions = self._parts(below=base)
+            except OtherLogError:
+                break  # the log was cut there, after a look at the versions before
+            state = LogState() if base == NO_VERSION else self._checkpoint(base)
         found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
         if len(found) < len(versions):
             raise OtherLogError("a version left while the log was read")
@@ -258,16 +265,21 @@ class LogReader:
         snapshot = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
         return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
 
-    def _parts(self) -> tuple[int, range]:
-        """The version of the newest checkpoint, -1: none, and the versions after it.
+    def _hides(self, state: LogState) -> bool:
+        """Whether a checkpoint of another engine may hide a version of that engine that is to be refused."""
+        return state.foreign and (version := self.version(state.version)) is not None and version.foreign
+
+    def _parts(self, below: int | None = None) -> tuple[int, range]:
+        """The version of the newest checkpoint (`below` this version), -1: none, and the versions after it.
 
         1 GET and 1 LIST. `OtherLogError`: one of them is missing.
         """
-        base = self.last_checkpoint()
+        base = self.last_checkpoint() if below is None else NO_VERSION
         start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
         keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
         if base == NO_VERSION:  # its writer may have crashed before it named it
-            base = max(filter(None, map(self.layout.checkpoint_of, keys)), default=NO_VERSION)
+            found = filter(None, map(self.layout.checkpoint_of, keys))
+            base = max((each for each in found if below is None or each < below), default=NO_VERSION)
         numbers = map(self.layout.version_of, keys)
         listed = sorted(version for version in numbers if version is not None and version > base)
         since = range(base + 1, base + 1 + len(listed))
@@ -286,6 +298,8 @@ class LogReader:
             asked_at, best = self.clock.monotonic(), None
             try:
                 state = LogState() if base == NO_VERSION else self._checkpoint(base)
+                if self._hides(state):
+                    continue
                 if base != NO_VERSION and (found := self._stored(base)) is not None:
                     best = self._of(state, found)
                 stored = self._readable(state.version + 1)

@@ -1,12 +1,15 @@
 """Going back to an earlier version: each cell of the table in `lake.rollback`, and versions of other engines undone."""
 
+import io
 import json
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.lake.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.lake.checkpoint import Checkpoint, encode
 from s3notify_platform.lake.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.lake.history import snapshot_of
 from s3notify_platform.lake.log_state import UNDOES, LogState, after
@@ -411,6 +414,43 @@ def test_a_refused_version_right_after_a_checkpoint_is_undone(rounds, store, clo
     foreign(store, 21, **emptied(None, snapshot))
     assert isinstance(roll_back(rounds().whole, 20), Committed)
     assert rounds().contents() == second
+
+
+def checkpointed(store, version, base, packs):
+    """As another engine writes it, at a version of its own."""
+    state = Checkpoint(
+        protocol=base.protocol, metadata=base.metadata, txns={base.table: base.number}, adds=packs
+    )
+    body, name = encode(state, version=version)
+    theirs = pq.read_table(io.BytesIO(body)).replace_schema_metadata(None)
+    sink = io.BytesIO()
+    pq.write_table(theirs, sink)
+    store.put(LAYOUT.checkpoint(version), sink.getvalue())
+    store.put(LAYOUT.last_checkpoint, name.dumps())
+
+
+def test_a_refused_version_is_refused_also_where_its_engine_wrote_a_checkpoint(rounds, store):
+    _, _, second, at_second = filled(rounds)
+    foreign(store, at_second.version + 1, **emptied(None, at_second))
+    checkpointed(store, at_second.version + 1, at_second, ())
+    with pytest.raises(UsageError, match="changes rows"):
+        rounds().table.reader.open()
+    assert isinstance(roll_back(rounds().whole, at_second.version), Committed)
+    assert rounds().contents() == second
+
+
+def test_an_adopted_version_is_read_also_where_its_engine_wrote_a_checkpoint(rounds, store):
+    """And where the log is cut below that."""
+    _, _, second, at_second = filled(rounds)
+    theirs = replace(at_second.metadata, description="theirs")
+    foreign(store, at_second.version + 1, metadata=theirs)
+    base = replace(at_second, metadata=theirs)
+    checkpointed(store, at_second.version + 1, base, tuple(at_second.packs.values()))
+    assert rounds().table.opened().metadata == theirs
+    for version in range(at_second.version + 1):
+        store.delete(LAYOUT.version(version))
+    assert rounds().table.opened().metadata == theirs
+    assert committed(rounds, {**second, "b1": ("x", (1,))}).version == at_second.version + 2
 
 
 def test_under_leases_any_version_of_another_engine_is_undone(store, clock):
