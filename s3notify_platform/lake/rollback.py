@@ -68,7 +68,7 @@ class Rollback:
                 f"the table below {self.committer.reader.layout.prefix!r} has another id now: repeat the command"
             )
         self.asked += 1
-        if self.asked == RESTARTS + 1:
+        if self.asked > RESTARTS:
             self.committer.reader.known.hold(COMMAND)
         if not self.checked:
             check_restorable(self.committer, self.target)
@@ -81,7 +81,9 @@ class Rollback:
             for slot in now.slots.keys() | before.slots.keys()
             if now.slot(slot).generation != before.slot(slot).generation
         }
-        metadata, protocol = self._metadata(), raised(self.readable.protocol, was.protocol)
+        # What a refused version says of them counts for nothing.
+        ours = self.readable if undoes else base
+        metadata, protocol = _metadata(was.metadata, ours.metadata), raised(ours.protocol, was.protocol)
         same_files = live.keys() == wanted.keys() and _files(now) == _files(before)
         if same_files and all(_facts(now, slot) == _facts(before, slot) for slot in slots):
             # Somebody else has gone back.
@@ -105,11 +107,11 @@ class Rollback:
         """Whether no version of ours has undone the refused ones yet."""
         return self.refused and base.number == self.readable.number
 
-    def _metadata(self) -> MetaData:
-        """The earlier schema, under the id of today; vectors that are in use stay allowed."""
-        was, now = self.target.metadata, self.readable.metadata
-        vectors = {name: value for name, value in now.configuration.items() if name == VECTORS}
-        return replace(was, id=now.id, configuration={**was.configuration, **vectors})
+
+def _metadata(was: MetaData, now: MetaData) -> MetaData:
+    """The earlier schema, under the id of today; vectors that are in use stay allowed."""
+    vectors = {name: value for name, value in now.configuration.items() if name == VECTORS}
+    return replace(was, id=now.id, configuration={**was.configuration, **vectors})
 
 
 def _files(manifest: Manifest) -> tuple[StateSet, frozenset[str]]:

@@ -13,6 +13,7 @@ from s3notify_platform.lake.checkpoint import Checkpoint, encode
 from s3notify_platform.lake.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.lake.history import snapshot_of
 from s3notify_platform.lake.log_state import UNDOES, LogState, after
+from s3notify_platform.lake.metadata import VECTORS
 from s3notify_platform.lake.rollback import COMMAND, Rollback, roll_back
 from s3notify_platform.lake.vacuum import FENCE, Fence, vacuum
 from s3notify_platform.slots import Slot
@@ -166,6 +167,24 @@ def test_others_merged_packs_and_let_the_schema_grow(rounds):
         committed(rounds, second)
     assert isinstance(begun(process, change), Committed)
     assert rounds().contents() == first
+
+
+def test_others_raised_the_protocol(rounds):
+    """It is never lowered, and vectors that are in use stay allowed."""
+    first, at_first, second, _ = filled(rounds)
+    process = rounds()
+    change = planned(process, at_first.version)
+    other = rounds()
+    theirs = other.planned({**second, "b1": ("x", (1,))})
+    theirs.metadata = replace(at_first.metadata, configuration={VECTORS: "true"})
+    theirs.protocol = Protocol(reader=3, writer=7, reader_features=("deletionVectors",))
+    other.commit(theirs)
+    raised_to = other.table.opened().protocol
+    assert isinstance(begun(process, change), Committed)
+    found = rounds().table.opened()
+    assert found.protocol == raised_to
+    assert found.metadata.configuration == {VECTORS: "true"}
+    assert rounds().contents(found) == first
 
 
 def test_others_rolled_back_too(rounds):
