@@ -5,8 +5,9 @@ as of that version), and the version itself, created if absent. Everything that 
 
 Reading order: `layout` (names), `actions` (the parts of a version), `metadata` (schema and protocol), `statistics` and
 `vectors` (a pack in the log), `checkpoint` (the log in short), `states` (the state of each object), `manifest`,
-`changes` (of states, by version), `known` (the record outside), `snapshot` (the newest state, read cold or warm),
-`proposal` and `commit` (the next version), `pack_file`, `packs`, `compaction` and `pack_set` (files of rows, and which
-of them a round rewrites), `round` (a batch's round on top of others'), `table` (all of it together), `reading` (rows of
-slots), `feed`, `opening`, `put_back`, `history`, `vacuum`, `check`.
+`changes` (of states, by version), `known` (the record outside), `log_state` and `snapshot` (the newest state, read cold
+or warm), `proposal` and `commit` (the next version), `pack_file`, `packs`, `compaction` and `pack_set` (files of rows,
+and which of them a round rewrites), `table` (all of it together); the changes: `round` (of a batch), `replace` (of a
+derived table), `compact`, `rollback`; then `reading` (rows of slots), `feed`, `opening`, `put_back`, `history`,
+`vacuum`, `check`.
 """

@@ -110,11 +110,11 @@ class Add:
         """Identifies the file in the log: its path and its vector."""
         return self.path, self.vector.id if self.vector else ""
 
-    def may_hold(self, slot: int, key: str, since: int, until: int) -> bool:
-        """Whether rows of this object, planned between these labels, may be in the file."""
+    def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:
+        """Whether rows of this object (None: of any in the slot), planned between these labels, may be in the file."""
         return (
             self.slots[0] <= slot <= self.slots[1]
-            and self.keys[0] <= key <= self.keys[1]
+            and (key is None or self.keys[0] <= key <= self.keys[1])
             and self.since <= until
             and since <= self.until
         )

@@ -2,7 +2,8 @@
 
 Checked: each version follows the one before; each live file is there, and has the rows that the log says; the rows of
 each object are those that its state says, of its ETag and labels, none twice; each slot's counts are those of its
-states. All of it for the rejects, too.
+states. All of it for the rejects, too. A derived table has no states: each of its slots has as many rows as the
+manifest says, within the bounds of their packs.
 
 Requests: 1 LIST for each 1000 versions and 1 GET for each; 2 GETs for each pack and each group of `SLOTS_AT_ONCE`
 slots that it holds rows of; those of `StateReader.columns`.
@@ -10,6 +11,7 @@ slots that it holds rows of; those of `StateReader.columns`.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -63,7 +65,9 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
     problems += _problems_of_log(table.reader, snapshot)
     problems += _problems_of_files(data, snapshot.packs.values())
     problems += _problems_of_files(quarantine, snapshot.manifest.rejects)
-    slots = sorted(snapshot.manifest.slots)
+    slots = [] if data.sizes.by_slot else sorted(snapshot.manifest.slots)
+    if data.sizes.by_slot:
+        problems += _problems_of_slots(data, snapshot)
     groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
     for group in track(groups, len(groups), "checking slots"):
         rows = _objects(data, snapshot.packs.values(), group, problems)
@@ -109,6 +113,26 @@ def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
             continue
         if rows != pack.rows:
             yield f"{pack.path} has {rows} rows, and the log says {pack.rows}"
+
+
+def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
+    """Of a derived table."""
+    counts: Counter[int] = Counter()
+    for pack in snapshot.packs.values():
+        with suppress(CorruptError):  # said once, with the files
+            found = Counter(
+                slot for rows in packs.opened(pack).groups() for slot in rows["_slot"].to_pylist()
+            )
+            counts += found
+            if found and not pack.slots[0] <= min(found) <= max(found) <= pack.slots[1]:
+                yield f"{pack.path} has rows of slots {min(found)} to {max(found)}, and the log says {pack.slots}"
+    facts = snapshot.manifest.slots
+    for slot in sorted(counts.keys() | facts.keys()):
+        said = snapshot.manifest.slot(Slot(slot)).rows
+        if counts[slot] != said:
+            yield f"slot {slot} has {counts[slot]} rows, and its manifest says {said}"
+    if snapshot.manifest.states.files or snapshot.manifest.states.inline or snapshot.manifest.rejects:
+        yield "a derived table has states of objects, or rejects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ class Checkpoint:
     """The state of a log as of one version.
 
     `txns`: the newest version of each application (`appId`). `removes`: files that are live no more; engines look at
-    them only where they vacuum. `strange`: the names of actions that this platform does not read.
+    them only where they vacuum. `strange`: the names of actions that this platform does not read. `foreign`: whether
+    another engine wrote it.
     """
 
     protocol: Protocol
@@ -36,6 +37,7 @@ class Checkpoint:
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     strange: tuple[str, ...] = ()
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,9 @@ class LastCheckpoint:
                 f"{where}: names no checkpoint ({type(error).__name__}: {error}): remove it, readers then list the log"
             ) from error
 
+
+_OWN: Final = b"s3notify"
+"""Metadata of a checkpoint that this platform wrote."""
 
 _STRINGS: Final = pa.map_(pa.string(), pa.string())
 _VECTOR: Final = pa.struct(
@@ -154,7 +159,7 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
         parts = [pa.nulls(above, kind), pa.array(found, kind), pa.nulls(below, kind)]
         arrays[name] = pa.chunked_array(parts)
         above += len(found)
-    table = pa.table([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA)
+    table = pa.table([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA.with_metadata({_OWN: b"1"}))
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     body = sink.getvalue()
@@ -178,6 +183,7 @@ def decode(body: bytes, *, where: str) -> Checkpoint:
             adds=tuple(map(Add.of, found.get("add", ()))),
             removes=tuple(map(Remove.of, found.get("remove", ()))),
             strange=tuple(sorted(name for name, rows in found.items() if rows and name not in _SCHEMA.names)),
+            foreign=_OWN not in (file.schema_arrow.metadata or {}),
         )
     except (
         pa.ArrowException,

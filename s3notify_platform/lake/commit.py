@@ -4,7 +4,9 @@ Steps
     1. Ask the change what follows the snapshot (`proposal`).
     2. Write its files, and the manifest under a fresh number `n`.
     3. Create version v + 1, if it is absent (`conditional_commit`: natively, or under a lease).
-    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest.
+    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest. A command
+       that rewrites the table and is beaten again and again holds it (`Known.held`): others wait for it, before they
+       begin, and before their third attempt.
     5. Note the version in `known`. Write a checkpoint, if the last one is far behind.
 
 Invariants
@@ -44,6 +46,9 @@ MAX_RUN_SECONDS: Final = 6 * 3600.0
 
 COMMIT_SECONDS: Final = 120.0
 """For so long a change is tried again because other writers were first."""
+
+HELD_SECONDS: Final = 1.0
+"""Between two looks at whether the table is still held."""
 
 CHECKPOINT_EVERY: Final = 20
 
@@ -126,10 +131,18 @@ class Committer:
         )
         return result
 
-    def commit_together(self, group: Sequence[Wanted]) -> list[CommitResult | Exception]:
+    def commit_alone(self, change: Change, base: Snapshot, *, holder: str = "") -> CommitResult:
+        """As `commit`, in a version of its own. `holder`: the command, if it may hold the table."""
+        (result,) = self.commit_together([Wanted(change=change, base=base)], holder=holder)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
         """Make changes that wait at the same time one version. The result of each; raises as `commit`."""
-        base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
         deadline = self.clock.monotonic() + self.commit_seconds
+        base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
+        base = self._released(base, holder, deadline)
         attempt = 0
         while True:
             proposals, current = self._proposed(group, base)
@@ -147,6 +160,25 @@ class Committer:
             )
             attempt += 1
             base = self.reader.forward(base)
+            if attempt > 1:
+                known, record = self.reader.known.read()
+                base = self._released(replace(base, known=known, record=record), holder, deadline)
+
+    def _released(self, base: Snapshot, holder: str, deadline: float) -> Snapshot:
+        """The newest snapshot, once nobody else holds the table; the one given if nobody does."""
+        known, record = base.known, base.record
+        if not _is_held(known, holder):
+            return base
+        while _is_held(known, holder):
+            known, record = self.reader.known.read()
+            if known is not None and _is_held(known, holder):
+                if self.clock.monotonic() >= deadline:
+                    raise ConflictError(
+                        f"{self._table} is held by `s3notify table {known.held}`: wait until it has ended, and plan "
+                        "again. If it was killed, repeat it"
+                    )
+                self.clock.sleep(HELD_SECONDS)
+        return self.reader.forward(replace(base, known=known, record=record))
 
     @staticmethod
     def _result(wanted: Wanted, found: Snapshot) -> CommitResult | Exception:
@@ -295,3 +327,8 @@ class Committer:
         # The name is new, so a repeated write writes the same.
         if not isinstance(outcome := self.reader.store.put(key, body), Written):
             raise UnavailableError(f"{key}: {outcome}: try again")
+
+
+def _is_held(known: Known | None, holder: str) -> bool:
+    """Whether another command than `holder` holds the table."""
+    return known is not None and known.held not in ("", holder)

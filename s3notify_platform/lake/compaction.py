@@ -11,6 +11,7 @@ A round that rewrites a pack as copy-on-write anyway merges it at no cost. A pac
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from s3notify_platform.lake.actions import Add
@@ -18,7 +19,7 @@ from s3notify_platform.lake.pack_file import PackSizes
 from s3notify_platform.lake.packs import SIZES, Withdrawal, Withdrawals, candidates
 
 BUDGET: Final = 256 << 20
-"""Bytes of packs that a round rewrites at most, besides those that lose rows; one merge may have more."""
+"""Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def compaction(
         if excess <= 0:
             continue
         # Those that are merged already, by the classes below, have been paid for.
-        oldest = members[: excess + sizes.fan]
+        oldest = _within(members[: excess + sizes.fan], left, least=1 + sizes.fan)
         cost = sum(group.cost for group in oldest)
         if planned and cost > left:
             continue
@@ -125,6 +126,12 @@ def compaction(
         planned = True
         group.rewritten = True
     return [_merge_of([group]) for group in groups if group.rewritten]
+
+
+def _within(groups: "list[_Group]", budget: int, *, least: int) -> "list[_Group]":
+    """The first of them, as many as the budget has room for, and so many at least."""
+    costs = accumulate(group.cost for group in groups)
+    return groups[: max(least, sum(cost <= budget for cost in costs))]
 
 
 @dataclass(slots=True, kw_only=True)

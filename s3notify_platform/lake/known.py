@@ -83,7 +83,7 @@ class Known:
     `identity`: None until a run opens the table; `former`: ids of the tables before it. `endpoint` of the source's
     bucket, and `sensor`, the epoch of the sensor that last opened a batch, are for warnings. `confirmed`: any number of
     objects may leave the table on top of versions up to this one. `rewriting`: the former table's objects are being
-    removed (`migrate`). `held`: the id of a rewrite for which other writers wait.
+    removed (`migrate`). `held`: the command of a rewrite for which other writers wait (`s3notify table {held}`).
     """
 
     table: str
@@ -180,6 +180,14 @@ class KnownRecord:
             return replace(known, version=version, number=number)
 
         return self.change(noted, seen=seen)
+
+    def hold(self, command: str) -> None:
+        """Have other writers wait for this command, unless they wait for another one. 1 read and 1 write."""
+        self.change(lambda now: replace(now, held=command) if now and not now.held else now)
+
+    def release(self, command: str) -> None:
+        """Let other writers go on, also if an earlier run of the command has held them. 1 read, and 1 write if so."""
+        self.change(lambda now: replace(now, held="") if now and now.held == command else now)
 
     def _decoded(self, record: Record | None) -> Known | None:
         return None if record is None else Known.loads(record.value, self.where)

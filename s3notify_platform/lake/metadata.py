@@ -70,13 +70,13 @@ class DeltaSchema:
     properties: Mapping[str, str]
 
 
-def delta_schema(rows: str | None, *, vectors: bool = False) -> DeltaSchema:
+def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
     """The schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
 
-    `vectors`: deletion vectors will be written. `UsageError` names a column whose type Delta lacks, or whose name is
-    taken.
+    `vectors`: deletion vectors will be written. `derived`: of the lineage columns there is `_slot` alone. `UsageError`
+    names a column whose type Delta lacks, or whose name is taken.
     """
-    own = [{"name": name, "type": kind} for name, kind in LINEAGE]
+    own = [{"name": name, "type": kind} for name, kind in LINEAGE[: 1 if derived else None]]
     columns = own + (json.loads(rows).get("fields", []) if rows else [])
     names: list[str] = []
     kinds: set[str] = set()

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.lake.actions import Add
+from s3notify_platform.lake.actions import LAST_KEY, Add
 from s3notify_platform.lake.statistics import add_of, without_nan
 
 ORDER: Final = ("_slot", "_key", "_offset")
@@ -49,7 +49,9 @@ class PackSizes:
 
     `target`: a file of at least this size is full, and is not merged; none has much more than twice as many. Smaller
     ones are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class`
-    files. `group`: Arrow bytes of a row group. `hidden`: the share of its rows that a vector may hide.
+    files. `group`: Arrow bytes of a row group. `hidden`: the share of its rows that a vector may hide. `budget`: of the
+    packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`): rows are sorted by `_slot`
+    alone, and a pack of one slot is full from `own` bytes on.
     """
 
     target: int = 64 << 20
@@ -58,6 +60,14 @@ class PackSizes:
     in_class: int = 8
     group: int = 8 << 20
     hidden: float = 0.25
+    budget: int = 256 << 20
+    by_slot: bool = False
+    own: int = 64 << 20
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that rows are sorted by."""
+        return ORDER[:1] if self.by_slot else ORDER
 
     def class_of(self, size: int) -> int | None:
         """The size class of a file, from 0; None: it is full. Pure."""
@@ -135,9 +145,11 @@ class OpenPack:
         self._writer.close()
         body = self._sink.getvalue()
         _check_readable(body, self._slots.total(), self.schema)
-        assert self._keys
         return NewPack(
-            body=body, slots=dict(self._slots), keys=self._keys, no_nan=self._no_nan or frozenset()
+            body=body,
+            slots=dict(self._slots),
+            keys=self._keys or ("", LAST_KEY),
+            no_nan=self._no_nan or frozenset(),
         )
 
     def _flush(self) -> None:
@@ -150,38 +162,41 @@ class OpenPack:
         self._check_order(rows)
         slots, counts = np.unique(rows["_slot"].to_numpy(), return_counts=True)
         self._slots.update(dict(zip(slots.tolist(), counts.tolist(), strict=True)))
-        span = pc.min_max(rows["_key"]).as_py()
-        low, high = self._keys or (span["min"], span["max"])
-        self._keys = min(low, span["min"]), max(high, span["max"])
+        if not self.sizes.by_slot:
+            span = pc.min_max(rows["_key"]).as_py()
+            low, high = self._keys or (span["min"], span["max"])
+            self._keys = min(low, span["min"]), max(high, span["max"])
         no_nan = without_nan(rows)
         self._no_nan = no_nan if self._no_nan is None else self._no_nan & no_nan
         if self._writer is None:
-            self._writer = _writer(self._sink, rows)
+            self._writer = _writer(self._sink, rows, self.sizes.order)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _check_order(self, rows: pa.Table) -> None:
-        slots, keys, offsets = columns = [rows[name].combine_chunks() for name in ORDER]
+        columns = [rows[name].combine_chunks() for name in self.sizes.order]
         before, after = slice(None, -1), slice(1, None)
         later: pa.Array = pa.array([True] * (rows.num_rows - 1), pa.bool_())
-        for column in (offsets, keys, slots):
+        for column in reversed(columns):
             one, next_one = column[before], column[after]
             same = pc.and_(pc.equal(one, next_one), later)
             later = pc.or_(pc.less(one, next_one), same)
         first, last = (tuple(column[n].as_py() for column in columns) for n in (0, -1))
         null = any(column.null_count for column in columns)
         if null or (self._last and first < self._last) or not pc.all(later, min_count=0).as_py():
-            raise UsageError("rows of a pack must be sorted by _slot, _key and _offset, none of them null")
+            raise UsageError(
+                f"rows of a pack must be sorted by {' and '.join(self.sizes.order)}, none of them null"
+            )
         self._last = last
 
 
-def place_of(rows: pa.Table, number: int) -> Place:
-    """Slot and key of a row."""
-    return rows["_slot"][number].as_py(), rows["_key"][number].as_py()
+def place_of(rows: pa.Table, number: int, order: tuple[str, ...] = ORDER) -> Place:
+    """Slot and key of a row; no key if rows are sorted by slot alone."""
+    return rows["_slot"][number].as_py(), rows["_key"][number].as_py() if "_key" in order else ""
 
 
-def rows_before(rows: pa.Table, place: Place) -> int:
+def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) -> int:
     """How many of the sorted rows come before those of an object. Pure."""
-    return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number))
+    return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number, order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,16 +229,17 @@ class PackReader:
             start += rows.num_rows
 
     def places(self, slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
-        """`_slot` and `_key` of all rows of the row groups that may have one of `slots` (ascending).
+        """`_slot` and `_key`, if there is one, of all rows of the row groups that may have one of `slots` (ascending).
 
         With the number of the first row. Of a file of ranges it reads the footer and one range of each such row group.
         """
         start = 0
         metadata = self.file.metadata
+        columns = [name for name in ("_slot", "_key") if name in self.file.schema_arrow.names]
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             if len(slots) and self._may_have(group.column(0), slots):
-                yield start, self.file.read_row_group(number, columns=["_slot", "_key"])
+                yield start, self.file.read_row_group(number, columns=columns)
             start += group.num_rows
 
     @staticmethod
@@ -242,7 +258,7 @@ class PackReader:
         return pa.array(live)
 
 
-def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:
+def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.ParquetWriter:
     """Columns of which most values differ, as far as the first rows tell, have no dictionary."""
     deltas = deltas_of(first)
     dictionaries = [path for column in first.schema if column.name not in deltas for path in leaves(column)]
@@ -254,7 +270,7 @@ def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:
         use_dictionary=dictionaries,
         column_encoding=deltas,
         sorting_columns=pq.SortingColumn.from_ordering(
-            first.schema, [(name, "ascending") for name in ORDER], null_placement="at_end"
+            first.schema, [(name, "ascending") for name in order], null_placement="at_end"
         ),
     )
 

@@ -23,7 +23,7 @@ from s3notify_platform.lake import vectors
 from s3notify_platform.lake.actions import Add, Remove
 from s3notify_platform.lake.compaction import Rewrite, plan_round
 from s3notify_platform.lake.layout import TableLayout
-from s3notify_platform.lake.pack_file import ORDER, NewPack, PackReader, PackSizes, Rows
+from s3notify_platform.lake.pack_file import NewPack, PackReader, PackSizes, Rows
 from s3notify_platform.lake.packs import (
     SIZES,
     Held,
@@ -91,7 +91,9 @@ class PackSet:
         `without`: slots of `own` packs that stay out, since another round has changed them.
         """
         packs = {pack.path: pack for pack in live}
-        plan = plan_round(packs.values(), leaving, vectors=self.vectors, sizes=self.sizes)
+        plan = plan_round(
+            packs.values(), leaving, vectors=self.vectors, sizes=self.sizes, budget=self.sizes.budget
+        )
         found, now_ms = PackChanges(), self.clock.wall_ms()
         for rewrite in plan.rewrites:
             self._rewrite(rewrite, packs, found, now_ms)
@@ -154,12 +156,24 @@ class PackSet:
         key = (own.add.id, dropped)
         if key not in self._made:
             left = without_slots(
-                NewPack(body=self._body(own.add), slots=own.slots, keys=own.add.keys), dropped
+                NewPack(body=self._body(own.add), slots=own.slots, keys=own.add.keys), dropped, self.sizes
             )
             self._made[key] = ([(unique_name(self.clock), left)] if left else [], Counter())
         for name, pack in self._made[key][0]:
             found.adds.append(self.add(name, pack, since=own.add.since, until=own.add.until))
             found.files[self.layout.file(self.path(name))] = pack.body
+
+    def merged(self, olds: Sequence[Add]) -> PackChanges:
+        """These packs as one, or as several of full size, without the rows that vectors hide. 1 GET for each."""
+        rewrite = Rewrite(
+            paths=tuple(old.path for old in olds),
+            leaving={},
+            since=min(old.since for old in olds),
+            until=max(old.until for old in olds),
+        )
+        found = PackChanges()
+        self._rewrite(rewrite, {old.path: old for old in olds}, found, self.clock.wall_ms())
+        return found
 
     def add(self, name: str, pack: NewPack, *, since: int, until: int, data_change: bool = True) -> Add:
         """The action that adds a new pack under this name."""
@@ -190,7 +204,7 @@ class PackSet:
         found = self.opened(pack)
         if pack.since:
             return found
-        rows = pa.concat_tables(found.groups()).sort_by([(name, "ascending") for name in ORDER])
+        rows = pa.concat_tables(found.groups()).sort_by([(name, "ascending") for name in self.sizes.order])
         sink = io.BytesIO()
         pq.write_table(rows, sink, row_group_size=ORDERED_ROWS)
         return PackReader.of(sink.getvalue(), where=pack.path)

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from s3notify_platform.errors import UsageError
 from s3notify_platform.lake.actions import ANY_LABEL, Add
 from s3notify_platform.lake.pack_file import (
-    ORDER,
     NewPack,
     OpenPack,
     PackReader,
@@ -34,10 +33,13 @@ SIZES = PackSizes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """An object whose rows are to leave. `since` and `until`: between which labels they were planned."""
+    """An object whose rows are to leave; key None: all rows of the slot.
+
+    `since` and `until`: between which labels they were planned.
+    """
 
     slot: int
-    key: str
+    key: str | None
     since: int = 0
     until: int = ANY_LABEL
 
@@ -57,7 +59,13 @@ def write(
     its own, each of which ends as soon as it is full. So a slot that a round leaves out is whole packs, or, if it is
     small, a part of one pack (`without_slots`). `schema`: of all rows; else that of the first. Memory: one pack.
     `UsageError`: the rows are not sorted.
+
+    With `sizes.by_slot` rows come sorted by `_slot`, and replacing a slot rewrites less than 3 (`target` + `group`)
+    bytes of others.
     """
+    if sizes.by_slot:
+        yield from _by_slot(rows, sizes, schema)
+        return
     shared: OpenPack | None = None
     for pieces in _slots_of(rows, sizes):
         first: list[pa.Table] = []
@@ -88,6 +96,28 @@ def _alone(pieces: Iterable[pa.Table], sizes: PackSizes, schema: pa.Schema) -> I
         if pack.size >= sizes.target:
             yield from _closed(pack)
             pack = OpenPack(schema=schema, sizes=sizes)
+    yield from _closed(pack)
+
+
+def _by_slot(
+    rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes, schema: pa.Schema | None
+) -> Iterator[NewPack]:
+    """Packs that end with a slot once they are full, or within one: at twice the size if another slot is in them, too.
+
+    So a slot shares at most two packs: that in which it begins with less than `target` of others before it, that in
+    which it ends with less than twice as much after it. What is in a pack below `target` is not cut again by a merge.
+    """
+    pack, last, shared = None, -1, False
+    for slot, piece in _pieces(rows, sizes):
+        if pack is not None:
+            limit = sizes.target if slot != last else 2 * sizes.target if shared else sizes.own
+            if pack.size >= limit:
+                yield from _closed(pack)
+                pack = None
+        shared = pack is not None and (shared or slot != last)
+        pack = pack or OpenPack(schema=schema or piece.schema, sizes=sizes)
+        pack.add(piece)
+        last = slot
     yield from _closed(pack)
 
 
@@ -161,7 +191,7 @@ def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
     result = Rewritten()
     schema = pa.unify_schemas([each.pack.schema for each in held])
     streams = [_staying(each, schema, result.withdrawn) for each in held]
-    result.packs += write(_merged(streams), sizes, schema=schema)
+    result.packs += write(_merged(streams, sizes.order), sizes, schema=schema)
     return result
 
 
@@ -201,23 +231,28 @@ def hidden(held: Held) -> Hidden:
     return Hidden(rows=np.sort(np.concatenate([before, *found])), withdrawn=dict(counts))
 
 
-Objects = tuple[pa.Array, pa.Array]
-"""Keys and their slots."""
+Objects = tuple[pa.Array, pa.Array, pa.Array]
+"""Keys and their slots; whole slots."""
 
 
 def _objects(leaving: Withdrawals) -> Objects:
+    keyed = [each for each in leaving if each.key is not None]
     return (
-        pa.array([each.key for each in leaving], pa.string()),
-        pa.array([each.slot for each in leaving], pa.int32()),
+        pa.array([each.key for each in keyed], pa.string()),
+        pa.array([each.slot for each in keyed], pa.int32()),
+        pa.array([each.slot for each in leaving if each.key is None], pa.int32()),
     )
 
 
 def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
     """Which rows are of one of the objects."""
-    keys, slots = objects
-    number = pc.index_in(rows["_key"], keys)
-    same = pc.equal(pc.take(slots, number), rows["_slot"])
-    return pc.fill_null(same, False).combine_chunks()
+    keys, slots, whole = objects
+    leaves = pc.is_in(rows["_slot"], whole)
+    if len(keys):
+        number = pc.index_in(rows["_key"], keys)
+        same = pc.equal(pc.take(slots, number), rows["_slot"])
+        leaves = pc.or_(leaves, pc.fill_null(same, False))
+    return leaves.combine_chunks()
 
 
 def _staying(held: Held, schema: pa.Schema, withdrawn: Counter[int]) -> Iterator[pa.Table]:
@@ -233,7 +268,7 @@ def _staying(held: Held, schema: pa.Schema, withdrawn: Counter[int]) -> Iterator
             yield pa.concat_tables([schema.empty_table(), kept], promote_options="default")
 
 
-def _merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
+def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
     """The rows of sorted streams as one sorted stream."""
     if len(streams) == 1:
         yield from streams[0]
@@ -244,12 +279,12 @@ def _merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
     while waiting:
         # What comes before the end of each is complete: no stream has more of it.
         ends: dict[int, Place] = {
-            number: place_of(rows, rows.num_rows - 1) for number, rows in waiting.items()
+            number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }
         first = min(ends, key=lambda number: ends[number])
         parts = []
         for number, rows in waiting.items():
-            count = rows_before(rows, ends[first])
+            count = rows_before(rows, ends[first], order)
             parts.append(rows.slice(0, count))
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
@@ -259,15 +294,15 @@ def _merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
             rest = waiting.pop(first)
             if others:
                 heir = others[0]
-                waiting[heir] = _sorted([rest, waiting[heir]])
+                waiting[heir] = _sorted([rest, waiting[heir]], order)
             else:
                 parts.append(rest)
         else:
             waiting[first] = pa.concat_tables([waiting[first], more]).combine_chunks()
         if any(part.num_rows for part in parts):
-            yield _sorted(parts)
+            yield _sorted(parts, order)
 
 
-def _sorted(parts: Sequence[pa.Table]) -> pa.Table:
+def _sorted(parts: Sequence[pa.Table], order: tuple[str, ...]) -> pa.Table:
     rows = pa.concat_tables(parts).combine_chunks()
-    return rows.sort_by([(name, "ascending") for name in ORDER])
+    return rows.sort_by([(name, "ascending") for name in order])

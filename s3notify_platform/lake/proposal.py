@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from s3notify_platform.lake import actions
 from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Remove
 from s3notify_platform.lake.changes import StateChange
+from s3notify_platform.lake.log_state import after
 from s3notify_platform.lake.manifest import Manifest, SlotFacts
-from s3notify_platform.lake.snapshot import Snapshot, after, state_of
+from s3notify_platform.lake.snapshot import Snapshot, state_of
 from s3notify_platform.lake.states import StateSet
 from s3notify_platform.slots import Slot
 

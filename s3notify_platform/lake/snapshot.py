@@ -7,24 +7,26 @@ there, for the next version, and for `known`. Another `n` or another id means th
 A snapshot's age counts from before the first look at the version that it rests on, on this process's own clock. The
 log is never cut within the longest run, so whoever has a young snapshot meets every version that was created since.
 
-Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name.
+Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name, until a
+rollback undoes them (`log_state`).
 
 Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint; `refresh` 3 at once, and 1 GET for
 each new version and 1 for the manifest of the last.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.lake.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
+from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Protocol
 from s3notify_platform.lake.checkpoint import Checkpoint, LastCheckpoint, decode, encode
-from s3notify_platform.lake.known import LINEAGE, PUT_BACK, Known, KnownRecord, Lineage
+from s3notify_platform.lake.known import PUT_BACK, Known, KnownRecord, Lineage
 from s3notify_platform.lake.layout import TableLayout
+from s3notify_platform.lake.log_state import NO_VERSION, LogState, OtherLogError, after, undone_in
 from s3notify_platform.lake.manifest import Manifest
-from s3notify_platform.lake.metadata import objections
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ETag, ObjectStore, Record, StoredObject, list_all
 
@@ -32,8 +34,6 @@ REQUESTS_IN_FLIGHT: Final = 16
 
 OPEN_ATTEMPTS: Final = 5
 """Times that a table is opened again because its log changed while it was read."""
-
-NO_VERSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,97 +74,6 @@ class Absent:
     asked_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogState:
-    """The state of a log as of one version, without manifests, as a checkpoint has it. Pure."""
-
-    version: int = NO_VERSION
-    number: int = 0
-    table: str = ""
-    packs: Mapping[str, Add] = field(default_factory=dict)
-    protocol: Protocol | None = None
-    metadata: MetaData | None = None
-    lineage: Lineage = ()
-
-
-def after(state: LogState, version: LogVersion, *, where: str, adopt: bool = True) -> LogState:
-    """The state once this version is applied. Pure. `adopt`: a foreign version that changes no data.
-
-    `CorruptError`: it does not follow from the state. `UsageError`: another engine changed what it must not.
-    """
-    number = state.version + 1
-    if version.foreign and not adopt:
-        raise UsageError(
-            f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under leases, "
-            f"which that engine does not ask for. Go back: s3notify table rollback --to-version {state.version}"
-        )
-    if version.foreign:
-        _check_foreign(state, version, where)
-    elif version.parent != state.number or not _goes_on(state, version):
-        raise OtherLogError(f"{where}: follows another version than the one that was read")
-    packs = dict(state.packs)
-    for gone in version.removes:
-        held = packs.get(gone.path)
-        if held is not None and held.id == gone.id:
-            del packs[gone.path]
-        elif not version.foreign:
-            raise CorruptError(f"{where}: removes {gone.path!r}, which is not live: restore the table's log")
-    for add in version.adds:
-        packs[add.path] = replace(add, until=min(add.until, number))
-    named = version.number or state.number
-    return LogState(
-        version=number,
-        number=named,
-        lineage=(*state.lineage, (number, named))[-LINEAGE:],
-        table=version.table or state.table,
-        packs=packs,
-        protocol=version.protocol or state.protocol,
-        metadata=version.metadata or state.metadata,
-    )
-
-
-def _goes_on(state: LogState, version: LogVersion) -> bool:
-    """Whether it is a version of this table, or the first one under a new id (`opening.forget`)."""
-    renamed = version.metadata is not None and version.metadata.id == version.table
-    return version.table == state.table or renamed
-
-
-class OtherLogError(CorruptError):
-    """The log is not the one that was read before: open the table again."""
-
-
-def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
-    if not state.number:
-        raise UsageError(
-            f"{where}: a Delta table that another program has made: give the source another prefix"
-        )
-    assert state.metadata is not None
-    assert state.protocol is not None
-    reasons = objections(version, metadata=state.metadata, protocol=state.protocol)
-    if not _same_rows(state, version):
-        reasons.insert(0, "it changes rows")
-    if version.strange:
-        reasons.append(f"it has {', '.join(version.strange)}")
-    if reasons:
-        raise UsageError(
-            f"{where}: another engine's {version.operation or 'commit'}: {'; '.join(reasons)}. Only s3notify may "
-            f"change this table: go back by `s3notify table rollback --to-version {state.version}`"
-        )
-
-
-def _same_rows(state: LogState, version: LogVersion) -> bool:
-    """Whether a foreign version says, and its counts agree, that readers see what they saw before."""
-    live = {pack.id: pack.live_rows for pack in state.packs.values()}
-    gone = {each.id for each in version.removes}
-    counts = [add.live_rows for add in version.adds]
-    changes = any(add.data_change for add in version.adds) or any(
-        each.data_change for each in version.removes
-    )
-    if changes or not gone <= live.keys() or UNKNOWN_ROWS in counts:
-        return False
-    return sum(live[each] for each in gone) == sum(counts)
-
-
 def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
     """The checkpoint of a snapshot, and what names it. Pure."""
     state = Checkpoint(
@@ -189,6 +98,7 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
         packs={add.path: add for add in found.adds},
         protocol=found.protocol,
         metadata=found.metadata,
+        foreign=found.foreign,
     )
 
 
@@ -235,11 +145,11 @@ class LogReader:
                 refused = str(error)
                 continue  # It was cut, or removed and made again, while it was read.
             if found is None:
-                refused = self._missing(known, NO_VERSION, "", ())
+                refused = self.missing(known, NO_VERSION, "", ())
                 if not refused:
                     return Absent(known=known, record=record, asked_at=asked_at)
                 continue
-            refused = self._missing(known, found.version, found.table, found.lineage)
+            refused = self.missing(known, found.version, found.table, found.lineage)
             if not refused:
                 return replace(found, known=known, record=record)
         overrun = (
@@ -266,10 +176,10 @@ class LogReader:
             found = self._forward(current, later)
         except OtherLogError:
             return self.open()
-        if self._missing(known, found.version, found.table, found.lineage):
+        if self.missing(known, found.version, found.table, found.lineage):
             # `known` may have been read later than the versions.
             found = self.forward(found)
-        if self._missing(known, found.version, found.table, found.lineage):
+        if self.missing(known, found.version, found.table, found.lineage):
             return self.open()
         return found
 
@@ -300,10 +210,10 @@ class LogReader:
         if version < 0 or not versions.issuperset(since) or (base == version and base not in versions):
             return None
         state = LogState() if base == NO_VERSION else self._checkpoint(base)
-        for stored in in_parallel(self._stored, since, self._at_once):
-            if stored is None:
-                return None
-            state = after(state, self._loaded(stored), where=stored.meta.key, adopt=self._adopt)
+        stored = [each for each in in_parallel(self._stored, since, self._at_once) if each is not None]
+        if len(stored) < len(since):
+            return None
+        state = self._after(state, stored)
         return _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
 
     def _stored(self, version: int) -> StoredObject | None:
@@ -313,14 +223,20 @@ class LogReader:
     def _loaded(self, found: StoredObject) -> LogVersion:
         return LogVersion.loads(found.body, where=found.meta.key)
 
+    def _after(self, state: LogState, stored: Sequence[StoredObject]) -> LogState:
+        versions = [self._loaded(each) for each in stored]
+        for each, version, undone in zip(stored, versions, undone_in(versions), strict=True):
+            state = after(state, version, where=each.meta.key, adopt=self._adopt, undone=undone)
+        return state
+
     def _forward(self, snapshot: Snapshot, later: StoredObject | None) -> Snapshot:
-        state, etag = state_of(snapshot), snapshot.etag
+        found: list[StoredObject] = []
         while later is not None:
-            state = after(state, self._loaded(later), where=later.meta.key, adopt=self._adopt)
-            etag = later.meta.etag
-            later = self._stored(state.version + 1)
-        if state.version == snapshot.version:
+            found.append(later)
+            later = self._stored(snapshot.version + 1 + len(found))
+        if not found:
             return snapshot
+        state, etag = self._after(state_of(snapshot), found), found[-1].meta.etag
         manifest = snapshot.manifest if state.number == snapshot.number else self.manifest(state.number)
         return replace(
             _snapshot(state, manifest, where=self.layout.prefix),
@@ -334,12 +250,17 @@ class LogReader:
     def _replayed(self, asked_at: float) -> Snapshot | None:
         base, versions = self._parts()
         state = LogState() if base == NO_VERSION else self._checkpoint(base)
-        etag: ETag | None = None
-        for found in in_parallel(self._stored, versions, self._at_once):
-            if found is None:
-                raise OtherLogError("a version left while the log was read")
-            state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
-            etag = found.meta.etag
+        while self._hides(state):
+            try:
+                base, versions = self._parts(below=base)
+            except OtherLogError:
+                break  # the log was cut there, after a look at the versions before
+            state = LogState() if base == NO_VERSION else self._checkpoint(base)
+        found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
+        if len(found) < len(versions):
+            raise OtherLogError("a version left while the log was read")
+        state = self._after(state, found)
+        etag: ETag | None = found[-1].meta.etag if found else None
         if state.version == NO_VERSION:
             return None
         if etag is None:
@@ -350,16 +271,21 @@ class LogReader:
         snapshot = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
         return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
 
-    def _parts(self) -> tuple[int, range]:
-        """The version of the newest checkpoint, -1: none, and the versions after it.
+    def _hides(self, state: LogState) -> bool:
+        """Whether a checkpoint of another engine may hide a version of that engine that is to be refused."""
+        return state.foreign and (version := self.version(state.version)) is not None and version.foreign
+
+    def _parts(self, below: int | None = None) -> tuple[int, range]:
+        """The version of the newest checkpoint (`below` this version), -1: none, and the versions after it.
 
         1 GET and 1 LIST. `OtherLogError`: one of them is missing.
         """
-        base = self.last_checkpoint()
+        base = self.last_checkpoint() if below is None else NO_VERSION
         start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
         keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
         if base == NO_VERSION:  # its writer may have crashed before it named it
-            base = max(filter(None, map(self.layout.checkpoint_of, keys)), default=NO_VERSION)
+            found = filter(None, map(self.layout.checkpoint_of, keys))
+            base = max((each for each in found if below is None or each < below), default=NO_VERSION)
         numbers = map(self.layout.version_of, keys)
         listed = sorted(version for version in numbers if version is not None and version > base)
         since = range(base + 1, base + 1 + len(listed))
@@ -367,25 +293,49 @@ class LogReader:
             raise OtherLogError(f"versions {base + 1} to {listed[-1]} are not all there, but {len(listed)}")
         return base, since
 
-    def longest(self) -> Snapshot | None:
-        """The newest snapshot that can be read, whatever `known` says and whatever is missing after it. As `as_of`."""
+    def longest(self, *, before_refused: bool = False) -> Snapshot | None:
+        """The newest snapshot that can be read, whatever `known` says and whatever is missing after it. As `as_of`.
+
+        `UsageError`: another engine's version is refused. `before_refused`: the snapshot before that.
+        """
         listed = [meta.key for meta in list_all(self.store, self.layout.log)]
         bases = sorted(filter(None, map(self.layout.checkpoint_of, listed)), reverse=True)
         for base in (*bases, NO_VERSION):
             asked_at, best = self.clock.monotonic(), None
             try:
                 state = LogState() if base == NO_VERSION else self._checkpoint(base)
-                while (found := self._stored(state.version + 1)) is not None:
-                    state = after(state, self._loaded(found), where=found.meta.key, adopt=self._adopt)
-                    best = replace(
-                        _snapshot(state, self.manifest(state.number), where=self.layout.prefix),
-                        etag=found.meta.etag,
-                    )
+                if self._hides(state):
+                    continue
+                if base != NO_VERSION and (found := self._stored(base)) is not None:
+                    best = self._of(state, found)
+                stored = self._readable(state.version + 1)
+                undone = undone_in([self._loaded(each) for each in stored])
+                for found, taken_back in zip(stored, undone, strict=True):
+                    version = self._loaded(found)
+                    state = after(state, version, where=found.meta.key, adopt=self._adopt, undone=taken_back)
+                    if not taken_back:
+                        best = self._of(state, found)
             except CorruptError:
                 pass
+            except UsageError:
+                if not before_refused:
+                    raise
             if best is not None:
                 return replace(best, asked_at=asked_at, checkpoint=base)
         return None
+
+    def _of(self, state: LogState, version: StoredObject) -> Snapshot:
+        found = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+        return replace(found, etag=version.meta.etag)
+
+    def _readable(self, version: int) -> list[StoredObject]:
+        """The versions from this one on, up to one that is missing or damaged."""
+        found: list[StoredObject] = []
+        with suppress(CorruptError):
+            while (stored := self._stored(version + len(found))) is not None:
+                self._loaded(stored)
+                found.append(stored)
+        return found
 
     def _checkpoint(self, version: int) -> LogState:
         key = self.layout.checkpoint(version)
@@ -401,7 +351,7 @@ class LogReader:
             return NO_VERSION
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
-    def _missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
+    def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
         """Why this is not the log that is known; "" if it is."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""

@@ -100,6 +100,26 @@ def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
     return plan
 
 
+def plan_full_merge(states: StateSet, *, only: Collection[str], budget: int) -> MergePlan | None:
+    """The next step that takes files of these names to the deepest level; None: they are there. Pure.
+
+    `budget`: bytes of a step; one that takes a single file of the upper level may have more.
+    """
+    deepest = max((file.level for file in states.files), default=0)
+    files = [file for file in states.files if file.name in only and file.level < max(deepest, 1)]
+    if not files:
+        return None
+    # The oldest of level 0 stands last.
+    upper = [file for file in files if file.level == files[0].level]
+    plan = _step(states, upper[-1:])
+    for count in range(2, len(upper) + 1):
+        longer = _step(states, upper[-count:])
+        if longer.bytes > budget:
+            break
+        plan = longer
+    return plan
+
+
 def _step(states: StateSet, upper: Sequence[StateFile]) -> MergePlan:
     level = upper[0].level + 1
     first, end = hull_of(upper)

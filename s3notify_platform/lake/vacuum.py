@@ -18,15 +18,17 @@ and 1 for its manifest, and 1 DELETE for each object that is removed.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
 from s3notify_platform.lake.actions import Add, LogVersion, Remove
 from s3notify_platform.lake.commit import Committed, Committer
 from s3notify_platform.lake.known import PUT_BACK
+from s3notify_platform.lake.log_state import NO_VERSION
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Proposal
-from s3notify_platform.lake.snapshot import NO_VERSION, LogReader, Snapshot
+from s3notify_platform.lake.snapshot import LogReader, Snapshot
 from s3notify_platform.lake.vectors import file_of
 from s3notify_platform.parallel import Track, in_parallel, untracked
 from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
@@ -44,12 +46,16 @@ class VacuumReport:
     names: tuple[str, ...] = ()
 
 
+FENCE: Final = "VACUUM START"
+"""The operation of a version after which files may be removed."""
+
+
 class Fence:
     """A version that changes nothing."""
 
     def onto(self, base: Snapshot) -> Proposal | None:  # noqa: ARG002 - as `Change`
         """See `Change`."""
-        return Proposal(operation="VACUUM START")
+        return Proposal(operation=FENCE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,8 +87,8 @@ def vacuum(
         )
     now_ms = store_now_ms(reader.store, reader.layout.own, clock)
     settled_ms = now_ms - committer.max_run_seconds * 1000
-    files = _files(reader)
-    live = _named_by(reader, snapshot)
+    files = files_of_table(reader)
+    live = named_by(reader, snapshot)
     unnamed = [meta for meta in files if meta.modified_ms < settled_ms and meta.key not in live]
     log = _listed(reader)
     cut_below = _cut_below(reader, log, settled_ms=settled_ms, oldest_ms=now_ms - retention_seconds * 1000)
@@ -123,7 +129,7 @@ def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
     return page.objects[0].modified_ms
 
 
-def _files(reader: LogReader) -> list[ObjectMeta]:
+def files_of_table(reader: LogReader) -> list[ObjectMeta]:
     """All objects that a version may name, but for the log itself."""
     layout = reader.layout
     states = (layout.states, layout.rejects, layout.changes, layout.manifests)
@@ -168,7 +174,7 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
 def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
     """Keys of all files that a kept version names: those live as of it are live now, or removed by a later one."""
     versions = sorted(kept)
-    named = _named_by(reader, snapshot)
+    named = named_by(reader, snapshot)
 
     def of(version: int) -> tuple[LogVersion | None, set[str]]:
         body = reader.version(version)
@@ -200,7 +206,8 @@ def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) 
     return files | own | _named_by_manifest(reader, manifest)
 
 
-def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
+def named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
+    """Keys of all files that a snapshot names."""
     named = _files_of(reader, snapshot.packs.values())
     return named | {reader.layout.manifest(snapshot.number)} | _named_by_manifest(reader, snapshot.manifest)
 

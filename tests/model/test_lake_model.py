@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from s3notify_platform.lake.actions import LogVersion
 from s3notify_platform.lake.commit import Committed
+from s3notify_platform.lake.compact import compact
+from s3notify_platform.lake.rollback import roll_back
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.lake import LAYOUT
 from tests.support.lake_rounds import Bucket, Rounds
@@ -60,6 +62,37 @@ class LakeMachine(RuleBasedStateMachine):
             contents = self.processes[number].contents(done.snapshot)
             assert all(found in self.seen[key] for key, found in contents.items())
 
+    @rule(number=PROCESS, step_bytes=st.integers(1, 20_000))
+    def compacts(self, number: int, step_bytes: int) -> None:
+        process = self.processes[number]
+        before = process.contents()
+        compact(process.whole, step_bytes=step_bytes)
+        assert process.contents() == before
+
+    @rule(number=PROCESS, version=st.integers(0, 50))
+    def goes_back(self, number: int, version: int) -> None:
+        process = self.processes[number]
+        version = min(version, process.table.opened().version)
+        earlier = process.table.reader.as_of(version)
+        assert earlier is not None
+        roll_back(process.whole, version)
+        assert process.contents() == process.contents(earlier)
+
+    @rule(number=PROCESS)
+    def another_engine_deletes_and_it_is_undone(self, number: int) -> None:
+        process = self.processes[number]
+        snapshot, before = process.table.opened(), process.contents()
+        if not snapshot.packs:
+            return
+        removes = tuple(pack.removed(1) for pack in snapshot.packs.values())
+        self._foreign(snapshot.version + 1, LogVersion(removes=removes, operation="DELETE"))
+        roll_back(process.whole, snapshot.version)
+        assert process.contents() == before
+
+    def _foreign(self, version: int, body: LogVersion) -> None:
+        lines = body.dumps().splitlines(keepends=True)
+        self.store.put(LAYOUT.version(version), b"".join(line for line in lines if b'"txn"' not in line))
+
     @rule(number=PROCESS)
     def dies(self, number: int) -> None:
         """With its round, and all that it remembers."""
@@ -81,9 +114,8 @@ class LakeMachine(RuleBasedStateMachine):
             adds=tuple(made),
             removes=tuple(pack.removed(1, data_change=False) for pack in packs),
             operation="OPTIMIZE",
-        ).dumps()
-        body = b"".join(line for line in body.splitlines(keepends=True) if b'"txn"' not in line)
-        self.store.put(LAYOUT.version(snapshot.version + 1), body)
+        )
+        self._foreign(snapshot.version + 1, body)
 
     @invariant()
     def no_gap(self) -> None:

@@ -15,8 +15,8 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.lake.commit import Committed
+from s3notify_platform.lake.log_state import NO_VERSION
 from s3notify_platform.lake.put_back import put_back
-from s3notify_platform.lake.snapshot import NO_VERSION
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases

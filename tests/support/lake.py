@@ -5,6 +5,7 @@ the changes that were committed to it.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from s3notify_platform.lake.layout import TableLayout
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.snapshot import Absent, Snapshot
 from s3notify_platform.lake.state_cache import StateCache
-from s3notify_platform.lake.table import table_of
+from s3notify_platform.lake.table import LogTable, table_of
 from s3notify_platform.ports import ObjectStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.slots import Slot
@@ -135,6 +136,30 @@ def pack(name: str, slot: int, rows: int, *, label: int, **given: Any) -> Add:
         stats=json.dumps(stats),
     )
     return replace(found, **given)
+
+
+@dataclass(kw_only=True)
+class Beaten:
+    """Creates versions, before each of which one of `others` is called, as long as there are some."""
+
+    inner: ConditionalCommit
+    others: list[Callable[[], Any]]
+
+    def put_if_absent(self, key: str, body: bytes) -> Any:
+        """As `ConditionalCommit`."""
+        if LAYOUT.version_of(key) is not None and self.others:
+            self.others.pop(0)()
+        return self.inner.put_if_absent(key, body)
+
+    def put_if_match(self, key: str, body: bytes, etag: Any) -> Any:
+        """As `ConditionalCommit`."""
+        return self.inner.put_if_match(key, body, etag)
+
+
+def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
+    """The table, on which others are first."""
+    commits = Beaten(inner=whole.committer.commits, others=others)
+    return replace(whole, committer=replace(whole.committer, commits=commits))
 
 
 def versions(store: ObjectStore) -> list[LogVersion]:
