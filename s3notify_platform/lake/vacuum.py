@@ -53,9 +53,10 @@ class Fence:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """The objects of the log, by version."""
+    """The objects of the log, by version. `erased`: empty ones, which only keep sleeping writers from their numbers."""
 
     versions: dict[int, ObjectMeta] = field(default_factory=dict)
+    erased: dict[int, ObjectMeta] = field(default_factory=dict)
     checkpoints: dict[int, ObjectMeta] = field(default_factory=dict)
 
 
@@ -86,7 +87,8 @@ def vacuum(
     log = _listed(reader)
     cut_below = _cut_below(reader, log, settled_ms=settled_ms, oldest_ms=now_ms - retention_seconds * 1000)
     kept = [version for version in log.versions if version >= cut_below]
-    doomed = [log.versions[version] for version in sorted(log.versions) if version < cut_below]
+    below = log.versions | log.erased
+    doomed = [below[version] for version in sorted(below) if version < cut_below]
     cut = len(doomed)
     doomed += [log.checkpoints[version] for version in sorted(log.checkpoints) if version < cut_below]
     if unnamed:
@@ -133,7 +135,7 @@ def _listed(reader: LogReader) -> _Log:
     log = _Log()
     for meta in list_all(reader.store, reader.layout.log):
         if (version := reader.layout.version_of(meta.key)) is not None:
-            log.versions[version] = meta
+            (log.versions if meta.size else log.erased)[version] = meta
         elif (version := reader.layout.checkpoint_of(meta.key)) is not None:
             log.checkpoints[version] = meta
     return log
