@@ -55,12 +55,16 @@ class StagedPack:
 
 @dataclass(slots=True, kw_only=True)
 class PackChanges:
-    """What a round does to the packs. `withdrawn`: rows that left, by slot. `files`: bodies by key."""
+    """What a round does to the packs. `withdrawn`: rows that left, by slot. `files`: bodies by key.
+
+    `lost`: slots of a pack of the round's own that is gone, since it held an object that was erased.
+    """
 
     adds: list[Add] = field(default_factory=list)
     removes: list[Remove] = field(default_factory=list)
     withdrawn: Counter[int] = field(default_factory=Counter)
     files: dict[str, bytes] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +158,11 @@ class PackSet:
             return
         key = (own.add.id, dropped)
         if key not in self._made:
-            left = without_slots(
-                NewPack(body=self._body(own.add), slots=own.slots, keys=own.add.keys), dropped
-            )
+            stored = self.store.get(self.layout.file(own.add.path))
+            if not isinstance(stored, StoredObject):
+                found.lost |= own.slots.keys()
+                return
+            left = without_slots(NewPack(body=stored.body, slots=own.slots, keys=own.add.keys), dropped)
             self._made[key] = ([(unique_name(self.clock), left)] if left else [], Counter())
         for name, pack in self._made[key][0]:
             found.adds.append(self.add(name, pack, since=own.add.since, until=own.add.until))
