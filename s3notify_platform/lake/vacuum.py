@@ -82,7 +82,7 @@ def vacuum(
     now_ms = store_now_ms(reader.store, reader.layout.own, clock)
     settled_ms = now_ms - committer.max_run_seconds * 1000
     files = _files(reader)
-    live = _named_by(reader, snapshot)
+    live = named_by(reader, snapshot)
     unnamed = [meta for meta in files if meta.modified_ms < settled_ms and meta.key not in live]
     log = _listed(reader)
     cut_below = _cut_below(reader, log, settled_ms=settled_ms, oldest_ms=now_ms - retention_seconds * 1000)
@@ -168,7 +168,7 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
 def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
     """Keys of all files that a kept version names: those live as of it are live now, or removed by a later one."""
     versions = sorted(kept)
-    named = _named_by(reader, snapshot)
+    named = named_by(reader, snapshot)
 
     def of(version: int) -> set[str]:
         body = reader.version(version)
@@ -181,26 +181,28 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
 
 
 def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) -> set[str]:
-    files = _files_of(reader, version.adds)
+    files = files_of(reader, version.adds)
     if removed:
-        files |= _files_of(reader, version.removes)
+        files |= files_of(reader, version.removes)
     if version.foreign:
         return files
     manifest = reader.manifest(version.number)
-    return files | {reader.layout.manifest(version.number)} | _named_by_manifest(reader, manifest)
+    return files | {reader.layout.manifest(version.number)} | named_by_manifest(reader, manifest)
 
 
-def _named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
-    named = _files_of(reader, snapshot.packs.values())
-    return named | {reader.layout.manifest(snapshot.number)} | _named_by_manifest(reader, snapshot.manifest)
+def named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
+    """Keys of the files that a snapshot names: packs, those of their vectors, manifest, states, rejects."""
+    named = files_of(reader, snapshot.packs.values())
+    return named | {reader.layout.manifest(snapshot.number)} | named_by_manifest(reader, snapshot.manifest)
 
 
-def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
+def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
+    """Keys of the files of states and rejects that a manifest names."""
     rejects = {reader.layout.file(each.path) for each in manifest.rejects}
     return rejects | {reader.layout.state(name) for name in manifest.states.names}
 
 
-def _files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
+def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
     """Keys of these packs, and of the files that their vectors are in."""
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)
