@@ -4,9 +4,10 @@ Steps
     1. Ask the change what follows the snapshot (`proposal`).
     2. Write its files, and the manifest under a fresh number `n`.
     3. Create version v + 1, if it is absent (`conditional_commit`: natively, or under a lease).
-    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest. A command
-       that rewrites the table and is beaten again and again holds it (`Known.held`): others wait for it, before they
-       begin, and before their third attempt.
+    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest. So, too,
+       if a file is missing that only an older version names: an object was erased meanwhile. A command that rewrites
+       the table and is beaten again and again holds it (`Known.held`): others wait for it, before they begin, and
+       before their third attempt.
     5. Note the version in `known`. Write a checkpoint, if the last one is far behind.
 
 Invariants
@@ -24,20 +25,26 @@ Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of
 `CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more. With leases 1 PUT more, and those of `DynamoCommit`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import ConflictError, FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from s3notify_platform.lake.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.lake.checkpoint import LastCheckpoint
 from s3notify_platform.lake.known import LINEAGE, Known
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Change, Proposal, applied, next_version
-from s3notify_platform.lake.snapshot import LogReader, Snapshot, checkpoint_of
+from s3notify_platform.lake.snapshot import Absent, LogReader, OtherLogError, Snapshot, checkpoint_of
 from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ABSENT, ETag, StoredObject, Written
+from s3notify_platform.ports import ABSENT, ETag, StoredObject, Unknown, Written
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 
@@ -146,6 +153,9 @@ class Committer:
         attempt = 0
         while True:
             proposals, current = self._proposed(group, base)
+            if (newer := self._not_damaged(group, base)) is not None:
+                base = newer
+                continue
             found = self._attempt(base, current, proposals) if proposals else base
             if found is not None:
                 return [self._result(each, found) for each in group]
@@ -159,7 +169,7 @@ class Committer:
                 )
             )
             attempt += 1
-            base = self.reader.forward(base)
+            base = self._newer(base)
             if attempt > 1:
                 known, record = self.reader.known.read()
                 base = self._released(replace(base, known=known, record=record), holder, deadline)
@@ -178,7 +188,26 @@ class Committer:
                         "again. If it was killed, repeat it"
                     )
                 self.clock.sleep(HELD_SECONDS)
-        return self.reader.forward(replace(base, known=known, record=record))
+        return self._newer(replace(base, known=known, record=record))
+
+    def _newer(self, base: Snapshot) -> Snapshot:
+        """The newest snapshot: the one given and the versions since; read cold if the log was cut meanwhile."""
+        try:
+            return self.reader.forward(base)
+        except OtherLogError:
+            found = self.reader.open()
+            if isinstance(found, Absent):
+                raise
+            return found
+
+    def _not_damaged(self, group: Sequence[Wanted], base: Snapshot) -> Snapshot | None:
+        """The newest snapshot, if a file is missing that only an older one names: `erase` has removed it."""
+        damaged = [each for each in group if isinstance(each.failed, CorruptError)]
+        if not damaged or (newer := self._newer(base)).number == base.number:
+            return None
+        for each in damaged:
+            each.failed = None
+        return newer
 
     @staticmethod
     def _result(wanted: Wanted, found: Snapshot) -> CommitResult | Exception:
@@ -189,7 +218,10 @@ class Committer:
         return Committed(snapshot=found, proposal=wanted.proposal)
 
     def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
-        """The proposals of the changes, one on top of the other, and the snapshot that they lead to."""
+        """The proposals of the changes, one on top of the other, and the snapshot that they lead to.
+
+        The files of all but the last are written.
+        """
         number = self._number()
         current = base
         for each in group:
@@ -197,7 +229,10 @@ class Committer:
             if each.failed is None:
                 try:
                     self._check_young(each.base)
-                    each.proposal = each.change.onto(current)
+                    proposal = each.change.onto(current)
+                    if proposal and each is not group[-1]:
+                        self._put_all(proposal.files)  # the next change may read them
+                    each.proposal = proposal
                 except Exception as error:  # noqa: BLE001 - it is the result of this change alone
                     each.failed = error
             if each.proposal is not None:
@@ -208,13 +243,12 @@ class Committer:
         """Commit `current` on top of `base`; None if another writer was first."""
         version, number = current.version, current.number
         action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
-        files = {key: body for proposal in proposals for key, body in proposal.files.items()}
         manifest, changes = current.manifest.spilled(self.reader.layout.changes_path(number))
         current = replace(current, manifest=manifest)
+        files = {**proposals[-1].files, self.reader.layout.manifest(number): manifest.dumps()}
         if changes is not None:
             files[self.reader.layout.file(self.reader.layout.changes_path(number))] = changes
-        files |= {self.reader.layout.manifest(number): manifest.dumps(), **self._staged(action)}
-        in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
+        self._put_all({**files, **self._staged(action)})
         self._check_young(base)
         etag = self._created(version, number, action.dumps())
         if etag is None:
@@ -290,14 +324,22 @@ class Committer:
         """
         if snapshot.version - max(snapshot.checkpoint, 0) < CHECKPOINT_EVERY:
             return snapshot
-        layout, store = self.reader.layout, self.reader.store
         try:
-            body, name = checkpoint_of(snapshot)
-            # Of two writers of one checkpoint both write the same state.
-            store.put(layout.checkpoint(snapshot.version), body, precondition=ABSENT)
-            self._name_checkpoint(name)
+            return self.checkpoint(snapshot)
         except (UnavailableError, UnknownOutcomeError):
             return snapshot
+
+    def checkpoint(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, with a checkpoint. `_last_checkpoint` names it, or a later one.
+
+        1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: it may not be there; try again.
+        """
+        body, name = checkpoint_of(snapshot)
+        key = self.reader.layout.checkpoint(snapshot.version)
+        # Of two writers of one checkpoint both write the same state.
+        if isinstance(outcome := self.reader.store.put(key, body, precondition=ABSENT), Unknown):
+            raise UnavailableError(f"{key}: {outcome.cause}: try again")
+        self._name_checkpoint(name)
         return replace(snapshot, checkpoint=snapshot.version)
 
     def _name_checkpoint(self, name: LastCheckpoint) -> None:
@@ -314,6 +356,7 @@ class Committer:
             if isinstance(outcome, Written):
                 return
             self.clock.sleep(backoff_seconds(attempt, self.clock))
+        raise UnavailableError(f"{key}: others write it all the time; try again")
 
     @property
     def _table(self) -> str:
@@ -322,6 +365,9 @@ class Committer:
     def _number(self) -> int:
         """63 random bits, never 0."""
         return int.from_bytes(self.clock.random_bytes(8), "little") >> 1 or 1
+
+    def _put_all(self, files: Mapping[str, bytes]) -> None:
+        in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
 
     def _put(self, key: str, body: bytes) -> None:
         # The name is new, so a repeated write writes the same.

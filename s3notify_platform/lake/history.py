@@ -38,9 +38,9 @@ def history(reader: LogReader) -> Iterator[Event]:
 
 
 def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
-    """The versions that are kept, and their objects."""
+    """The versions that are kept, and their objects; without those that `erase` has emptied."""
     layout = reader.layout
-    listed = list_all(reader.store, layout.log)
+    listed = (meta for meta in list_all(reader.store, layout.log) if meta.size)
     return {version: meta for meta in listed if (version := layout.version_of(meta.key)) is not None}
 
 

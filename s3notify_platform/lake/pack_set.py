@@ -54,12 +54,16 @@ class StagedPack:
 
 @dataclass(slots=True, kw_only=True)
 class PackChanges:
-    """The packs that a round adds and removes. `withdrawn`: rows that left, by slot. `files`: bodies by key."""
+    """The packs that a round adds and removes. `withdrawn`: rows that left, by slot. `files`: bodies by key.
+
+    `lost`: slots of a pack of the round's own that is gone, since it held an object that was erased.
+    """
 
     adds: list[Add] = field(default_factory=list)
     removes: list[Remove] = field(default_factory=list)
     withdrawn: Counter[int] = field(default_factory=Counter)
     files: dict[str, bytes] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +159,12 @@ class PackSet:
             return
         key = (own.add.id, dropped)
         if key not in self._made:
-            left = without_slots(
-                NewPack(body=self._body(own.add), slots=own.slots, keys=own.add.keys), dropped, self.sizes
-            )
+            stored = self.store.get(self.layout.file(own.add.path))
+            if not isinstance(stored, StoredObject):
+                found.lost |= own.slots.keys()
+                return
+            whole = NewPack(body=stored.body, slots=own.slots, keys=own.add.keys)
+            left = without_slots(whole, dropped, self.sizes)
             self._made[key] = ([(unique_name(self.clock), left)] if left else [], Counter())
         for name, pack in self._made[key][0]:
             found.adds.append(self.add(name, pack, since=own.add.since, until=own.add.until))

@@ -4,6 +4,7 @@
 |---|---|
 | changed other slots | goes on, on top of that version |
 | changed one of its slots | leaves that slot out, with its rows, rejects and states: a conflict |
+| erased an object that one of its own packs holds | leaves out the slots of that pack, too |
 | removed a pack that the round withdraws rows from | withdraws them from the packs that took its place |
 | merged packs, or state files, that the round would merge | merges what is there now; a merge of states is dropped |
 | let the schema grow, the same columns alike | goes on, with the columns of both |
@@ -128,6 +129,7 @@ class Round:
             damaged = {
                 **_mismatches(leaving, rows, "rows"),
                 **_mismatches(leaving, rejects, "rejects"),
+                **{Slot(slot): CONFLICT for slot in (rows.lost | rejects.lost) & left.keys()},
             }
             if not damaged:
                 break

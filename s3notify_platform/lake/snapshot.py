@@ -7,6 +7,9 @@ there, for the next version, and for `known`. Another `n` or another id means th
 A snapshot's age counts from before the first look at the version that it rests on, on this process's own clock. The
 log is never cut within the longest run, so whoever has a young snapshot meets every version that was created since.
 
+An empty object takes the place of each version that `erase` has removed, so that no sleeping writer can create it:
+whoever meets one opens the table again, at a later checkpoint.
+
 Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name, until a
 rollback undoes them (`log_state`).
 
@@ -174,23 +177,26 @@ class LogReader:
         current = replace(snapshot, asked_at=asked_at, known=known, record=record)
         try:
             found = self._forward(current, later)
+            if self.missing(known, found.version, found.table, found.lineage):
+                # `known` may have been read later than the versions.
+                found = self.forward(found)
         except OtherLogError:
             return self.open()
-        if self.missing(known, found.version, found.table, found.lineage):
-            # `known` may have been read later than the versions.
-            found = self.forward(found)
         if self.missing(known, found.version, found.table, found.lineage):
             return self.open()
         return found
 
     def forward(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the versions created since, of the same age. 1 GET for each, and 1 more; 1 manifest."""
+        """The snapshot with the versions created since, of the same age. 1 GET for each, and 1 more; 1 manifest.
+
+        `OtherLogError`: the log was cut meanwhile.
+        """
         return self._forward(snapshot, self._stored(snapshot.version + 1))
 
     def version(self, version: int) -> LogVersion | None:
-        """One version; None if it is not there. 1 GET."""
+        """One version; None if it is not there, or was erased. 1 GET."""
         found = self._stored(version)
-        return None if found is None else self._loaded(found)
+        return None if found is None or not found.body else self._loaded(found)
 
     def manifest(self, number: int) -> Manifest:
         """The manifest of this number. 1 GET. `CorruptError`: it is missing."""
@@ -202,7 +208,7 @@ class LogReader:
 
     def as_of(self, version: int) -> Snapshot | None:
         """The table as of an earlier version; None if that is not kept. 1 LIST, and GETs as `open`."""
-        listed = [meta.key for meta in list_all(self.store, self.layout.log)]
+        listed = [meta.key for meta in list_all(self.store, self.layout.log) if meta.size]
         versions = {found for key in listed if (found := self.layout.version_of(key)) is not None}
         bases = [found for key in listed if (found := self.layout.checkpoint_of(key)) is not None]
         base = max((found for found in bases if found <= version), default=NO_VERSION)
@@ -221,6 +227,8 @@ class LogReader:
         return found if isinstance(found, StoredObject) else None
 
     def _loaded(self, found: StoredObject) -> LogVersion:
+        if not found.body:
+            raise OtherLogError(f"{found.meta.key} was erased")
         return LogVersion.loads(found.body, where=found.meta.key)
 
     def _after(self, state: LogState, stored: Sequence[StoredObject]) -> LogState:

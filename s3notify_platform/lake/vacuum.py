@@ -60,9 +60,10 @@ class Fence:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """The objects of the log, by version."""
+    """The objects of the log, by version. `erased`: empty ones, which only keep sleeping writers from their numbers."""
 
     versions: dict[int, ObjectMeta] = field(default_factory=dict)
+    erased: dict[int, ObjectMeta] = field(default_factory=dict)
     checkpoints: dict[int, ObjectMeta] = field(default_factory=dict)
 
 
@@ -93,7 +94,8 @@ def vacuum(
     log = _listed(reader)
     cut_below = _cut_below(reader, log, settled_ms=settled_ms, oldest_ms=now_ms - retention_seconds * 1000)
     kept = [version for version in log.versions if version >= cut_below]
-    doomed = [log.versions[version] for version in sorted(log.versions) if version < cut_below]
+    below = log.versions | log.erased
+    doomed = [below[version] for version in sorted(below) if version < cut_below]
     cut = len(doomed)
     doomed += [log.checkpoints[version] for version in sorted(log.checkpoints) if version < cut_below]
     if unnamed:
@@ -141,7 +143,7 @@ def _listed(reader: LogReader) -> _Log:
     log = _Log()
     for meta in list_all(reader.store, reader.layout.log):
         if (version := reader.layout.version_of(meta.key)) is not None:
-            log.versions[version] = meta
+            (log.versions if meta.size else log.erased)[version] = meta
         elif (version := reader.layout.checkpoint_of(meta.key)) is not None:
             log.checkpoints[version] = meta
     return log
@@ -196,23 +198,24 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
 
 
 def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) -> set[str]:
-    files = _files_of(reader, version.adds)
+    files = files_of(reader, version.adds)
     if removed:
-        files |= _files_of(reader, version.removes)
+        files |= files_of(reader, version.removes)
     if version.foreign:
         return files
     manifest = reader.manifest(version.number)
     own = {reader.layout.manifest(version.number), reader.layout.staged_version(version.number)}
-    return files | own | _named_by_manifest(reader, manifest)
+    return files | own | named_by_manifest(reader, manifest)
 
 
 def named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
-    """Keys of all files that a snapshot names."""
-    named = _files_of(reader, snapshot.packs.values())
-    return named | {reader.layout.manifest(snapshot.number)} | _named_by_manifest(reader, snapshot.manifest)
+    """Keys of the files that a snapshot names: packs, those of their vectors, manifest, states, rejects, changes."""
+    named = files_of(reader, snapshot.packs.values())
+    return named | {reader.layout.manifest(snapshot.number)} | named_by_manifest(reader, snapshot.manifest)
 
 
-def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
+def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
+    """Keys of the files of states, rejects and changes that a manifest names."""
     paths = {each.path for each in manifest.rejects}
     if manifest.changes_file is not None:
         paths.add(manifest.changes_file.path)
@@ -220,7 +223,7 @@ def _named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
     return states | {reader.layout.file(path) for path in paths}
 
 
-def _files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
+def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
     """Keys of these packs, and of the files that their vectors are in."""
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)

@@ -1,7 +1,8 @@
 """Rounds of several processes over a bucket, planned at any time and committed at any later one: the table is right.
 
 After each commit the table is checked as a whole: rows, rejects, states and counts agree. What it holds of a slot is
-what some round saw of it; once a last round has taken in all, it is the bucket.
+what some round saw of it; once a last round has taken in all, it is the bucket. Objects are erased at any time: then no
+object of the store mentions them.
 """
 
 from hypothesis import strategies as st
@@ -10,12 +11,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from s3notify_platform.lake.actions import LogVersion
 from s3notify_platform.lake.commit import Committed
 from s3notify_platform.lake.compact import compact
+from s3notify_platform.lake.erase import erase
 from s3notify_platform.lake.rollback import roll_back
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
 from tests.support.lake import LAYOUT
-from tests.support.lake_rounds import Bucket, Rounds
+from tests.support.lake_raw import holding
+from tests.support.lake_rounds import Bucket, Rounds, slot_of_key
 
-KEYS = [f"{letter}{n}" for letter in "abcd" for n in range(5)]
+KEYS = [f"{letter}-person{n}" for letter in "abcd" for n in range(5)]
 SLOTS = st.sets(st.integers(0, 3), min_size=1)
 PROCESS = st.integers(0, 2)
 NUMBERS = st.lists(st.integers(0, 99), max_size=12).map(tuple)
@@ -26,13 +30,17 @@ class LakeMachine(RuleBasedStateMachine):
 
     @initialize(vectors=st.booleans())
     def begin(self, vectors: bool) -> None:
-        self.store = MemoryObjectStore()
-        self.processes = [Rounds(store=self.store, vectors=vectors) for _ in range(3)]
+        self.clock = HandClock()
+        self.store = MemoryObjectStore(clock=self.clock)
+        self.processes = [self.process(vectors) for _ in range(3)]
         self.bucket: Bucket = {}
         self.written = 0
         self.planned = {}
         self.seen: dict[str, set[tuple[str, tuple[int, ...]]]] = {key: set() for key in KEYS}
         self.kept = [process.table.opened() for process in self.processes]
+
+    def process(self, vectors: bool) -> Rounds:
+        return Rounds(store=self.store, clock=self.clock, vectors=vectors)
 
     @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=6), numbers=NUMBERS)
     def put(self, keys: set[str], numbers: tuple[int, ...]) -> None:
@@ -98,8 +106,21 @@ class LakeMachine(RuleBasedStateMachine):
         """With its round, and all that it remembers."""
         self.planned.pop(number, None)
         vectors = self.processes[number].vectors
-        self.processes[number] = Rounds(store=self.store, vectors=vectors)
+        self.processes[number] = self.process(vectors)
         self.kept[number] = self.processes[number].table.opened()
+
+    @rule(number=PROCESS, key=st.sampled_from(KEYS))
+    def erase(self, number: int, key: str) -> None:
+        """Rounds that were planned with it are on their way."""
+        self.bucket.pop(key, None)
+        self.clock.sleep(60)
+        process = self.processes[number]
+        before = process.contents()
+        done = erase(process.whole, slot_of_key(key), key, clock=self.clock)
+        assert not done.left
+        assert holding(self.store, key) == set()
+        before.pop(key, None)
+        assert process.contents() == before
 
     @rule()
     def another_engine_compacts(self) -> None:
@@ -130,7 +151,7 @@ class LakeMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "store"):
             return
-        process = Rounds(store=self.store, vectors=self.processes[0].vectors)
+        process = self.process(self.processes[0].vectors)
         process.commit(process.planned(dict(self.bucket)))
         assert process.contents() == self.bucket
 

@@ -356,3 +356,69 @@ def test_two_who_create_a_table_create_one(store):
     one, two = Table(store=store), Table(store=store)
     assert one.opened().table == two.opened().table
     assert len(versions(store)) == 1
+
+
+def emptied(store, *numbers):
+    """As `erase` leaves them."""
+    for number in numbers:
+        store.put(LAYOUT.version(number), b"")
+
+
+def test_a_version_that_was_erased_keeps_its_number_taken(store):
+    """A writer that looked below it does not create one there: it goes on at the checkpoint."""
+    table = Table(store=store)
+    base = commit(table, 1)
+    newest = commit(table, 1)
+    newest = commit(table, 2)
+    table.committer.checkpoint(newest)
+    emptied(store, 0, 1, 2)
+    assert counts_of(commit(Table(store=store), 3, base=base)) == {1: 2, 2: 1, 3: 1}
+    assert table.counted() == {1: 2, 2: 1, 3: 1}
+    assert counts_of(table.reader.refresh(base)) == {1: 2, 2: 1, 3: 1}
+    assert table.reader.as_of(2) is None
+
+
+def test_a_file_that_only_an_older_version_names_may_be_missing(store):
+    """The change is asked again on the newest version."""
+
+    class Reads(Counts):
+        def onto(self, base):
+            for path in base.packs:
+                if store.head(LAYOUT.file(path)) is None:
+                    raise CorruptError(f"{path} is missing")
+            return super().onto(base)
+
+    base = commit(Table(store=store), 1)
+    commit(Table(store=store), 1)
+    for path in base.packs:
+        store.delete(LAYOUT.file(path))
+    done = Table(store=store).committer.commit(Reads(base=base, slots=(1, 2)), base)
+    assert counts_of(done.snapshot) == {1: 2, 2: 1}
+    for path in done.snapshot.packs:
+        store.delete(LAYOUT.file(path))
+    with pytest.raises(CorruptError, match="is missing"):
+        Table(store=store).committer.commit(Reads(base=done.snapshot, slots=(3,)), done.snapshot)
+
+
+def test_a_checkpoint_that_may_not_be_there_is_not_named(store):
+    table = Table(store=store)
+    base = commit(table, 1)
+    faulty = FaultyStore(store, at("put", Fault.REFUSED, key=LAYOUT.checkpoint(1)))
+    with pytest.raises(UnavailableError):
+        Table(store=faulty).committer.checkpoint(base)
+    assert table.counted() == {1: 1}
+
+
+def test_changes_that_wait_together_read_each_others_files(store):
+    """A second one may replace what the first has just written."""
+
+    class Reads(Counts):
+        def onto(self, base):
+            for path in base.packs:
+                assert store.head(LAYOUT.file(path)), path
+            return super().onto(base)
+
+    table = Table(store=store)
+    base = commit(table, 1)
+    wanted = [Wanted(change=Reads(base=base, slots=(slot,)), base=base) for slot in (1, 2)]
+    assert all(isinstance(each, Committed) for each in table.committer.commit_together(wanted))

@@ -221,3 +221,17 @@ def test_files_that_are_dropped_are_named_by_nothing(rounds):
     done = two.commit(second)
     named = {LAYOUT.file(path) for path in done.snapshot.packs}
     assert not named & {LAYOUT.file(each.add.path) for each in second.rows}, "it held both slots"
+
+
+def test_an_object_was_erased_that_an_own_pack_holds(rounds):
+    """The pack is gone, which other slots share: they are left out, too, and a new plan takes them in."""
+    bucket = filled(rounds)
+    one, two = rounds(), rounds()
+    mine = {**bucket, "a1": ("mine", (1,)), "b1": ("mine", (2,)), "c1": ("mine", (3,))}
+    second = two.planned(mine)
+    one.commit(one.planned({**bucket, "a1": ("theirs", (5,))}, {A}))
+    (own,) = second.rows
+    two.store.delete(LAYOUT.file(own.add.path))
+    assert isinstance(two.commit(second), Committed)
+    assert second.dropped.keys() == {Slot(A), Slot(B)}
+    assert rounds().contents() == {**bucket, "a1": ("theirs", (5,)), "c1": mine["c1"]}

@@ -1,0 +1,169 @@
+"""Objects are erased while writers commit rounds, under faults: crashes, lost answers, sleeps.
+
+Each writer has a slot of its own, of which it knows what was committed; all of them also take in the slot of the
+objects that are erased. Afterwards nothing of these is left, and all that was reported committed is there.
+"""
+
+from contextlib import suppress
+
+import pytest
+
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.lake.commit import Committed
+from s3notify_platform.lake.erase import erase
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.delegating import DelegatingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault
+from tests.support.lake import LAYOUT
+from tests.support.lake_raw import holding
+from tests.support.lake_rounds import Rounds, slot_of_key
+from tests.support.simulation import VirtualTime, run_simulation, simulated
+
+MARK, ROW = "4711", 471147114712
+KEYS = [f"a-person{MARK}-{n}" for n in range(4)]
+RUN_SECONDS = 6000.0
+"""Of a run at most: many pauses of the simulation."""
+ROUNDS = 6
+
+Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)
+
+
+@pytest.fixture(autouse=True)
+def one_at_a_time(monkeypatch):
+    """Actors call a store from one thread. States are in files, too."""
+    monkeypatch.setattr("s3notify_platform.lake.pack_set.READS_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.lake.state_reader.REQUESTS_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.lake.state_merge.FILES_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.lake.states.STATES_INLINE", 6)
+
+
+def rounds_of(store, clock, vectors):
+    return Rounds(store=store, clock=clock, vectors=vectors, more={"max_run_seconds": RUN_SECONDS})
+
+
+class Dawdling(DelegatingStore):
+    """A process that sleeps before it creates a version, while others commit, and erase."""
+
+    def __init__(self, store, clock):
+        super().__init__(store)
+        self.clock = clock
+
+    def put(self, key, body, **given):
+        if LAYOUT.version_of(key) is not None and body:
+            self.clock.sleep(2 * self.clock.random_bytes(1)[0])
+        return super().put(key, body, **given)
+
+
+def writer(bucket, told, letter, vectors, seen):
+    """Overwrites its own objects, and one of the common slot. `told`: its slot as it was reported committed.
+
+    `seen`: reads the table cold, at that moment.
+    """
+    done = 0
+
+    def run(store, clock):
+        nonlocal done
+        process = rounds_of(Dawdling(store, clock) if letter == "d" else store, clock, vectors)
+        while done < ROUNDS:
+            clock.sleep(clock.random_bytes(1)[0])
+            done += 1
+            for key in (f"{letter}{done % 2}", f"a{letter}"):
+                bucket[key] = (f"{letter}{done}", (done, done + 1, done + 2))
+            mine = {key: found for key, found in bucket.items() if key[0] == letter}
+            told.pop(letter, None)
+            try:
+                base = process.whole.newest()
+                planned = process.planned(dict(bucket), {0, slot_of_key(letter)}, base)
+                result = process.whole.commit(planned, base)
+            except Doubt:
+                continue
+            except CorruptError:
+                # It planned on a version whose files are gone; a newer one is there.
+                if process.whole.newest().version == base.version:
+                    raise
+                continue
+            if isinstance(result, Committed) and slot_of_key(letter) not in planned.dropped:
+                told[letter] = mine
+                snapshot = seen.table.opened()
+                states = seen.states.lookup(snapshot.manifest.states, {slot_of_key(letter): [*mine]})
+                assert {key: state.etag for key, state in states.items()} == {
+                    key: etag for key, (etag, _) in mine.items()
+                }
+
+    return run
+
+
+def eraser(bucket, erased, vectors):
+    """Deletes the objects and erases them, one by one, and again after the longest run."""
+
+    def run(store, clock):
+        while len(erased) < 2 * len(KEYS):
+            key = KEYS[len(erased) % len(KEYS)]
+            if len(erased) >= len(KEYS):
+                clock.sleep(max(erased[len(KEYS) - 1].again_ms - clock.wall_ms(), 0) / 1000)
+            elif key in bucket:
+                clock.sleep(100 + clock.random_bytes(1)[0])
+                del bucket[key]
+            with suppress(*Doubt):
+                erased.append(erase(rounds_of(store, clock, vectors).whole, Slot(0), key, clock=clock))
+
+    return run
+
+
+def check(seed, faults, *, vectors):
+    store = MemoryObjectStore(clock=(time := VirtualTime()))
+    bucket = dict.fromkeys(KEYS, (f"etag{MARK}", (ROW, ROW + 1, 7)))
+    bucket |= {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(3)}
+    first = rounds_of(store, time_of(time), vectors)
+    first.commit(first.planned(bucket))
+    assert holding(store, f"etag{MARK}")
+    told, erased = {}, []
+    actors = [writer(bucket, told, letter, vectors, first) for letter in "bcd"]
+    actors.append(eraser(bucket, erased, vectors))
+    run_simulation(actors, store, seed, faults=faults, time=time, restarts=50)
+    assert all(each.found for each in erased[: len(KEYS)])
+    assert holding(store, *KEYS, f"etag{MARK}", ROW, ROW + 1) == set()
+    process = rounds_of(store, time_of(time), vectors)
+    contents = process.contents()
+    for letter, mine in told.items():
+        assert {key: found for key, found in contents.items() if key[0] == letter} == mine
+    process.commit(process.planned(bucket))
+    assert process.contents() == bucket
+
+
+def time_of(time):
+    """A clock of a process outside of the simulation."""
+
+    class Outside(VirtualTime):
+        def __init__(self):
+            self.drawn = 0
+
+        monotonic, wall_ms = time.monotonic, time.wall_ms
+
+        def random_bytes(self, count):
+            self.drawn += 1
+            return (b"outside" + self.drawn.to_bytes(4) + bytes(count))[7:][:count].rjust(count, b"o")
+
+    return Outside()
+
+
+SLEEPY = {Fault.LOST: 0.002, Fault.REFUSED: 0.002, Fault.LATE: 0.02, Fault.PAUSE: 0.03}
+DEADLY = {Fault.CRASH_BEFORE: 0.003, Fault.CRASH_AFTER: 0.003, Fault.LATE: 0.02, Fault.PAUSE: 0.005}
+"""Few for each request, since an erasure has many, and begins again."""
+
+
+@simulated
+def test_what_was_erased_is_gone_and_what_was_committed_is_there(seed):
+    check(seed, SLEEPY, vectors=bool(seed % 2))
+
+
+@simulated
+def test_processes_that_crash_anywhere_change_nothing_of_that(seed):
+    check(seed, DEADLY, vectors=bool(seed % 2))
