@@ -40,9 +40,10 @@ from s3notify_platform.errors import (
 from s3notify_platform.lake.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.lake.checkpoint import LastCheckpoint
 from s3notify_platform.lake.known import LINEAGE, Known
+from s3notify_platform.lake.log_state import OtherLogError
 from s3notify_platform.lake.manifest import Manifest
 from s3notify_platform.lake.proposal import Change, Proposal, applied, next_version
-from s3notify_platform.lake.snapshot import Absent, LogReader, OtherLogError, Snapshot, checkpoint_of
+from s3notify_platform.lake.snapshot import Absent, LogReader, Snapshot, checkpoint_of
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ABSENT, ETag, StoredObject, Unknown, Written
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner

@@ -20,7 +20,7 @@ Requests: for each step 1 GET for each file that it merges, those of `LogReader.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from s3notify_platform.clock import Clock, unique_name
@@ -146,7 +146,7 @@ class _Run:
         wanted = {pack.path for pack in live}
         while step := next(_steps(self._live(rejects, wanted), packs.sizes, self.step_bytes), None):
             # Not the table's own, which would keep the bodies.
-            changes = replace(packs, _made={}).merged(step)
+            changes = packs.anew().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
                 wanted -= {pack.path for pack in step}  # as few as they can be
                 continue

@@ -45,12 +45,13 @@ from s3notify_platform.lake.actions import Add, LogVersion
 from s3notify_platform.lake.changes import erased
 from s3notify_platform.lake.commit import Committed
 from s3notify_platform.lake.history import kept_versions
+from s3notify_platform.lake.log_state import NO_VERSION, OtherLogError
 from s3notify_platform.lake.manifest import Manifest, SlotFacts
 from s3notify_platform.lake.pack_set import PackChanges, PackSet, live_after
 from s3notify_platform.lake.packs import Withdrawal
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.round import SlotRound
-from s3notify_platform.lake.snapshot import NO_VERSION, Absent, LogReader, OtherLogError, Snapshot
+from s3notify_platform.lake.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.lake.state_merge import without
 from s3notify_platform.lake.table import LogTable
 from s3notify_platform.lake.vacuum import files_of, named_by, named_by_manifest
@@ -183,8 +184,8 @@ class Erasure:
 
     def __post_init__(self) -> None:
         # A hidden row is still in its file.
-        self._data = replace(self.table.data, vectors=False, _made={})
-        self._quarantine = replace(self.table.quarantine, vectors=False, _made={})
+        self._data = self.table.data.anew(vectors=False)
+        self._quarantine = self.table.quarantine.anew(vectors=False)
 
     def onto(self, base: Snapshot) -> Proposal:
         """See `Change`."""

@@ -24,7 +24,7 @@ from s3notify_platform.lake.actions import LogVersion
 from s3notify_platform.lake.commit import Committer
 from s3notify_platform.lake.history import kept_versions
 from s3notify_platform.lake.known import Known
-from s3notify_platform.lake.snapshot import NO_VERSION
+from s3notify_platform.lake.log_state import NO_VERSION
 from s3notify_platform.ports import ETag, StoredObject, Written
 
 

@@ -27,7 +27,7 @@ from s3notify_platform.lake.actions import MetaData, Protocol
 from s3notify_platform.lake.manifest import SlotFacts
 from s3notify_platform.lake.metadata import raised, united
 from s3notify_platform.lake.pack_file import PackSizes
-from s3notify_platform.lake.pack_set import StagedPack
+from s3notify_platform.lake.pack_set import PackSet, StagedPack
 from s3notify_platform.lake.packs import Withdrawal
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.round import CONFLICT
@@ -70,6 +70,10 @@ class Replacement:
     note: Mapping[str, Any] = field(default_factory=dict)
     done: frozenset[Slot] = frozenset()
     dropped: dict[Slot, str] = field(default_factory=dict)
+    _data: PackSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._data = self.table.data.anew()
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the table above."""
@@ -83,7 +87,7 @@ class Replacement:
             return None
         # All rows of the slot leave, also if they are not as many as the manifest says: that mends it.
         leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
-        rows = self.table.data.changed(base.packs.values(), leaving, self.rows, without=without)
+        rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
         metadata, protocol = self._schema(base)
         return Proposal(
             adds=tuple(rows.adds),

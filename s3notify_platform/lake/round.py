@@ -27,7 +27,7 @@ from s3notify_platform.lake.actions import MetaData, Protocol
 from s3notify_platform.lake.changes import state_changes
 from s3notify_platform.lake.manifest import SlotFacts
 from s3notify_platform.lake.metadata import raised, united
-from s3notify_platform.lake.pack_set import PackChanges, StagedPack, live_after
+from s3notify_platform.lake.pack_set import PackChanges, PackSet, StagedPack, live_after
 from s3notify_platform.lake.packs import Withdrawal
 from s3notify_platform.lake.proposal import Proposal
 from s3notify_platform.lake.snapshot import Snapshot
@@ -110,6 +110,11 @@ class Round:
     dropped: dict[Slot, str] = field(default_factory=dict)
     _damaged: dict[Slot, str] = field(default_factory=dict)
     _next: Next | None = None
+    _data: PackSet = field(init=False)
+    _quarantine: PackSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._data, self._quarantine = self.table.data.anew(), self.table.quarantine.anew()
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the table above."""
@@ -120,10 +125,10 @@ class Round:
                 return None
             leaving = {slot: each.leaving() for slot, each in left.items()}
             without = frozenset(self.dropped)
-            rows = self.table.data.changed(
+            rows = self._data.changed(
                 base.packs.values(), _withdrawals(leaving, "rows"), self.rows, without=without
             )
-            rejects = self.table.quarantine.changed(
+            rejects = self._quarantine.changed(
                 base.manifest.rejects, _withdrawals(leaving, "rejects"), self.rejects, without=without
             )
             damaged = {
