@@ -12,9 +12,11 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports: memory, S3, DynamoDB, SQS, records on a bucket; the probe of a store
     table/          commits, object states, schemas, quarantine, reader, history, vacuum, the Delta view
+    lake/           the table to come: one Delta log in place of `table`; nothing uses it yet
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
     ingest/         the engine, without Spark: source, scheduler, follow, compare, reader, slot writer, wire
+    engine/         a batch over the table to come, in place of `ingest`: begun
     spark/          what needs PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery
     explain/        where one object stands
