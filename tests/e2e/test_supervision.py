@@ -106,7 +106,8 @@ def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
                 began = time.monotonic()
                 assert ingest.wait(60) == 0, said()
                 assert time.monotonic() - began < DRAIN_SECONDS + 3
-                assert "Traceback" not in said()
+                # PySpark's daemon may say that its JVM has gone.
+                assert "s3notify_platform" not in said().partition("Traceback")[2], said()
             finally:
                 if ingest.poll() is None:
                     ingest.kill()
