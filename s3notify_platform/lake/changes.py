@@ -1,4 +1,4 @@
-"""What a version changed in the states of objects, of which a change feed is made. Pure.
+"""The changes of a version to the states of objects, from which a change feed is made. Pure.
 
 Labels say in which packs the rows of an object are: those of before are in the version before, those of now in this
 one. So a feed reads the rows that came and went by the states, not by comparing packs that were rewritten.

@@ -35,7 +35,7 @@ SLOTS_AT_ONCE: Final = 50
 """Slots whose objects are in memory together."""
 
 SHOWN: Final = 100
-"""Problems that are told; more are counted."""
+"""Problems that are shown; more are counted."""
 
 COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 
@@ -116,7 +116,7 @@ def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
 
 
 def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
-    """Of a derived table."""
+    """The problems of a derived table's slots."""
     counts: Counter[int] = Counter()
     for pack in snapshot.packs.values():
         with suppress(CorruptError):  # said once, with the files

@@ -337,7 +337,7 @@ class Committer:
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)
-        # Of two writers of one checkpoint both write the same state.
+        # Two writers of one checkpoint write the same state.
         if isinstance(outcome := self.reader.store.put(key, body, precondition=ABSENT), Unknown):
             raise UnavailableError(f"{key}: {outcome.cause}: try again")
         self._name_checkpoint(name)

@@ -46,7 +46,7 @@ OPERATION: Final = "OPTIMIZE"
 
 @dataclass(slots=True, kw_only=True)
 class CompactReport:
-    """What was done, or would be done (`dry_run`). `lost`: steps that were dropped, since batches were first.
+    """The work that was done, or would be (`dry_run`). `lost`: steps that were dropped, since batches were first.
 
     `packs`, `rejects`, `state_files`: that are merged, those that a step leaves for the next one counted again.
     `became`: files that the steps wrote or moved; a dry run does not know. `bytes`: that are merged.
@@ -146,7 +146,7 @@ class _Run:
         wanted = {pack.path for pack in live}
         while step := next(_steps(self._live(rejects, wanted), packs.sizes, self.step_bytes), None):
             # Not the table's own, which would keep the bodies.
-            changes = packs.anew().merged(step)
+            changes = packs.fresh().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
                 wanted -= {pack.path for pack in step}  # as few as they can be
                 continue

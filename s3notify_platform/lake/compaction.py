@@ -52,7 +52,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """What a round does to the packs that are there: `rewrites`, and packs that get a vector, with what it hides."""
+    """A round's changes to the packs that are there: `rewrites`, and packs that get a vector, with what it hides."""
 
     rewrites: tuple[Rewrite, ...] = ()
     hides: Mapping[str, list[Withdrawal]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def plan_round(
     sizes: PackSizes = SIZES,
     budget: int = BUDGET,
 ) -> RoundPlan:
-    """What becomes of the live packs in a round that withdraws the rows of these objects.
+    """The plan for the live packs, in a round that withdraws the rows of these objects.
 
     `vectors`: rows are hidden where no pack is rewritten for another reason. `budget`: see `compaction`.
     """

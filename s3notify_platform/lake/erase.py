@@ -70,7 +70,7 @@ _NUMBER: Final = re.compile(r"\d{20}(?!\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """What was removed of an object.
+    """The result of one call: what it removed, and what is left.
 
     `version`: the one without it; -1: there is no table. `begins`: the version that the log begins with, if it was cut,
     else -1. `rows`, `rejects`: that were live. `files`: objects that were removed. `left`: files that hold the object
@@ -127,7 +127,7 @@ def erase(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _What:
-    """What is erased, and what holds it. Pure."""
+    """The object that is erased, and the test whether something holds it. Pure."""
 
     slot: Slot
     key: str
@@ -184,8 +184,8 @@ class Erasure:
 
     def __post_init__(self) -> None:
         # A hidden row is still in its file.
-        self._data = self.table.data.anew(vectors=False)
-        self._quarantine = self.table.quarantine.anew(vectors=False)
+        self._data = self.table.data.fresh(vectors=False)
+        self._quarantine = self.table.quarantine.fresh(vectors=False)
 
     def onto(self, base: Snapshot) -> Proposal:
         """See `Change`."""
@@ -233,7 +233,7 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """What is there beside the snapshot without the object.
+    """The table's objects beside the snapshot that lacks the object.
 
     `versions`, `rest`: the log's objects by version, and its other ones. `holding`: files outside the log that hold the
     object and that the snapshot does not name. `begins`: the version behind the last one that holds it; 0: none does.
@@ -302,7 +302,7 @@ class _Bodies:
         )
 
     def bounds(self, what: _What) -> dict[str, bool]:
-        """Of the files that a kept version adds, or its manifest names: whether they may hold it."""
+        """Whether a file may hold it, by key: each that a kept version adds, or its manifest names."""
         file, found = self.reader.layout.file, {}
         packs = [pack for body in self.versions.values() for pack in body.adds]
         packs += [pack for each in self.manifests.values() for pack in each.rejects]

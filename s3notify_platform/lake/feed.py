@@ -28,7 +28,7 @@ VERSIONS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
-    """What one version changed. `table`: its id, without which a version says nothing. `changes`: streamed."""
+    """The changes of one version. `table`: its id, without which a version says nothing. `changes`: streamed."""
 
     table: str
     version: int

@@ -1,4 +1,4 @@
-"""What a log says, version by version, and which versions of other engines are taken. Pure.
+"""The state of a log, version by version, and the versions of other engines that are adopted. Pure.
 
 A version of ours follows the one before it. One of another engine is adopted if it changes no data; all others are
 refused, unless the next version of ours undoes them (`rollback`): that one leads back from where they had led.
@@ -21,7 +21,7 @@ UNDOES: Final = "undoes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What a log says up to one version, without manifests: what a checkpoint repeats. Pure.
+    """The state of a log as of one version, without manifests, as a checkpoint has it. Pure.
 
     `foreign`: so says the checkpoint of another engine.
     """
@@ -37,7 +37,7 @@ class LogState:
 
 
 def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
-    """Of versions that follow each other: whether the next version of ours undoes this one of another engine. Pure."""
+    """Whether each of these versions, which follow each other, is another engine's that our next one undoes. Pure."""
     found, undoes = [False] * len(versions), 0
     for at in reversed(range(len(versions))):
         if versions[at].foreign:

@@ -27,7 +27,7 @@ LOOKED_AT: Final = 256
 """Rows of a file by which the encoding of its columns is chosen."""
 
 LEVEL: Final = 3
-"""Of zstd. 4% fewer bytes than 1 at about the same time; beyond it, time doubles for 2%."""
+"""The level of zstd. 4% fewer bytes than 1 at about the same time; beyond it, time doubles for 2%."""
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
@@ -217,7 +217,7 @@ class PackReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of its rows."""
+        """The schema of its rows."""
         return self.file.schema_arrow.remove_metadata()
 
     def groups(self) -> Iterator[pa.Table]:

@@ -82,7 +82,7 @@ class PackSet:
     vectors: bool = False
     _made: dict[object, tuple[list[tuple[str, NewPack]], Counter[int]]] = field(default_factory=dict)
 
-    def anew(self, *, vectors: bool | None = None) -> "PackSet":
+    def fresh(self, *, vectors: bool | None = None) -> "PackSet":
         """The same, for one change: the packs that it makes are kept no longer."""
         return replace(self, vectors=self.vectors if vectors is None else vectors, _made={})
 

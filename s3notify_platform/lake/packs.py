@@ -183,9 +183,9 @@ class Rewritten:
 
 
 def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
-    """What takes the place of these packs: their live rows, sorted together, without those that leave.
+    """The packs that take the place of these: their live rows, sorted together, without those that leave.
 
-    Of one pack: a withdrawal as copy-on-write. Of several: a merge, beside it. Memory: a row group of each, and one
+    One pack: a withdrawal as copy-on-write; several: a merge, beside it. Memory: a row group of each, and one
     pack. `withdrawn` may be empty: a pack's bounds do not say which objects it holds.
     """
     result = Rewritten()

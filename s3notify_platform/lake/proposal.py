@@ -23,7 +23,7 @@ from s3notify_platform.slots import Slot
 class Proposal:
     """The difference that a change makes to a snapshot. A part that is not given stays as it is.
 
-    `files`: bodies by key, to be written before the version, each under a name that is drawn anew. `slots`: the facts
+    `files`: bodies by key, to be written before the version, each under a new name. `slots`: the facts
     of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `changes`: what
     becomes of the states of objects, for the feed (`feed`). `note`: for the history.
     """

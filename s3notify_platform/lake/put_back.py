@@ -7,8 +7,8 @@ was committed is staged under its `n`.
 Steps
     1. From the version in `known` down, each version must have the `n` that the one above names as its parent. One
        that has another, or is missing, is written again from its staged body, through the conditional commit.
-    2. Versions above the one in `known` that do not follow it are removed, newest first. Nobody was told that they
-       were committed: a writer is told so after `known` has its version, or one that follows it.
+    2. Versions above the one in `known` that do not follow it are removed, newest first. No writer reported
+       them committed: it does so after `known` has its version, or one that follows it.
 
 Safe to repeat, and beside writers. It does nothing where nothing was replaced.
 
@@ -78,7 +78,7 @@ def _stored(committer: Committer, version: int) -> _Version | None:
 
 
 def _wrong(committer: Committer, known: Known, found: Mapping[int, _Version]) -> dict[int, _Version]:
-    """Of the versions that lead to the known one, as far as the log reaches, those that were replaced: as committed."""
+    """The replaced ones among the versions that lead to the known one, as far as the log reaches: as committed."""
     wrong: dict[int, _Version] = {}
     number = known.number
     for version in range(known.version, min(found, default=known.version) - 1, -1):

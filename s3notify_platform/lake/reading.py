@@ -74,7 +74,7 @@ class PackPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """What one task reads: the rows of `slots` (ascending; None: of all) in these parts. `bytes`: about how many."""
+    """The work of one task: the rows of `slots` (ascending; None: of all) in these parts. `bytes`: about how many."""
 
     parts: tuple[PackPart, ...]
     slots: tuple[int, ...] | None = None
@@ -236,7 +236,7 @@ class _Job:
 
     @property
     def ranges(self) -> list[Span]:
-        """What is read ahead."""
+        """The bytes that are read ahead."""
         return [] if self.pack.whole is not None or self.streams else near(self.spans)
 
 
@@ -248,7 +248,7 @@ class _Reader:
     slots: npt.NDArray[np.int64] | None
 
     def first_requests(self, part: PackPart) -> list[partial[bytes]]:
-        """Of a pack: all of it or its end, and its vector."""
+        """The first bytes of a pack: all of it or its end, and its vector."""
         key, size = self.layout.file(part.path), part.size
         start = 0 if size <= PACK_WHOLE_BYTES else size - PACK_TAIL_BYTES
         requests = [partial(self._range, key, start, size)]
@@ -257,7 +257,7 @@ class _Reader:
         return requests
 
     def requests(self, job: _Job) -> list[partial[bytes]]:
-        """Of a job."""
+        """The rows of a job."""
         return [partial(self._range, job.pack.key, start, end) for start, end in job.ranges]
 
     def _range(self, key: str, start: int, end: int) -> bytes:

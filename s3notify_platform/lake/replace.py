@@ -12,7 +12,7 @@ so a crash between the commits to both tables is found, and the slot is made aga
 | merged or replaced a pack that has rows of its slots | takes them out of the packs that took its place |
 | let the schema grow, the same columns alike | goes on, with the columns of both |
 | gave a column another type than the round | leaves out the slots that have rows: a conflict |
-| began the table anew, under another id | nothing of it is left |
+| began the table again, under another id | nothing of it is left |
 
 Packs are small (`DERIVED`), so that replacing one slot writes at most `MAX_OTHERS` bytes more than its rows: those of
 other slots that share packs with it, and of packs that are merged. A batch may write as much for each of its slots; it
@@ -73,7 +73,7 @@ class Replacement:
     _data: PackSet = field(init=False)
 
     def __post_init__(self) -> None:
-        self._data = self.table.data.anew()
+        self._data = self.table.data.fresh()
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the table above."""

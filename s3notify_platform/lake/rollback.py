@@ -12,7 +12,7 @@ signals are those of the earlier version: the next run finds them moved, and rea
 | changed any slot, removed packs, let the schema grow, merged packs | begins again on top of it: nothing of it stays |
 | began vacuum | begins again, unless the earlier version's files may be among those that leave: an error |
 | rolled back, too | goes back from there; if that is where it wants to be, nothing is left |
-| began the table anew, under another id | an error |
+| began the table again, under another id | an error |
 | is another engine whose version is adopted, or refused | undoes that version, too |
 
 Begun again twice, it holds the table: other writers wait (`Known.held`).

@@ -9,7 +9,7 @@
 | merged packs, or state files, that the round would merge | merges what is there now; a merge of states is dropped |
 | let the schema grow, the same columns alike | goes on, with the columns of both |
 | gave a column another type than the round | leaves out the slots that have the column: a conflict |
-| began the table anew, under another id | nothing of it is left |
+| began the table again, under another id | nothing of it is left |
 
 A small slot shares packs with others. If it is left out, such a pack is written again without it.
 
@@ -114,7 +114,7 @@ class Round:
     _quarantine: PackSet = field(init=False)
 
     def __post_init__(self) -> None:
-        self._data, self._quarantine = self.table.data.anew(), self.table.quarantine.anew()
+        self._data, self._quarantine = self.table.data.fresh(), self.table.quarantine.fresh()
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the table above."""

@@ -166,7 +166,7 @@ class LakeLog:
         )
 
     def checkpoint(self, *, cut: bool) -> None:
-        """Of the newest version; `cut`: and without the versions up to it."""
+        """A checkpoint of the newest version; `cut`: and without the versions up to it."""
         body, last = checkpoint.encode(self.state, version=self.version)
         self.put(LAYOUT.checkpoint(self.version).removeprefix(LAYOUT.prefix), body)
         (self.folder / "_delta_log/_last_checkpoint").write_bytes(last.dumps())

@@ -134,7 +134,7 @@ class Rounds:
         return staged
 
     def contents(self, snapshot: Snapshot | None = None) -> Bucket:
-        """What the table holds, as a bucket: rows and rejects of each object; the table is checked."""
+        """The contents of the table, as a bucket: rows and rejects of each object; the table is checked."""
         snapshot = snapshot or self.table.opened()
         checked = check_table(self.whole, snapshot)
         assert checked.ok, checked.problems

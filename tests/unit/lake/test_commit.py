@@ -178,6 +178,22 @@ def test_nothing_is_committed_on_an_old_look(store):
     assert len(versions(store)) == 1
 
 
+def test_nothing_is_committed_whose_files_took_too_long(store):
+    clock = HandClock()
+    base = Table(store=store, clock=clock).opened()
+
+    class Slow(DelegatingStore):
+        def put(self, key, body, **given):
+            if key.startswith(LAYOUT.manifests):
+                clock.sleep(50)
+            return store.put(key, body, **given)
+
+    table = Table(store=Slow(store), clock=clock, more={"max_run_seconds": 100})
+    with pytest.raises(FencedError, match="plan again"):
+        commit(table, 1, base=base)
+    assert len(versions(store)) == 1
+
+
 def test_a_version_that_came_late_below_a_newer_history_does_not_count(store):
     """The log was cut below a checkpoint while the write was under way: it lands where a version was."""
     clock = HandClock()

@@ -127,7 +127,7 @@ def test_a_confirmation_is_of_the_newest_version(store):
 
 @pytest.mark.parametrize("beyond", [1, 2, 3])
 def test_after_an_accepted_loss_the_table_goes_on_under_a_new_id(store, beyond):
-    """Of versions 0 to 4 one is lost: those before it are left, and those after it go."""
+    """One of versions 0 to 4 is lost: those before it are left, and those after it go."""
     for _ in range(4):
         commit(store, 1, 2)
     was, noted = record(store).table, []

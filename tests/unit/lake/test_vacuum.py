@@ -1,4 +1,4 @@
-"""What vacuum removes, and what stays readable: versions within the retention, files of runs that go on."""
+"""Objects that vacuum removes, and those that stay: versions within the retention, files of runs that go on."""
 
 from itertools import pairwise
 
