@@ -14,7 +14,7 @@ from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.unforeseen import REASON_MAX
-from s3notify_platform.lake.round import SlotRound
+from s3notify_platform.table.round import SlotRound
 from s3notify_platform.limits import MAX_UNFORESEEN
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
 from s3notify_platform.slots import Slot

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -11,12 +12,15 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.ack_chain import keys_recur
+from s3notify_platform.limits import REMEMBERED_TABLES
 from s3notify_platform.protocols.conditional_commit import (
     DEFAULT_LEASES,
+    CommitOutcome,
     ConditionalCommit,
     LeaseSettings,
     NativeCommit,
 )
+from s3notify_platform.protocols.conditional_commit.operations import Operation
 from s3notify_platform.protocols.keyspace import Publisher, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, check_slot_count
@@ -26,13 +30,14 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.queue_records import queue_records, records_of
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.delta.view import DeltaView
-from s3notify_platform.table.heads import head_memory
-from s3notify_platform.table.known import KNOWN, OpenTable, TableSides, known_key, open_table
+from s3notify_platform.table.known import KNOWN, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.opening import OpenTable, TableName, open_table
 from s3notify_platform.table.own import USUAL, own_prefixes
-from s3notify_platform.table.schema import SchemaRegistry
+from s3notify_platform.table.packs import SIZES
+from s3notify_platform.table.replace import DERIVED
+from s3notify_platform.table.snapshot import Absent
+from s3notify_platform.table.table import LogTable, SnapshotMemory, table_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,42 +117,32 @@ class Location(LocationSettings):
 
     def table(
         self,
-        layout: TableLayout | None = None,
+        asset: str | None = None,
         *,
         store: ObjectStore | None = None,
         commit: CommitMode | None = None,
+        vectors: bool = False,
         clock: Clock = SYSTEM_CLOCK,
-        table_id: str = "",
-    ) -> SlotTable:
-        """A client of the table (or of a derived one), through `store` if given. No request.
+    ) -> LogTable:
+        """The table, or that of a slot asset, through `store` if given. No request.
 
-        Without a settled `commit` it reads only. With its `table_id` it shares this process's memory of heads.
+        Without a settled `commit` it can only be read. `vectors`: rows that leave are hidden by deletion vectors. All
+        tables of one process share what it has seen of their logs.
         """
-        store, layout = store or shared_store(self.platform), layout or self.layout
-        memory = None
-        if table_id:
-            memory = head_memory(self.platform, layout.prefix, table_id, clock)  # type: ignore[arg-type] # it is hashable
-        return SlotTable(store, layout, self._commits(store, commit), clock=clock, memory=memory)
-
-    def schemas(
-        self, layout: TableLayout | None = None, *, commit: CommitMode | None = None
-    ) -> SchemaRegistry:
-        """A client of the table's pinned schema. No request. Without a settled `commit` it reads only."""
-        store = shared_store(self.platform)
-        return SchemaRegistry(store, layout or self.layout, self._commits(store, commit))
-
-    def view(
-        self, asset: str | None = None, *, store: ObjectStore | None = None, commit: CommitMode | None = None
-    ) -> DeltaView:
-        """The table, or that of a slot asset, as a Delta table. No request. It is written under a settled `commit`."""
-        layout = self.table_layout(asset)
-        store = store or shared_store(self.platform)
-        commits = self._commits(store, commit)
-        table = SlotTable(store, layout, commits)
-        return DeltaView(table, SchemaRegistry(store, layout, commits), commits, name=asset or self.name)
-
-    def _commits(self, store: ObjectStore, commit: CommitMode | None) -> ConditionalCommit | None:
-        return commit.commits(self.platform, store) if commit else None
+        layout, given = self.table_layout(asset), store or shared_store(self.platform)
+        mode = commit or CommitMode()
+        return table_of(
+            given,
+            layout,
+            self.known(asset, store=given),
+            mode.commits(self.platform, given) or ReadOnly(given),
+            leases=mode.choice == "dynamodb",
+            vectors=vectors and not asset,
+            sizes=DERIVED if asset else SIZES,
+            memory=_memory(self.platform, layout.prefix),  # type: ignore[arg-type] # it is hashable
+            clock=clock,
+            restore=self.command("forget"),
+        )
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
@@ -157,8 +152,8 @@ class Location(LocationSettings):
             store or shared_store(self.platform), f"{self.platform_prefix}records/", keys_recur=keys_recur
         )
 
-    def sides(self, store: ObjectStore | None = None) -> TableSides:
-        """The table and what is known of it, each on its side. No request."""
+    def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
+        """The record of the table, or of that of a slot asset, outside its prefix. No request."""
         store = store or shared_store(self.platform)
         key, bucket = known_key(self.platform_prefix), self.platform.bucket
         records: RecordStore
@@ -172,22 +167,19 @@ class Location(LocationSettings):
         else:
             records = ObjectRecordStore(store, "")
             where = f"'{KNOWN}/' of bucket {bucket!r}"
-        return TableSides(
-            store=store,
-            layout=self.layout,
-            records=records,
-            key=key,
-            source=self.name,
-            where=where,
-            command=self.command,
-        )
+        return KnownRecord(records=records, key=f"{key}.{asset}" if asset else key, where=where)
+
+    @property
+    def table_name(self) -> TableName:
+        """The table, for messages."""
+        return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
-        """The table for those who need not know what it is made from. Refused as `known.open_table` says. 2 GETs.
+        """The table for those who need not know what it is made from. Refused as `opening.open_table` says.
 
-        `UsageError` for another number of slots.
+        `UsageError` for another number of slots. Requests of `LogTable.newest`.
         """
-        table = open_table(self.sides(store), None, expected=expected, create=False)
+        table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         if table.known.identity is not None and table.known.identity.slots != self.slots:
             raise UsageError(
                 f"source {self.name!r} has {table.known.identity.slots} slots, not {self.slots}: set slots, or "
@@ -217,21 +209,15 @@ class Location(LocationSettings):
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
 
     def check_exists(self, asset: str | None = None) -> None:
-        """`UsageError` if there is no table of this source, or of its slot asset `asset`. Up to 2 GETs and 1 LIST.
-
-        For readers: what of a table is missing, or of other settings, is not looked at.
-        """
-        sides, place = self.sides(), f"{self.platform.place}, prefix {self.platform_prefix!r}"
-        if not (sides.beside() or sides.known() or sides.has_commits()):
-            raise UsageError(
-                f"source {self.name!r} has no table in {place}: nothing has been committed yet, or name, bucket or "
-                "prefix is not the source's"
-            )
-        if asset and not replace(sides, layout=self.table_layout(asset)).has_commits():
-            raise UsageError(
-                f"slot asset {asset!r} of source {self.name!r} has no table in {place}: nothing has been "
-                "committed yet, or it has another name"
-            )
+        """`UsageError` if there is no table of this source, or of its slot asset `asset`. Requests of `newest`."""
+        if not isinstance(self.table(asset).newest(), Absent):
+            return
+        place = f"{self.platform.place}, prefix {self.platform_prefix!r}"
+        what = f"slot asset {asset!r} of source {self.name!r}" if asset else f"source {self.name!r}"
+        raise UsageError(
+            f"{what} has no table in {place}: nothing has been committed yet, or name, bucket or prefix is not the "
+            "source's"
+        )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
@@ -259,7 +245,7 @@ class Location(LocationSettings):
         stored = store.get(key)
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
-            open_table(self.sides(store), None, create=False)  # nothing is written to what was emptied
+            self.table(store=store).newest()  # nothing is written to what was emptied
             found = probe(store, self.platform_prefix)
         else:
             # What a later version looks for besides was not known then.
@@ -281,6 +267,19 @@ class Location(LocationSettings):
                 f"{_mode(*known)}: stop all its runs, then remove {key!r}"
             )
         return replace(commit, choice=choice)
+
+
+class ReadOnly(ConditionalCommit):
+    """Commits of a table that was opened without a settled `CommitMode`: refused with `UsageError`."""
+
+    def _commit(self, operation: Operation) -> CommitOutcome:
+        raise UsageError(f"{operation.path}: the table was opened without a commit mode, so it can only be read")
+
+
+@lru_cache(maxsize=REMEMBERED_TABLES)
+def _memory(_platform: S3Config, _prefix: str) -> SnapshotMemory:
+    """The newest snapshot that this process has seen of a table: by its bucket and endpoint, and its prefix."""
+    return SnapshotMemory()
 
 
 def _left_by_probe(stored: bytes, key: str) -> dict[str, Any]:

@@ -3,17 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Literal
 
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.layout import Generation
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
 """`conflict`: another run committed the slot first, each time it was tried."""
-
-NEVER: Final = Generation(0)
 
 Progress = Callable[[str], None]
 
@@ -32,7 +29,7 @@ class Reading:
 class SlotResult:
     """How one slot ended, and what the run did to it.
 
-    `rows` and `rejects` count the records of the `objects` that were read, before any transform, and `without_records`
+    `generation`: the version of the table that last changed it; 0: none has. `rows` and `rejects` count the records of the `objects` that were read, before any transform, and `without_records`
     those of them that have bytes, but gave neither; `live_rows` what the slot holds now. `failed_objects` are keys
     whose read failed, with the reason; the other objects are committed. `quarantined` ones failed too, and are in
     quarantine. Of `unavailable` ones nothing is known, since the store was at fault; with `outage` that goes for the
@@ -42,7 +39,7 @@ class SlotResult:
 
     slot: Slot
     status: SlotStatus
-    generation: Generation = NEVER
+    generation: int = 0
     objects: int = 0
     rows: int = 0
     rejects: int = 0
@@ -52,7 +49,6 @@ class SlotResult:
     without_records: int = 0
     live_objects: int = 0
     live_rows: int = 0
-    live_files: int = 0
     live_rejects: int = 0
     unnamed: Mapping[str, int] = field(default_factory=dict)
     """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""

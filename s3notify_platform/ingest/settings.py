@@ -145,6 +145,13 @@ class InputSettings(FormatSettings):
             "expired by the bucket's lifecycle, if an inlet hears of it before a listing finds out"
         ),
     ] = "withdraw"
+    overwrites: Annotated[
+        Literal["rewrite", "vectors"],
+        About(
+            "Of rows that are overwritten or withdrawn: rewrite their files, or hide them by deletion vectors, which "
+            "saves bytes where overwrites are scattered, and which fewer engines can read"
+        ),
+    ] = "rewrite"
     committed_tags: Annotated[
         str,
         About(

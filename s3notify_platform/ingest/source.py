@@ -20,12 +20,11 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.s3.tags import tags_of
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.delta.view import DeltaView
-from s3notify_platform.table.known import Identity, OpenTable, open_table
-from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.known import Identity
+from s3notify_platform.table.opening import OpenTable, open_table
 from s3notify_platform.table.own import prefixes_of
-from s3notify_platform.table.schema import SchemaRegistry
+from s3notify_platform.table.schema import NO_SCHEMA, described
+from s3notify_platform.table.table import LogTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +142,12 @@ class Source:
         return self.location.name
 
     def table(
-        self,
-        layout: TableLayout | None = None,
-        *,
-        store: ObjectStore | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        table_id: str = "",
-    ) -> SlotTable:
-        """A client of the table (or of a derived one), as `Location.table`, that may commit. No request."""
-        return self.location.table(layout, store=store, commit=self.commit, clock=clock, table_id=table_id)
+        self, asset: str | None = None, *, store: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> LogTable:
+        """The table, or that of a slot asset, as `Location.table`, to which this may commit. No request."""
+        return self.location.table(
+            asset, store=store, commit=self.commit, vectors=self.input.overwrites == "vectors", clock=clock
+        )
 
     @property
     def identity(self) -> Identity:
@@ -161,19 +157,13 @@ class Source:
     def open_table(
         self, *, expected: str = "", create: bool = True, store: ObjectStore | None = None
     ) -> OpenTable:
-        """The table, refused if a side of it is missing or it is of other settings. See `known.open_table`."""
+        """The table, refused if it is not whole or of other settings. See `opening.open_table`."""
+        table = self.table(store=store)
+        first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms()) if create else None
         endpoint = self.input.bucket.endpoint_url or ""
         return open_table(
-            self.location.sides(store), self.identity, endpoint=endpoint, expected=expected, create=create
+            table, self.location.table_name, self.identity, endpoint=endpoint, expected=expected, create=first
         )
-
-    def schemas(self, layout: TableLayout | None = None) -> SchemaRegistry:
-        """A client of the table's pinned schema. No request."""
-        return self.location.schemas(layout, commit=self.commit)
-
-    def view(self, asset: str | None = None, *, store: ObjectStore | None = None) -> DeltaView:
-        """The table, or that of a slot asset, as a Delta table. No request."""
-        return self.location.view(asset, store=store, commit=self.commit)
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
         """Finds the source's objects, through `bucket` if given. No request."""

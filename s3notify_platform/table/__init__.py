@@ -1,17 +1,13 @@
-"""The table: rows become visible through one conditional commit object for each slot and generation.
+"""The table as one Delta log: object states, rows and rejects of all slots, committed as one version a round.
 
-`layout` names the objects. `commit` has the value that makes a generation visible, and the client that creates it.
-`schema` pins column types. `reader` reads without Spark. `history` finds earlier generations. `quarantine` lists what
-could not be ingested, and retries it. `known` notes generations and identity outside the table, so that a loss, or
-another source's settings, are noticed; `missing` finds slots whose commits are gone. `vacuum` removes files that no
-commit refers to. `delta/` keeps a Delta Lake view of the table: `view` syncs, `log` reads and writes the log, `format`
-is the log as values.
+A round of a batch becomes one version of the log: packs (data files of many slots), a manifest (the rest of the state
+as of that version), and the version itself, created if absent. Everything that no version names is garbage.
 
-    {table}/commits/{slot}/{inverted generation}.json   newest sorts first
-    {table}/state/{slot}/{name}.parquet                 object states, referenced by a commit
-    {table}/data/slot={slot}/{name}.parquet             rows with their lineage columns
-    {table}/data/_delta_log/…                           the Delta view of them
-    {table}/quarantine/slot={slot}/{name}.parquet       rejects: key, etag, offset, reason, raw bytes
-    {table}/schema/{inverted generation}.json           column types, each generation a superset of the last
-    {table}/table.json                                  the table's id, which what is known of it has too
+Reading order: `layout` (names), `actions` (the parts of a version), `metadata` and `schema` (columns and protocol),
+`statistics` and `vectors` (a pack in the log), `checkpoint` (the log in short), `states` (the state of each object),
+`manifest`, `changes` (of states, by version), `known` (the record outside), `log_state` and `snapshot` (the newest
+state, read cold or warm), `proposal` and `commit` (the next version), `pack_file`, `packs`, `compaction` and `pack_set`
+(files of rows, and which of them a round rewrites), `table` (all of it together); the changes: `round` (of a batch),
+`replace` (of a derived table), `compact`, `rollback`; then `reading` (rows of slots), `feed`, `opening`, `put_back`,
+`history`, `vacuum`, `check`.
 """

@@ -1,450 +1,381 @@
-"""Commit objects: only they make rows of a slot visible.
+"""The next version of a table: one conditional write, after all files that it names.
 
-A commit is created, if absent, under the next generation number of its slot. One object holds the live data files, the
-live rejects, the state of every object version of the slot, and the signal that had been seen. So progress and output
-cannot disagree, and of two runs on one slot only one can create each generation. Files that no commit names are
-garbage, never data.
+Steps
+    1. Ask the change what follows the snapshot (`proposal`).
+    2. Write its files, and the manifest under a fresh number `n`.
+    3. Create version v + 1, if it is absent (`conditional_commit`: natively, or under a lease).
+    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest. So, too,
+       if a file is missing that only an older version names: an object was erased meanwhile. A command that rewrites
+       the table and is beaten again and again holds it (`Known.held`): others wait for it, before they begin, and
+       before their third attempt.
+    5. Note the version in `known`. Write a checkpoint, if the last one is far behind.
 
-Object states are in pages; the commits since carry their changes as deltas (`states`). A file states which generations'
-rows it holds, and an object state in which generations its rows were ingested. So the files of an object are found
-without a list of them, and merging or rewriting a file changes no object state. The size and cost of a commit depend on
-the batch, not on the slot.
+Invariants
+    - Only step 3 makes anything visible. Files of a failed attempt are named by nothing. They are not deleted here, as
+      an attempt in doubt may have been applied.
+    - `n` is new at each attempt, so the version that is there is this attempt's exactly if it has its `n`.
+    - No version is created below the newest one. A process that slept could, where the log has been cut meanwhile: so
+      nothing is committed on a snapshot that is older than half of the longest run; and if the write came late,
+      neither a checkpoint nor `known` may be past it, else only a new plan shows whether the change counts.
+    - A writer that finds another `n` in `known` under its version was replaced. Only an overrun lease allows that. So
+      with leases a version's body is staged under `n` first, by which `put_back` restores it; and a version counts only
+      if `known` does not have another `n` for a version that it follows.
 
-Every next commit of a slot is made by `SlotCommit.after`, and stored byte for byte as it was staged.
-
-Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is needed; `commit` 1 PUT. Of a head that
-the process remembers (`heads`), 1 HEAD or nothing takes the place of the LIST.
+Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`; once in
+`CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more. With leases 1 PUT more, and those of `DynamoCommit`.
 """
 
-import json
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import Conflict, ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.conditional_commit import ConditionalCommit
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
-from s3notify_platform.table import states as paging
-from s3notify_platform.table.heads import MAX_RUN_SECONDS, HeadMemory
-from s3notify_platform.table.layout import Generation, TableLayout, generation_of
-from s3notify_platform.table.states import (
-    StatePage,
-    States,
-    apply_deltas,
-    columns_of,
-    encode_states,
-    fold,
-    pages_of,
-    state_columns,
-    state_of_row,
-    state_row,
-    states_of,
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UnknownOutcomeError,
 )
+from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.table.checkpoint import LastCheckpoint
+from s3notify_platform.table.known import LINEAGE, Known
+from s3notify_platform.table.log_state import OtherLogError
+from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.table.proposal import Change, Proposal, applied, next_version
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ABSENT, ETag, StoredObject, Unknown, Written
+from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 
-DENSE_PAGE = 32
-"""A page of commit keys must include this many slots, for the next page to be worth a LIST."""
+MAX_RUN_SECONDS: Final = 6 * 3600.0
+"""The longest that a run may take from its look at the table to its commit. Nothing that is younger is removed."""
 
-PAGES_IN_FLIGHT = 8
-HEADS_IN_FLIGHT = 48
+COMMIT_SECONDS: Final = 120.0
+"""For so long a change is tried again because other writers were first."""
 
-FAILING_MAX = 10_000
-"""Objects of a slot in quarantine as a whole. What fails beyond does not go there, and keeps its slot failing."""
+HELD_SECONDS: Final = 1.0
+"""Between two looks at whether the table is still held."""
 
-FORMAT = 3
+CHECKPOINT_EVERY: Final = 20
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFile:
-    """A Parquet file that a commit names: data or rejects, ingested by the generations `since` to `until`."""
-
-    name: str
-    rows: int
-    bytes: int
-    since: int = 0
-    until: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextStates:
-    """How the next commit carries the object states of its slot, `changed` among them. Made by `SlotTable.carry`."""
-
-    changed: tuple[ObjectState, ...] = ()
-    pages: tuple[StatePage, ...] = ()
-    deltas: tuple[ObjectState, ...] = ()
+REQUESTS_IN_FLIGHT: Final = 16
+BACKOFF_BASE_SECONDS: Final = 0.02
+BACKOFF_CEILING_SECONDS: Final = 2.0
+CHECKPOINT_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedCommit:
-    """A staged commit, not visible yet: the bytes to store, and, of the slot after it, counts that need no parsing."""
+class Committed:
+    """The change is visible in this snapshot. `proposal`: what became of it."""
 
-    slot: Slot
-    generation: Generation
-    commit_id: str
-    body: bytes
-    rows: int
-    files: int
-    rejects: int
-    failing: int
+    snapshot: Snapshot
+    proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotCommit:
-    """One generation of one slot, whole.
+class NothingLeft:
+    """Nothing of the change was left to commit on top of this snapshot."""
 
-    `objects` counts the live ones, `without_records` those that `ObjectState` calls so. `pending` keys are to be read
-    further, or again, although unchanged. `failing` keys are in quarantine as a whole, at most `FAILING_MAX`.
-    `code_version`: of the transform that made all rows, if one did. `backfill`: rows that were ingested before this
-    generation are to be read again (`reread`); 0: none. For people: `seen_ms`, when its batch was opened; `planned_ms`;
-    `created_ms`, when its files were written.
+    snapshot: Snapshot
+
+
+CommitResult = Committed | NothingLeft
+
+
+@dataclass(slots=True, kw_only=True)
+class Wanted:
+    """A change on its way, with the snapshot that it was planned on."""
+
+    change: Change
+    base: Snapshot
+    proposal: Proposal | None = None
+    failed: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Commits to one table. Thread-safe: changes that wait at the same time become one version.
+
+    `leases`: whether `commits` goes by leases. `at_once`: requests.
     """
 
-    slot: Slot
-    generation: Generation
-    commit_id: str
-    parent_id: str | None
-    batch: str
-    created_ms: int
-    seen_ms: int = 0
-    planned_ms: int = 0
-    signal: str | None = None
-    schema: int = 0
-    source_generation: int = 0
-    files: tuple[TableFile, ...] = ()
-    rejects: tuple[TableFile, ...] = ()
-    objects: int = 0
-    without_records: int = 0
-    pending: tuple[str, ...] = ()
-    failing: tuple[str, ...] = ()
-    code_version: str = ""
-    backfill: int = 0
-    pages: tuple[StatePage, ...] = ()
-    deltas: tuple[ObjectState, ...] = field(default=())
+    reader: LogReader
+    commits: ConditionalCommit
+    leases: bool = False
+    clock: Clock = SYSTEM_CLOCK
+    max_run_seconds: float = MAX_RUN_SECONDS
+    commit_seconds: float = COMMIT_SECONDS
+    at_once: int = REQUESTS_IN_FLIGHT
+    _combiner: Combiner = field(default_factory=Combiner)
+
+    def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
+        """Create version 0 of a table, if there is none. 2 PUTs, 1 for `known`."""
+        number = self._number()
+        version = LogVersion(
+            number=number,
+            table=table,
+            created_ms=self.clock.wall_ms(),
+            operation="CREATE TABLE",
+            metadata=metadata,
+            protocol=protocol,
+        )
+        manifest = Manifest(table=table, version=0, number=number)
+        files = {self.reader.layout.manifest(number): manifest.dumps(), **self._staged(version)}
+        in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
+        if self._created(0, number, version.dumps()) is not None:
+            self.reader.known.note(table, 0, number)
+
+    def commit(self, change: Change, base: Snapshot) -> CommitResult:
+        """Make `change`, planned on `base`, the next version.
+
+        `ConflictError`: others were first, for `commit_seconds`: nothing is committed, plan again. `FencedError`: the
+        snapshot is too old, or the version came late or was replaced: plan again, which shows whether it counts.
+        `UnknownOutcomeError`: it may be committed; the next run finds out. Raises what `change` raises.
+        """
+        result: CommitResult = self._combiner.run(
+            self.reader.layout.prefix, Wanted(change=change, base=base), self.commit_together
+        )
+        return result
+
+    def commit_alone(self, change: Change, base: Snapshot, *, holder: str = "") -> CommitResult:
+        """As `commit`, in a version of its own. `holder`: the command, if it may hold the table."""
+        (result,) = self.commit_together([Wanted(change=change, base=base)], holder=holder)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
+        """Make changes that wait at the same time one version. The result of each; raises as `commit`."""
+        deadline = self.clock.monotonic() + self.commit_seconds
+        base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
+        base = self._released(base, holder, deadline)
+        attempt = 0
+        while True:
+            proposals, current = self._proposed(group, base)
+            if (newer := self._not_damaged(group, base)) is not None:
+                base = newer
+                continue
+            found = self._attempt(base, current, proposals) if proposals else base
+            if found is not None:
+                return [self._result(each, found) for each in group]
+            if self.clock.monotonic() >= deadline:
+                raise ConflictError(
+                    f"{self._table}: other writers were first for {self.commit_seconds:.0f} s: plan again"
+                )
+            self.clock.sleep(
+                backoff_seconds(
+                    attempt, self.clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS
+                )
+            )
+            attempt += 1
+            base = self._newer(base)
+            if attempt > 1:
+                known, record = self.reader.known.read()
+                base = self._released(replace(base, known=known, record=record), holder, deadline)
+
+    def _released(self, base: Snapshot, holder: str, deadline: float) -> Snapshot:
+        """The newest snapshot, once nobody else holds the table; the one given if nobody does."""
+        known, record = base.known, base.record
+        if not _is_held(known, holder):
+            return base
+        while _is_held(known, holder):
+            known, record = self.reader.known.read()
+            if known is not None and _is_held(known, holder):
+                if self.clock.monotonic() >= deadline:
+                    raise ConflictError(
+                        f"{self._table} is held by `s3notify table {known.held}`: wait until it has ended, and plan "
+                        "again. If it was killed, repeat it"
+                    )
+                self.clock.sleep(HELD_SECONDS)
+        return self._newer(replace(base, known=known, record=record))
+
+    def _newer(self, base: Snapshot) -> Snapshot:
+        """The newest snapshot: the one given and the versions since; read cold if the log was cut meanwhile."""
+        try:
+            return self.reader.forward(base)
+        except OtherLogError:
+            found = self.reader.open()
+            if isinstance(found, Absent):
+                raise
+            return found
+
+    def _not_damaged(self, group: Sequence[Wanted], base: Snapshot) -> Snapshot | None:
+        """The newest snapshot, if a file is missing that only an older one names: `erase` has removed it."""
+        damaged = [each for each in group if isinstance(each.failed, CorruptError)]
+        if not damaged or (newer := self._newer(base)).number == base.number:
+            return None
+        for each in damaged:
+            each.failed = None
+        return newer
+
+    @staticmethod
+    def _result(wanted: Wanted, found: Snapshot) -> CommitResult | Exception:
+        if wanted.failed is not None:
+            return wanted.failed
+        if wanted.proposal is None:
+            return NothingLeft(snapshot=found)
+        return Committed(snapshot=found, proposal=wanted.proposal)
+
+    def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
+        """The proposals of the changes, one on top of the other, and the snapshot that they lead to.
+
+        The files of all but the last are written.
+        """
+        number = self._number()
+        current = base
+        for each in group:
+            each.proposal = None
+            if each.failed is None:
+                try:
+                    self._check_young(each.base)
+                    proposal = each.change.onto(current)
+                    if proposal and each is not group[-1]:
+                        self._put_all(proposal.files)  # the next change may read them
+                    each.proposal = proposal
+                except Exception as error:  # noqa: BLE001 - it is the result of this change alone
+                    each.failed = error
+            if each.proposal is not None:
+                current = applied(current, each.proposal, version=base.version + 1, number=number)
+        return [each.proposal for each in group if each.proposal is not None], current
+
+    def _attempt(self, base: Snapshot, current: Snapshot, proposals: Sequence[Proposal]) -> Snapshot | None:
+        """Commit `current` on top of `base`; None if another writer was first."""
+        version, number = current.version, current.number
+        action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
+        manifest, changes = current.manifest.spilled(self.reader.layout.changes_path(number))
+        current = replace(current, manifest=manifest)
+        files = {**proposals[-1].files, self.reader.layout.manifest(number): manifest.dumps()}
+        if changes is not None:
+            files[self.reader.layout.file(self.reader.layout.changes_path(number))] = changes
+        self._put_all({**files, **self._staged(action)})
+        self._check_young(base)
+        etag = self._created(version, number, action.dumps())
+        if etag is None:
+            return None
+        if not self._is_young(base):
+            self._check_not_late(current)
+        known, record = self.reader.known.note(
+            current.table, version, number, seen=base.record, below=base.lineage
+        )
+        if known is None or known.table != current.table or not self._counts(known, version, number):
+            raise FencedError(
+                f"{self._table}: version {version}, or one below it, was replaced by a writer whose lease had ended, "
+                "or the table was forgotten: plan again"
+            )
+        lineage = (*base.lineage, (version, number))[-LINEAGE:]
+        return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
+
+    def _counts(self, known: Known, version: int, number: int) -> bool:
+        """Whether a version that was created is one of those that lead to the known one."""
+        if known.version <= version:
+            return (known.version, known.number) == (version, number)
+        if not self.leases:
+            return True
+        # The version that is there now may have replaced the one that the next one follows, or may be it.
+        expected = known.number
+        for later in range(known.version, version, -1):
+            found = self.reader.version(later)
+            if found is None or found.number != expected:
+                return False
+            expected = found.parent
+        return expected == number
+
+    def _staged(self, version: LogVersion) -> dict[str, bytes]:
+        layout = self.reader.layout
+        return {layout.staged_version(version.number): version.dumps()} if self.leases else {}
+
+    def _created(self, version: int, number: int, body: bytes) -> ETag | None:
+        """The ETag of this version, if it is ours; None if it is another writer's."""
+        key = self.reader.layout.version(version)
+        try:
+            outcome = self.commits.put_if_absent(key, body)
+        except UnknownOutcomeError:
+            outcome = None
+        if isinstance(outcome, Written) and outcome.etag is not None:
+            return outcome.etag
+        # A refusal proves nothing: the network may have repeated a request that was applied.
+        found = self.reader.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise UnknownOutcomeError(f"{key}: may still be created; the next run finds out")
+        return found.meta.etag if LogVersion.loads(found.body, where=key).number == number else None
+
+    def _is_young(self, base: Snapshot) -> bool:
+        return self.clock.monotonic() - base.asked_at < self.max_run_seconds / 2
+
+    def _check_young(self, base: Snapshot) -> None:
+        if not self._is_young(base):
+            raise FencedError(
+                f"{self._table} was looked at more than {self.max_run_seconds / 2:.0f} s ago: plan again"
+            )
+
+    def _check_not_late(self, current: Snapshot) -> None:
+        """`FencedError`: the version was created below a newer history, of which the log was cut meanwhile."""
+        version, last = current.version, self.reader.last_checkpoint()
+        known, _ = self.reader.known.read()
+        replaced = known is not None and known.version == version and known.number != current.number
+        if last >= version or known is None or known.version > version or replaced:
+            raise FencedError(f"{self._table}: version {version} was created too late: plan again")
+
+    def checkpointed(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, with a checkpoint if the last one is `CHECKPOINT_EVERY` versions behind.
+
+        A failure is none of the commit's: the next one tries again.
+        """
+        if snapshot.version - max(snapshot.checkpoint, 0) < CHECKPOINT_EVERY:
+            return snapshot
+        try:
+            return self.checkpoint(snapshot)
+        except (UnavailableError, UnknownOutcomeError):
+            return snapshot
+
+    def checkpoint(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, with a checkpoint. `_last_checkpoint` names it, or a later one.
+
+        1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: it may not be there; try again.
+        """
+        body, name = checkpoint_of(snapshot)
+        key = self.reader.layout.checkpoint(snapshot.version)
+        # Two writers of one checkpoint write the same state.
+        if isinstance(outcome := self.reader.store.put(key, body, precondition=ABSENT), Unknown):
+            raise UnavailableError(f"{key}: {outcome.cause}: try again")
+        self._name_checkpoint(name)
+        return replace(snapshot, checkpoint=snapshot.version)
+
+    def _name_checkpoint(self, name: LastCheckpoint) -> None:
+        """Have `_last_checkpoint` name this version, unless it names a later one."""
+        key, store = self.reader.layout.last_checkpoint, self.reader.store
+        for attempt in range(CHECKPOINT_ATTEMPTS):
+            held = store.get(key)
+            if not isinstance(held, StoredObject):
+                outcome = self.commits.put_if_absent(key, name.dumps())
+            elif LastCheckpoint.loads(held.body, where=key).version >= name.version:
+                return
+            else:
+                outcome = self.commits.put_if_match(key, name.dumps(), held.meta.etag)
+            if isinstance(outcome, Written):
+                return
+            self.clock.sleep(backoff_seconds(attempt, self.clock))
+        raise UnavailableError(f"{key}: others write it all the time; try again")
 
     @property
-    def rows(self) -> int:
-        """Live rows."""
-        return sum(file.rows for file in self.files)
+    def _table(self) -> str:
+        return f"the table below {self.reader.layout.prefix!r}"
 
-    @classmethod
-    def after(
-        cls,
-        head: "SlotCommit | None",
-        slot: Slot,
-        *,
-        batch: str,
-        clock: Clock,
-        states: NextStates | None = None,
-        read_again: Iterable[str] = (),
-        files: tuple[TableFile, ...] | None = None,
-        rejects: tuple[TableFile, ...] | None = None,
-        objects: int | None = None,
-        signal: str | None = None,
-        schema: int | None = None,
-        source_generation: Generation | None = None,
-        code_version: str | None = None,
-        backfill: int | None = None,
-        seen_ms: int = 0,
-        planned_ms: int = 0,
-    ) -> "SlotCommit":
-        """The commit that follows `head`, under the next generation. No request.
+    def _number(self) -> int:
+        """63 random bits, never 0."""
+        return int.from_bytes(self.clock.random_bytes(8), "little") >> 1 or 1
 
-        What is not given stays as it is in `head`. An object whose state changed is pending exactly if it was not read
-        to its end, and failing exactly if its state has a reason. `read_again`: keys that become pending although their
-        state did not change.
-        """
-        before = head or cls(
-            slot=slot, generation=Generation(0), commit_id="", parent_id=None, batch="", created_ms=0
-        )
-        states = states or NextStates(pages=before.pages, deltas=before.deltas)
-        changed = states.changed
-        moved = {state.key for state in changed}
-        failing = {state.key for state in changed if state.reason}
-        unfinished = {s.key for s in changed if not (s.reach_end or s.reason or s.gone)}
-        return cls(
-            slot=slot,
-            generation=Generation(before.generation + 1),
-            commit_id=unique_name(clock),
-            parent_id=head.commit_id if head else None,
-            batch=batch,
-            created_ms=clock.wall_ms(),
-            seen_ms=seen_ms,
-            planned_ms=planned_ms,
-            signal=signal or before.signal,
-            schema=before.schema if schema is None else schema,
-            source_generation=before.source_generation if source_generation is None else source_generation,
-            files=before.files if files is None else files,
-            rejects=before.rejects if rejects is None else rejects,
-            objects=before.objects if objects is None else objects,
-            without_records=before.without_records,
-            pending=tuple(sorted(set(before.pending) - moved | unfinished | {*read_again})),
-            failing=tuple(sorted(set(before.failing) - moved | failing)),
-            code_version=before.code_version if code_version is None else code_version,
-            backfill=before.backfill if backfill is None else backfill,
-            pages=states.pages,
-            deltas=states.deltas,
-        )
+    def _put_all(self, files: Mapping[str, bytes]) -> None:
+        in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
 
-    def staged(self) -> StagedCommit:
-        """Its bytes, with the facts that need no parsing."""
-        return StagedCommit(
-            slot=self.slot,
-            generation=self.generation,
-            commit_id=self.commit_id,
-            body=self.dumps(),
-            rows=self.rows,
-            files=len(self.files),
-            rejects=sum(file.rows for file in self.rejects),
-            failing=len(self.failing),
-        )
-
-    def dumps(self) -> bytes:
-        """JSON, one object."""
-        body = asdict(replace(self, deltas=())) | {"format": FORMAT}
-        body["deltas"] = [state_row(state) for state in self.deltas]
-        return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-    @classmethod
-    def loads(cls, body: bytes, *, where: str) -> "SlotCommit":
-        """The commit in `body`; `CorruptError` naming `where` if it is not a commit, or has a newer format."""
-        try:
-            fields = json.loads(body)
-            if (found := fields.pop("format")) != FORMAT:
-                fix = (
-                    "upgrade s3notify_platform" if found > FORMAT else "give the source a new platform_prefix"
-                )
-                raise CorruptError(f"{where}: commit format {found}, this version reads {FORMAT}; {fix}")
-            fields["files"] = tuple(TableFile(**file) for file in fields["files"])
-            fields["rejects"] = tuple(TableFile(**file) for file in fields["rejects"])
-            fields["pending"] = tuple(fields["pending"])
-            fields["failing"] = tuple(fields.get("failing", ()))
-            fields["pages"] = tuple(StatePage(**page) for page in fields["pages"])
-            fields["deltas"] = tuple(state_of_row(row) for row in fields["deltas"])
-            return cls(**fields)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{where}: not a commit object ({error})") from error
+    def _put(self, key: str, body: bytes) -> None:
+        # The name is new, so a repeated write writes the same.
+        if not isinstance(outcome := self.reader.store.put(key, body), Written):
+            raise UnavailableError(f"{key}: {outcome}: try again")
 
 
-def spanning(files: Iterable[TableFile], states: Iterable[ObjectState]) -> tuple[TableFile, ...]:
-    """The files that may hold rows of one of the objects. Pure."""
-    spans = {(state.since, state.until) for state in states}
-    return tuple(
-        file for file in files if any(low <= file.until and file.since <= high for low, high in spans)
-    )
-
-
-class SlotTable:
-    """Reads the commits of one table. Creates them through `commits`, if that is given.
-
-    `memory`: of its heads; by default there is none. Only `heads` uses it by itself.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        layout: TableLayout,
-        commits: ConditionalCommit | None = None,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        max_run_seconds: float = MAX_RUN_SECONDS,
-        memory: HeadMemory | None = None,
-    ) -> None:
-        self.store = store
-        self.memory = memory or HeadMemory(clock, seconds=0)
-        assert self.memory.seconds <= max_run_seconds / 2
-        self.layout = layout
-        self.max_run_seconds = max_run_seconds
-        self._commits = commits
-        self.clock = clock
-
-    def head(self, slot: Slot, newest: Generation | None = None) -> SlotCommit | None:
-        """The newest commit of a slot, or None.
-
-        1 LIST of one key and 1 GET. With the slot's result of `newest`: 1 GET, or none for a slot without a commit.
-        `CorruptError` if the commit cannot be read.
-        """
-        if newest == 0:
-            return None
-        if newest is not None:
-            try:
-                return self.read(slot, newest)
-            except CorruptError:
-                pass  # Vacuum removed it, because a newer one exists; if none does, the LIST shows that.
-        for _ in range(3):
-            at = self.clock.monotonic()
-            page = self.store.list(self.layout.commits(slot), limit=1)
-            listed = generation_of(page.objects[0].key) if page.objects else Generation(0)
-            self.memory.note({slot: listed}, at)
-            if not listed:
-                return None
-            try:
-                return self.read(slot, listed)
-            except CorruptError:
-                if self.store.list(self.layout.commits(slot), limit=1).objects == page.objects:
-                    raise
-                # Vacuum removed it between LIST and GET, because a newer one exists.
-        raise ConflictError(f"slot {slot}: its head moved three times while being read; read again")
-
-    def heads(self, slots: Iterable[Slot]) -> dict[Slot, SlotCommit | None]:
-        """The newest commit of each slot. Requests as `newest`, and as `head` for each slot, many at once.
-
-        Of a slot that is remembered: 1 GET and 1 HEAD.
-        """
-        wanted = sorted(set(slots))
-        recalled = self.memory.recall(wanted)
-        newest = {**self.newest({*wanted} - recalled.heads.keys()), **recalled.heads}
-
-        def head_of(slot: Slot) -> SlotCommit | None:
-            head = self.head(slot, newest[slot])
-            at = Generation(head.generation if head else 0)
-            moved = slot in recalled.heads and not self.stands(slot, at, seen_at=recalled.seen_at)
-            return self.head(slot) if moved else head
-
-        return dict(zip(wanted, in_parallel(head_of, wanted, HEADS_IN_FLIGHT), strict=True))
-
-    def stands(self, slot: Slot, generation: Generation, *, seen_at: float) -> bool:
-        """Whether this is the head still, which at the monotonic time `seen_at`, or after it, was. 1 HEAD."""
-        at = self.clock.monotonic()
-        newer = self.store.head(self.layout.commit(slot, generation + 1))
-        # What was committed since then is certainly there only for as long as a run may take.
-        if newer is not None or self.clock.monotonic() - seen_at > self.max_run_seconds:
-            self.memory.drop(slot)
-            return False
-        self.memory.note({slot: generation}, at)
-        return True
-
-    def newest(self, slots: Iterable[Slot]) -> dict[Slot, Generation | None]:
-        """The newest generation of each slot: 0 if it has none, None where `head` finds it with fewer requests.
-
-        Reads commit keys in pages, as long as a page shows `DENSE_PAGE` slots: a young table takes 1 LIST
-        in all, one with a long history 1 LIST more than a LIST for each slot.
-        """
-        prefix = self.layout.all_commits
-        # Keys are listed in text order: "1/" comes before "10/" and "2/".
-        waiting = sorted(f"{slot}/" for slot in set(slots))
-        at = self.clock.monotonic()
-        found: dict[str, Generation] = {}
-        newest: dict[str, Generation] = {}
-        after: str | None = None
-        while waiting:
-            page = self.store.list(prefix, start_after=after)
-            for meta in page.objects:
-                found.setdefault(meta.key.removeprefix(prefix).split("/")[0] + "/", generation_of(meta.key))
-            last = max(found, default="") if page.next_token else "~"
-            passed = bisect_right(waiting, last)
-            newest |= {name: found.get(name, Generation(0)) for name in waiting[:passed]}
-            waiting = waiting[passed:]
-            if passed < DENSE_PAGE:
-                break
-            after = f"{prefix}{last}~"
-        by_slot = {Slot(int(name[:-1])): generation for name, generation in newest.items()}
-        self.memory.note(by_slot, at)
-        return {**by_slot, **{Slot(int(name[:-1])): None for name in waiting}}
-
-    def read(self, slot: Slot, generation: Generation) -> SlotCommit:
-        """One generation. 1 GET. `CorruptError` if it is missing: only vacuum removes commits."""
-        key = self.layout.commit(slot, generation)
-        found = self.store.get(key)
-        if not isinstance(found, StoredObject):
-            raise CorruptError(
-                f"{key}: generation {generation} of slot {slot} is missing; restore it, or vacuum removed it "
-                "(then read a newer generation)"
-            )
-        return SlotCommit.loads(found.body, where=key)
-
-    def states(self, commit: SlotCommit | None, keys: Collection[str] | None = None) -> States:
-        """The state of each object of a commit's slot, or of `keys`, by key. 1 GET for each page needed."""
-        if commit is None:
-            return {}
-        pages: Sequence[StatePage] = commit.pages
-        wanted = None if keys is None else set(keys)
-        if wanted is not None:
-            carried = {delta.key for delta in commit.deltas}
-            pages = pages_of(pages, wanted - carried)
-        found: States = {}
-        for page in map(states_of, self._pages(commit.slot, pages)):
-            found |= page if wanted is None else {key: page[key] for key in page.keys() & wanted}
-        return apply_deltas(found, (d for d in commit.deltas if wanted is None or d.key in wanted))
-
-    def state_columns(self, commit: SlotCommit | None) -> pa.Table:
-        """The state of each object of a commit's slot, as columns (`states_of` makes states). 1 GET for each page."""
-        if commit is None:
-            return columns_of(())
-        pages = pa.concat_tables([columns_of(()), *self._pages(commit.slot, commit.pages)])
-        deltas = {delta.key: delta for delta in commit.deltas}
-        kept = pages.filter(pc.invert(pc.is_in(pages["key"], pa.array(deltas, pa.string()))))
-        return pa.concat_tables([kept, columns_of(each for each in deltas.values() if not each.gone)])
-
-    def _pages(self, slot: Slot, pages: Sequence[StatePage]) -> list[pa.Table]:
-        """The contents of state pages. 1 GET each."""
-
-        def load(page: StatePage) -> pa.Table:
-            key = self.layout.state(slot, page.name)
-            found = self.store.get(key)
-            if not isinstance(found, StoredObject):
-                raise CorruptError(f"{key}: state of slot {slot} is missing; refusing to start it again")
-            return state_columns(found.body)
-
-        return in_parallel(load, pages, PAGES_IN_FLIGHT)
-
-    def carry(self, slot: Slot, head: SlotCommit | None, changed: Iterable[ObjectState]) -> NextStates:
-        """The pages and deltas with which the next commit carries its states.
-
-        No request. If the deltas are folded into pages: 1 GET and 1 PUT for each page that they belong to, at most one
-        page for each change since the last time.
-        """
-        changed = tuple(changed)
-        earlier: Mapping[str, ObjectState] = {state.key: state for state in (head.deltas if head else ())}
-        deltas = tuple({**earlier, **{state.key: state for state in changed}}.values())
-        pages = head.pages if head else ()
-        if len(deltas) <= paging.DELTA_LIMIT:
-            return NextStates(changed=changed, pages=pages, deltas=deltas)
-
-        def kept(page: StatePage | States) -> StatePage:
-            if isinstance(page, StatePage):
-                return page
-            name = unique_name(self.clock)
-            # Unconditional and under a fresh name: safe to write again.
-            outcome = self.store.put(self.layout.state(slot, name), encode_states(page))
-            if not isinstance(outcome, Written):
-                raise UnavailableError(f"states of slot {slot}: {outcome}; the slot will be read again")
-            return StatePage(name=name, objects=len(page), first=min(page))
-
-        folded = fold(pages, deltas, lambda wanted: [*map(states_of, self._pages(slot, wanted))])
-        return NextStates(changed=changed, pages=tuple(in_parallel(kept, folded, PAGES_IN_FLIGHT)))
-
-    def commit(self, commit: StagedCommit, *, planned_at: float) -> Written | Conflict:
-        """Make `commit` visible if its generation is still free. At most one of all writers succeeds. 1 PUT.
-
-        `planned_at` is the clock's monotonic time when the head was read, or seen, if it was recalled. A run that is
-        older than `max_run_seconds` is refused with `FencedError`, since vacuum may have removed the generation that it
-        would create again. A run that reached that age during the write checks that the head descends from its commit.
-        """
-        if self._commits is None:
-            raise UsageError(f"{self.layout.prefix}: opened without `commits`, so it can only be read")
-        self.memory.drop(commit.slot)
-        if (at := self.clock.monotonic()) - planned_at > self.max_run_seconds:
-            raise FencedError(
-                f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"
-            )
-        outcome = self._commits.put_if_absent(self.layout.commit(commit.slot, commit.generation), commit.body)
-        if isinstance(outcome, Written) and self.clock.monotonic() - planned_at > self.max_run_seconds:
-            self._check_descent(commit)
-        if isinstance(outcome, Written):
-            self.memory.note({commit.slot: commit.generation}, at)
-        return outcome
-
-    def _check_descent(self, commit: StagedCommit) -> None:
-        newer = self.head(commit.slot)
-        while newer is not None and newer.generation > commit.generation + 1:
-            newer = self.read(commit.slot, Generation(newer.generation - 1))
-        if newer is None or (newer.generation > commit.generation and newer.parent_id != commit.commit_id):
-            raise FencedError(
-                f"slot {commit.slot}: generation {commit.generation} was created although a newer history exists"
-            )
+def _is_held(known: Known | None, holder: str) -> bool:
+    """Whether another command than `holder` holds the table."""
+    return known is not None and known.held not in ("", holder)

@@ -1,61 +1,64 @@
-"""Time travel: the generations of a slot, and which of them was the newest at a given time.
+"""Earlier versions of a table: what each one did, and the table as of one of them.
 
-Generations are kept for vacuum's retention. Time is that of the store's clock, from the modification time of the commit
-object: to the second on S3. The table at a given time is, for each slot, the generation that was visible then:
+Versions are kept for vacuum's retention. A version's time is that of the store's clock, from the modification time of
+its object: to the second on S3.
 
-    when = generations_at(table, source.location.all_slots(), at_ms)
-    load_slots(spark, source, when, generations=when)      # a DataFrame
-    read_slots(table, when, generations=when)              # Arrow, without Spark
+Requests: 1 LIST for each 1000 versions that are kept. `history` 1 GET for each version that is taken; `snapshot_of` 1
+GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.ports import ObjectMeta, list_all
-from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotCommit, SlotTable
-from s3notify_platform.table.layout import Generation, generation_of
 
-REQUESTS_IN_FLIGHT: Final = 16
+PAGE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visible:
-    """A generation, and since when it was visible, by the store's clock."""
+class Event:
+    """A version, and when it was created, by the store's clock."""
 
-    commit: SlotCommit
-    since_ms: int
-
-
-def history(table: SlotTable, slot: Slot) -> Iterator[Visible]:
-    """The generations of a slot that vacuum has left, newest first. 1 LIST for each 1000, and 1 GET for each."""
-    for meta in list_all(table.store, table.layout.commits(slot)):
-        yield Visible(commit=table.read(slot, generation_of(meta.key)), since_ms=meta.modified_ms)
+    version: int
+    created_ms: int
+    body: LogVersion
 
 
-def generations_at(
-    table: SlotTable, slots: Iterable[Slot], at_ms: int, *, parallelism: int = REQUESTS_IN_FLIGHT
-) -> dict[Slot, Generation]:
-    """The newest generation of each slot that was visible at `at_ms` (Unix milliseconds); 0 if it had none yet.
+def history(reader: LogReader) -> Iterator[Event]:
+    """The versions that are kept, newest first. One that vacuum removes meanwhile is left out."""
+    found = kept_versions(reader)
+    for version in sorted(found, reverse=True):
+        body = reader.version(version)
+        if body is not None:
+            yield Event(version=version, created_ms=found[version].modified_ms, body=body)
 
-    `NotFoundError` if vacuum has removed the generation. 1 LIST for each slot, and one more for each 1000 generations
-    since then.
-    """
 
-    def at(slot: Slot) -> Generation:
-        oldest: ObjectMeta | None = None
-        for meta in list_all(table.store, table.layout.commits(slot)):
-            if meta.modified_ms <= at_ms:
-                return generation_of(meta.key)
-            oldest = meta
-        if oldest is None or generation_of(oldest.key) == 1:
-            return Generation(0)
-        raise NotFoundError(
-            f"slot {slot} at {at_ms}: vacuum has removed it; the oldest generation left is of {oldest.modified_ms}"
-        )
+def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
+    """The versions that are kept, and their objects; without those that `erase` has emptied."""
+    layout = reader.layout
+    listed = (meta for meta in list_all(reader.store, layout.log) if meta.size)
+    return {version: meta for meta in listed if (version := layout.version_of(meta.key)) is not None}
 
-    wanted = sorted(set(slots))
-    return dict(zip(wanted, in_parallel(at, wanted, parallelism), strict=True))
+
+def version_at(reader: LogReader, at_ms: int) -> int:
+    """The newest version that was there at `at_ms` (Unix milliseconds). `NotFoundError`: none, or none is kept."""
+    found = kept_versions(reader)
+    if not (earlier := [version for version, meta in found.items() if meta.modified_ms <= at_ms]):
+        oldest = min(found, default=None)
+        kept = "there is no table" if oldest is None else f"the oldest version that is kept is {oldest}"
+        raise NotFoundError(f"the table below {reader.layout.prefix!r} at {at_ms}: {kept}")
+    return max(earlier)
+
+
+def snapshot_of(reader: LogReader, version: int) -> Snapshot:
+    """The table as of this version. `NotFoundError`: it is not kept, or not there yet."""
+    found = reader.as_of(version)
+    if found is None:
+        kept = sorted(kept_versions(reader))
+        there = f"versions {kept[0]} to {kept[-1]} are kept" if kept else "there is no table"
+        raise NotFoundError(f"version {version} of the table below {reader.layout.prefix!r}: {there}")
+    return found

@@ -2,29 +2,18 @@
 
 import re
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final
+from urllib.parse import quote, unquote
 
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.slots import Slot
+from s3notify_platform.errors import UsageError
 
-Generation = NewType("Generation", int)
-"""Counts a slot's commits from 1; 0 stands for "never committed"."""
-
-GENERATION_DIGITS = 19
-GENERATION_LIMIT = 10**GENERATION_DIGITS - 1
-
-LINEAGE = ("_key", "_etag", "_offset")
-"""Columns of every row: the object version that it is from, and its place in it (bytes; row number for Parquet)."""
-
-
-def inverted(generation: int) -> str:
-    """Fixed-width decimal that sorts newest first, so that a head is the first key of a LIST."""
-    return f"{GENERATION_LIMIT - generation:0{GENERATION_DIGITS}d}"
+_VERSION: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """Keys of one table below `prefix`, which ends in `/`."""
+    """Keys of one table below `prefix`, which ends in `/`. The prefix is what a Delta engine is pointed at."""
 
     prefix: str
 
@@ -34,72 +23,116 @@ class TableLayout:
                 f"table prefix {self.prefix!r}: must end in '/', not start with it, nor contain '//'"
             )
 
-    @property
-    def id(self) -> str:
-        """Key of the object with the table's id (`known`)."""
-        return f"{self.prefix}table.json"
-
-    @property
-    def all_commits(self) -> str:
-        """Prefix of all commit objects."""
-        return f"{self.prefix}commits/"
-
-    def commits(self, slot: Slot) -> str:
-        """Prefix of a slot's commit objects."""
-        return f"{self.all_commits}{slot}/"
-
-    def commit(self, slot: Slot, generation: int) -> str:
-        """Key of one commit object."""
-        return f"{self.commits(slot)}{inverted(generation)}.json"
-
-    def state(self, slot: Slot, name: str) -> str:
-        """Key of a state file."""
-        return f"{self.prefix}state/{slot}/{name}.parquet"
-
-    def data(self, slot: Slot, name: str) -> str:
-        """Key of a data file."""
-        return f"{self.prefix}data/slot={slot}/{name}.parquet"
-
-    def quarantine(self, slot: Slot, name: str) -> str:
-        """Key of a file of rejects."""
-        return f"{self.prefix}quarantine/slot={slot}/{name}.parquet"
-
-    @property
-    def view(self) -> str:
-        """Place of the Delta view, without a `/` at its end: the directory of the data files and of the log."""
-        return f"{self.prefix}data"
+    # The Delta log
 
     @property
     def log(self) -> str:
-        """Prefix of the view's log."""
-        return f"{self.view}/_delta_log/"
+        """Prefix of the log's objects."""
+        return f"{self.prefix}_delta_log/"
 
-    def log_version(self, version: int) -> str:
-        """Key of one version of the log."""
+    def version(self, version: int) -> str:
+        """Key of one version."""
         return f"{self.log}{version:020d}.json"
 
-    def log_checkpoint(self, version: int) -> str:
-        """Key of the log's checkpoint at a version."""
+    def checkpoint(self, version: int) -> str:
+        """Key of the checkpoint of a version."""
         return f"{self.log}{version:020d}.checkpoint.parquet"
 
     @property
-    def log_hint(self) -> str:
-        """Key of the object that names a recent checkpoint."""
+    def last_checkpoint(self) -> str:
+        """Key of the object that names the newest checkpoint."""
         return f"{self.log}_last_checkpoint"
 
+    def version_of(self, key: str) -> int | None:
+        """The version whose object this is; None for any other object."""
+        match = _VERSION.fullmatch(key.removeprefix(self.log))
+        return int(match[1]) if match else None
+
+    def checkpoint_of(self, key: str) -> int | None:
+        """The version whose checkpoint this is; None for any other object."""
+        match = _CHECKPOINT.fullmatch(key.removeprefix(self.log))
+        return int(match[1]) if match else None
+
+    # Data
+
     @property
-    def schemas(self) -> str:
-        """Prefix of the schema objects."""
-        return f"{self.prefix}schema/"
+    def data(self) -> str:
+        """Prefix of the packs."""
+        return f"{self.prefix}data/"
 
-    def schema(self, generation: int) -> str:
-        """Key of one schema object."""
-        return f"{self.schemas}{inverted(generation)}.json"
+    def pack_path(self, name: str) -> str:
+        """Path of a pack as the log names it: below the table's prefix, with URI encoding."""
+        return quote(f"data/{name}.parquet", safe="/=")
 
+    def file(self, path: str) -> str:
+        """Key of a file that the log names. `UsageError`: it is outside the table."""
+        key = unquote(path)
+        if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/", key) or {"..", "."} & {*key.split("/")}:
+            raise UsageError(f"the log names {path!r}, which is outside the table below {self.prefix!r}")
+        return f"{self.prefix}{key}"
 
-def generation_of(key: str) -> Generation:
-    """The generation in a commit or schema key; `CorruptError` for a foreign key."""
-    match = re.fullmatch(rf".*/(\d{{{GENERATION_DIGITS}}})\.json", key)
-    if match is None:
-        raise CorruptError(f"{key!r} is not a commit or schema object; remove it from the table")
-    return Generation(GENERATION_LIMIT - int(match[1]))
+    # The rest of the state. Engines pass over folders whose names begin with `_`.
+
+    @property
+    def own(self) -> str:
+        """Prefix of what only this platform reads."""
+        return f"{self.prefix}_s3notify/"
+
+    @property
+    def manifests(self) -> str:
+        """Prefix of the manifests."""
+        return f"{self.own}manifest/"
+
+    def manifest(self, number: int) -> str:
+        """Key of a manifest, by the number that a version gives it."""
+        return f"{self.manifests}{number}.json"
+
+    @property
+    def states(self) -> str:
+        """Prefix of the state files."""
+        return f"{self.own}state/"
+
+    def state(self, name: str) -> str:
+        """Key of a state file."""
+        return f"{self.states}{name}.parquet"
+
+    @property
+    def rejects(self) -> str:
+        """Prefix of the files of rejects."""
+        return f"{self.own}rejects/"
+
+    def reject_path(self, name: str) -> str:
+        """Path of a pack of rejects, below the table's prefix."""
+        return f"_s3notify/rejects/{name}.parquet"
+
+    @property
+    def changes(self) -> str:
+        """Prefix of the files of changes of states."""
+        return f"{self.own}changes/"
+
+    def changes_path(self, number: int) -> str:
+        """Path of the changes of a version, by the number of its manifest, below the table's prefix."""
+        return f"_s3notify/changes/{number}.parquet"
+
+    @property
+    def vectors(self) -> str:
+        """Prefix of the files of deletion vectors (`vectors.path_of`)."""
+        return f"{self.own}vector/"
+
+    @property
+    def staged(self) -> str:
+        """Prefix of versions that are staged before they are created under a lease."""
+        return f"{self.own}staged/"
+
+    def staged_version(self, number: int) -> str:
+        """Key of a staged version."""
+        return f"{self.staged}{number}.json"
+
+    @property
+    def cuts(self) -> str:
+        """Prefix of the marks that vacuum leaves: since when a checkpoint is named (`vacuum`)."""
+        return f"{self.own}cut/"
+
+    def cut(self, version: int) -> str:
+        """Key of the mark of one checkpoint."""
+        return f"{self.cuts}{version:020d}"

@@ -1,44 +1,98 @@
-"""The pinned column types of a table.
+"""The pinned column types of a table, kept in its log. Pure.
 
-A schema object is created if absent under the next generation number, like a commit. It holds two schemas as Spark's
-JSON: `source`, with which the objects are parsed, and `rows`, the columns of the data files. A commit names the schema
-generation that it was written under. A later generation has every field of the earlier ones, with its type, at any
-depth, unless a person went back (`ingest.rollback`). So schemas only grow, and each generation records what it added,
-when, and for which batch.
+The log's `metaData` has the columns of the rows, and as a property of the table the schema with which objects are
+parsed. So both change in the version that brings the first rows with them. A later schema has every field of the
+earlier ones, with its type, at any depth, unless a person went back (`rollback`).
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
-from s3notify_platform.ports import ObjectStore, StoredObject, Written, list_all
-from s3notify_platform.protocols.conditional_commit import ConditionalCommit
-from s3notify_platform.table.layout import TableLayout, generation_of
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.metadata import LINEAGE, delta_schema
 
-PIN_ATTEMPTS = 8
-"""Conflicts after which `pin` stops."""
+SOURCE: Final = "s3notify.source"
+"""Property of the table: the schema with which objects are parsed, as Spark's JSON."""
+
+INFERRED: Final = "s3notify.inferred"
+"""Property of the table: whether that schema was inferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """One generation. `source` and `rows` are Spark schema JSON; `inferred`: a sample made `source`.
-
-    `added`: the fields of `rows` that the generation before did not have, by path, with their types; empty for the
-    first one. `batch` and `created_ms`: for which batch, and when.
+    """The pinned schema. `source` parses the objects, `rows` are the columns of the table besides lineage: Spark's
+    JSON. `inferred`: a sample made `source`.
     """
 
-    generation: int
-    source: str
-    rows: str
-    inferred: bool
-    added: Mapping[str, str] = field(default_factory=dict)
-    batch: str = ""
-    created_ms: int = 0
+    source: str = "{}"
+    rows: str = "{}"
+    inferred: bool = False
+
+
+NO_SCHEMA: Final = TableSchema()
+
+
+def schema_of(metadata: MetaData) -> TableSchema | None:
+    """The pinned schema of a table; None: nothing was committed yet. Pure."""
+    if SOURCE not in metadata.configuration:
+        return None
+    own = {name for name, _ in LINEAGE}
+    columns = [_plain(each) for each in json.loads(metadata.schema)["fields"] if each["name"] not in own]
+    return TableSchema(
+        source=metadata.configuration[SOURCE],
+        rows=json.dumps({"type": "struct", "fields": columns}),
+        inferred=metadata.configuration.get(INFERRED) == "true",
+    )
+
+
+def _plain(kind: Any) -> Any:
+    """A type without Delta's own metadata (names and ids of column mapping)."""
+    if isinstance(kind, list):
+        return [_plain(each) for each in kind]
+    if isinstance(kind, dict):
+        return {name: _plain(part) for name, part in kind.items() if not name.startswith("delta.")}
+    return kind
+
+
+def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
+    """The schema that covers `rows`, and parses with `source`. Pure.
+
+    `UsageError`: a column of `rows` contradicts the table, or the schema is beyond the limits.
+    """
+    check_size(source)
+    if known is not None:
+        rows = merged(known.rows, rows, strict=True)
+    check_size(rows, times=2)
+    return TableSchema(source=source, rows=rows, inferred=inferred)
+
+
+def described(
+    schema: TableSchema,
+    *,
+    created_ms: int,
+    table: str = "",
+    vectors: bool = False,
+    derived: bool = False,
+) -> tuple[MetaData, Protocol]:
+    """The `metaData` and `protocol` of a table with this schema. Pure. `UsageError` as `delta_schema`."""
+    found = delta_schema(None if schema == NO_SCHEMA else schema.rows, vectors=vectors, derived=derived)
+    own = {} if schema == NO_SCHEMA else {SOURCE: schema.source, INFERRED: str(schema.inferred).lower()}
+    metadata = MetaData(
+        id=table, schema=found.schema, created_ms=created_ms, configuration={**found.properties, **own}
+    )
+    return metadata, found.protocol
+
+
+def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str, str]:
+    """The properties of both, mine over theirs, with the fields of both in the parsing schema. Pure."""
+    properties = {**theirs, **mine}
+    if SOURCE in theirs and SOURCE in mine:
+        properties[SOURCE] = merged(theirs[SOURCE], mine[SOURCE], strict=False)
+    return properties
 
 
 @dataclass(slots=True)
@@ -240,106 +294,3 @@ def _name(kind: Any) -> str:
             return f"map<{_name(kind['keyType'])}, {_name(kind['valueType'])}>"
         case _:
             return str(kind)
-
-
-class SchemaRegistry:
-    """Reads the schema of one table and, given `commits`, advances it."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        layout: TableLayout,
-        commits: ConditionalCommit | None = None,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._store = store
-        self._layout = layout
-        self._commits = commits
-        self._clock = clock
-
-    def head(self) -> TableSchema | None:
-        """The newest schema, or None. 1 LIST of one key and 1 GET."""
-        page = self._store.list(self._layout.schemas, limit=1)
-        return self._read(page.objects[0].key) if page.objects else None
-
-    def history(self, *, after: int = 0) -> list[TableSchema]:
-        """The generations later than `after`, newest first. 1 LIST, and 1 GET for each of them."""
-        keys = (meta.key for meta in list_all(self._store, self._layout.schemas))
-        return [self._read(key) for key in takewhile(lambda key: generation_of(key) > after, keys)]
-
-    def _read(self, key: str) -> TableSchema:
-        found = self._store.get(key)
-        if not isinstance(found, StoredObject):
-            raise CorruptError(f"{key}: the schema object is missing; restore it")
-        known = {name.name for name in fields(TableSchema)}
-        try:
-            body = json.loads(found.body)
-            # Fields of a later version are ignored.
-            schema = TableSchema(**{name: value for name, value in body.items() if name in known})
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CorruptError(f"{key}: not a schema object ({error})") from error
-        if schema.generation != generation_of(key):
-            raise CorruptError(f"{key}: holds generation {schema.generation}")
-        return schema
-
-    def pin(self, *, source: str, rows: str, inferred: bool, batch: str = "") -> TableSchema | None:
-        """The table's schema, advanced for `batch` so that it covers `rows` and parses with `source`.
-
-        None if `source` is inferred and lacks, or contradicts, what another caller pinned: merge with `head`
-        (`merged`), and pin again. `UsageError` if a column of `rows` contradicts the table, or a schema is beyond the
-        limits. 1 LIST + 1 GET, and 1 PUT if it advanced.
-        """
-        check_size(source)
-        for _ in range(PIN_ATTEMPTS):
-            head = self.head()
-            generation = 1 if head is None else head.generation + 1
-            added: dict[str, str] = {}
-            if head is not None:
-                if inferred and not _same(merged(head.source, source, strict=False), source):
-                    return None
-                rows = merged(head.rows, rows, strict=True)
-                if _same(source, head.source) and _same(rows, head.rows) and inferred == head.inferred:
-                    return head
-                added = added_fields(head.rows, rows)
-            check_size(rows, times=2)
-            wanted = TableSchema(
-                generation=generation,
-                source=source,
-                rows=rows,
-                inferred=inferred,
-                added=added,
-                batch=batch,
-                created_ms=self._clock.wall_ms(),
-            )
-            if self._commits is None:
-                raise UsageError(f"{self._layout.prefix}: opened without `commits`, so it can only be read")
-            body = json.dumps(asdict(wanted)).encode()
-            outcome = self._commits.put_if_absent(self._layout.schema(generation), body)
-            if isinstance(outcome, Written):
-                return wanted
-        raise ConflictError("the table's schema kept changing; try again")
-
-    def pin_again(self, earlier: TableSchema) -> TableSchema:
-        """Pin an earlier generation as the newest: the one way in which a schema shrinks. See `ingest.rollback`.
-
-        `ConflictError` if another caller pins one at the same time. 1 LIST, 1 GET and 1 PUT.
-        """
-        head = self.head()
-        if self._commits is None or head is None:
-            raise UsageError(f"{self._layout.prefix}: opened without `commits`, or nothing is pinned")
-        wanted = replace(
-            earlier,
-            generation=head.generation + 1,
-            added={},
-            batch=f"rollback to {earlier.generation}",
-            created_ms=self._clock.wall_ms(),
-        )
-        body = json.dumps(asdict(wanted)).encode()
-        if isinstance(self._commits.put_if_absent(self._layout.schema(wanted.generation), body), Written):
-            return wanted
-        raise ConflictError("the table's schema was changed at the same time: stop its runs, and try again")
-
-
-def _same(one: str, other: str) -> bool:
-    return bool(json.loads(one) == json.loads(other))

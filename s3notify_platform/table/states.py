@@ -1,144 +1,221 @@
-"""Object states of one slot: in pages sorted by key, and in deltas that the commits carry.
+"""The state of each object of a table, as a small log-structured merge tree. Pure: no request.
 
-A commit names its slot's pages, each with its first key, and carries the changes since they were written as deltas.
-More than `DELTA_LIMIT` deltas are folded into the pages that they belong to, and only those pages are written again. So
-a change costs at most one page, for any number of objects. A page is a Parquet file of at most `PAGE_OBJECTS` states.
+A `StateSet` is what a manifest has of it. The newest states stand in the manifest itself (`inline`); then come files of
+level 0, of which the newer one decides; then the levels 1, 2, …, of which the lower one decides, and whose files each
+have a range of places (slot, key) for themselves. A key that is `gone` is marked as such, until the mark reaches the
+lowest level that may hold the key.
+
+A round makes the next set by `StateSet.after`. Its own changes go inline, or into a file of level 0. A merge of older
+files (`state_merge`) may go with it. It holds no change of the round, so that the one can be committed without the
+other: where the version was taken, `Next.rebased` puts the same changes on what came in between, and drops the merge if
+somebody else has merged any of its files.
+
+Invariants
+    - What is inline is newer than all files of the same key.
+    - No two files of one level have a common place, but in level 0.
+    - A merge takes the oldest files of level 0, or neighbours of one level, and all files of the next level that lie
+      between their first and last place. So of two merges that take no common file, neither puts anything where the
+      other one does, nor below what the other one takes.
 """
 
-import io
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.table.state_columns import (
+    Changes,
+    Place,
+    columns_of,
+    state_of_row,
+    state_row,
+)
+from s3notify_platform.table.state_file import StateFile, state_files
+from s3notify_platform.limits import STATE_FILE_BYTES, STATES_INLINE, STATES_INLINE_BYTES
 from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 
-DELTA_LIMIT: Final = 256
-"""How many object states a commit carries itself, before they are folded into pages."""
+NO_CHANGES: Final[Changes] = {}
 
-PAGE_OBJECTS: Final = 4096
+Name = Callable[[], str]
+"""Draws names that no other caller draws, of letters, digits, - and _."""
 
-States = dict[str, ObjectState]
+
+def hull_of(files: Collection[StateFile]) -> tuple[Place, Place]:
+    """From where to where files have anything."""
+    return min(file.first for file in files), max(file.end for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatePage:
-    """States of the keys from `first` to below the next page's `first`. The first page also has smaller keys."""
+class StateSet:
+    """All states of a table, as a manifest names them. `files`: level 0 from the newest on, then level by level."""
 
-    name: str
-    objects: int
-    first: str
+    inline: Changes = field(default_factory=dict)
+    files: tuple[StateFile, ...] = ()
 
+    def json(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        rows = [state_row(slot, state) for slot, states in self.inline.items() for state in states.values()]
+        return {"inline": rows, "files": [file.row() for file in self.files]}
 
-_FIELDS: Final[dict[str, Any]] = {
-    field.name: field.type for field in fields(ObjectState) if field.name != "gone"
-}
-"""What pages and commits hold of a state, in this order, with its type. A key that is gone is in deltas alone."""
+    @classmethod
+    def of(cls, found: Any, *, where: str) -> "StateSet":
+        """Inverse of `json`; `CorruptError` naming `where` for anything else."""
+        try:
+            inline: dict[Slot, dict[str, ObjectState]] = {}
+            for slot, state in map(state_of_row, found["inline"]):
+                inline.setdefault(slot, {})[state.key] = state
+            states = cls(inline=inline, files=tuple(map(StateFile.of, found["files"])))
+            if why := states.misplaced():
+                raise ValueError(why)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"{where}: states of objects: {error}; restore it") from error
+        return states
 
-_ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-STATE_SCHEMA: Final = pa.schema(
-    [pa.field(name, _ARROW[kind], nullable=False) for name, kind in _FIELDS.items()]
-)
+    def misplaced(self) -> str:
+        """Why the files contradict each other; "" if they do not."""
+        if len({file.name for file in self.files}) < len(self.files):
+            return "a state file is named twice"
+        for one, next_one in pairwise(self.files):
+            if one.level > next_one.level or (one.level == next_one.level > 0 and one.end > next_one.first):
+                return f"state files {one.name} and {next_one.name} are out of order"
+        return ""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the files."""
+        return frozenset(file.name for file in self.files)
 
-def encode_states(states: Mapping[str, ObjectState]) -> bytes:
-    """A page: Parquet, sorted by key."""
-    sink = io.BytesIO()
-    pq.write_table(columns_of(states[key] for key in sorted(states)), sink, compression="zstd")
-    return sink.getvalue()
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
 
+    def level(self, number: int) -> tuple[StateFile, ...]:
+        """The files of a level."""
+        return tuple(file for file in self.files if file.level == number)
 
-def state_columns(body: bytes) -> pa.Table:
-    """What a page holds, as columns: `states_of` makes states of them."""
-    return pq.ParquetFile(pa.BufferReader(body)).read()
-
-
-def columns_of(states: Iterable[ObjectState]) -> pa.Table:
-    """Inverse of `states_of`."""
-    rows = [{name: getattr(state, name) for name in _FIELDS} for state in states]
-    return pa.Table.from_pylist(rows, schema=STATE_SCHEMA)
-
-
-def states_of(columns: pa.Table) -> States:
-    """The states by key."""
-    found = columns.to_pydict()
-    rows = zip(*found.values(), strict=True)
-    return {row[0]: ObjectState(**dict(zip(found, row, strict=True))) for row in rows}
-
-
-def state_row(state: ObjectState) -> list[object]:
-    """A state in the form that a commit carries; a key alone has left."""
-    if state.gone:
-        return [state.key]
-    values = [getattr(state, name) for name in _FIELDS]
-    return [int(value) if isinstance(value, bool) else value for value in values]
-
-
-def state_of_row(row: Sequence[Any]) -> ObjectState:
-    """Inverse of `state_row`; `ValueError` or `TypeError` for anything else."""
-    if len(row) == 1:
-        return ObjectState(key=str(row[0]), etag="", size=0, gone=True)
-    pairs = zip(_FIELDS.items(), row, strict=True)
-    values: dict[str, Any] = {name: bool(v) if kind is bool else v for (name, kind), v in pairs}
-    return ObjectState(**values)
+    def after(self, changes: Changes, *, name: Name, merge: "Merge | None" = None) -> "Next":
+        """The set of the next version, with a round's changes, and with a merge of files of this set."""
+        return _next(self, changes, name, merge, None)
 
 
-def apply_deltas(earlier: Mapping[str, ObjectState], deltas: Iterable[ObjectState]) -> States:
-    """The live states: `earlier`, overridden by `deltas` in order."""
-    states = dict(earlier)
-    for delta in deltas:
-        if delta.gone:
-            states.pop(delta.key, None)
-        else:
-            states[delta.key] = delta
-    return states
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Files that take the place of others, with the same states. `bodies`: of those that are to be written."""
+
+    removed: tuple[StateFile, ...]
+    added: tuple[StateFile, ...]
+    bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def fits(self, files: Collection[StateFile]) -> bool:
+        """Whether all that it removes is still there, in the same level: then nothing of others is in its way."""
+        return {*self.removed} <= {*files}
+
+    def applied(self, files: Sequence[StateFile]) -> tuple[StateFile, ...]:
+        """The files afterwards."""
+        kept = [file for file in files if file not in self.removed]
+        deep = sorted([file for file in kept if file.level] + [*self.added], key=lambda f: (f.level, f.first))
+        return (*(file for file in kept if not file.level), *deep)
 
 
-def page_of(pages: Sequence[StatePage], key: str) -> int:
-    """Which page holds `key`, if one does. Pure."""
-    return max(0, bisect_right([page.first for page in pages], key) - 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """The states of the next version. `bodies` are to be written, each under its name, before the manifest.
 
-
-def pages_of(pages: Sequence[StatePage], keys: Iterable[str]) -> list[StatePage]:
-    """The pages that may hold `keys`. Pure."""
-    if not pages:
-        return []
-    firsts = [page.first for page in pages]
-    return [pages[n] for n in sorted({max(0, bisect_right(firsts, key) - 1) for key in keys})]
-
-
-def fold(
-    pages: Sequence[StatePage],
-    deltas: Iterable[ObjectState],
-    load: Callable[[Sequence[StatePage]], Sequence[States]],
-) -> list[StatePage | States]:
-    """All states in key order: unchanged pages as they are, and the new contents of those that `deltas` change.
-
-    `load` returns the contents of pages.
+    `merge`: the one that is in it, None if there is none, or if it was dropped.
     """
-    by_page: dict[int, list[ObjectState]] = {}
-    for delta in deltas:
-        by_page.setdefault(page_of(pages, delta.key) if pages else 0, []).append(delta)
-    touched = sorted(by_page)
-    contents = dict(zip(touched, load([pages[n] for n in touched]) if pages else [{}], strict=True))
-    result: list[StatePage | States] = []
-    for number in range(max(len(pages), 1)):
-        if number not in contents:
-            result.append(pages[number])
-            continue
-        states = apply_deltas(contents[number], by_page[number])
-        if result and isinstance(result[-1], dict) and len(result[-1]) + len(states) <= PAGE_OBJECTS // 2:
-            result[-1] |= states
-        elif states:
-            result += _cut(states)
-    return result
+
+    states: StateSet
+    bodies: Mapping[str, bytes] = field(repr=False)
+    changes: Changes = field(repr=False)
+    merge: Merge | None
+    name: Name = field(repr=False)
+    own: tuple[tuple[StateFile, bytes], ...] = field(default=(), repr=False)
+    """Files of level 0 that hold this round's changes and nothing else."""
+
+    def rebased(self, theirs: StateSet, *, without: Collection[Slot] = ()) -> "Next":
+        """The same changes after `theirs`, but for those of the slots `without`, which are dropped.
+
+        Files under names of `self.bodies` may be written already; those that `states` does not name any more are
+        garbage.
+        """
+        changes = {slot: states for slot, states in self.changes.items() if slot not in without}
+        own = self.own if len(changes) == len(self.changes) else None
+        return _next(theirs, changes, self.name, self.merge, own)
 
 
-def _cut(states: States) -> list[States]:
-    count = -(-len(states) // PAGE_OBJECTS)
-    size = -(-len(states) // count)
-    keys = sorted(states)
-    return [{key: states[key] for key in keys[n : n + size]} for n in range(0, len(keys), size)]
+def _next(
+    base: StateSet,
+    changes: Changes,
+    name: Name,
+    merge: Merge | None,
+    own: tuple[tuple[StateFile, bytes], ...] | None,
+) -> Next:
+    merge = merge if merge and merge.fits(base.files) else None
+    files = merge.applied(base.files) if merge else base.files
+    if alone := not _fits_inline(changes):
+        own = own or _fresh(changes, name)
+        inline = _joined(base.inline, changes, only_old=True)
+    else:
+        own = None
+        inline = _needed(_joined(base.inline, changes), files)
+    spilled: tuple[tuple[StateFile, bytes], ...] = ()
+    if not _fits_inline(inline):
+        spilled, inline = _fresh(inline, name), NO_CHANGES
+    written = (*(own or ()), *spilled)
+    states = StateSet(inline=inline, files=(*(file for file, _ in written), *files))
+    assert not (why := states.misplaced()), why
+    return Next(
+        states=states,
+        bodies={**{file.name: body for file, body in written}, **(merge.bodies if merge else {})},
+        changes=changes,
+        merge=merge,
+        name=name,
+        own=(own or ()) if alone else (),
+    )
+
+
+def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
+    return tuple(state_files([columns_of(changes)], level=0, name=name, file_bytes=STATE_FILE_BYTES[1]))
+
+
+def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
+    """Both, of which the later one decides; `only_old`: what is left of the earlier ones."""
+    joined: dict[Slot, Mapping[str, ObjectState]] = {}
+    for slot in {*earlier, *later}:
+        before, after = earlier.get(slot, {}), later.get(slot, {})
+        kept = {key: state for key, state in before.items() if key not in after}
+        if states := kept if only_old else kept | dict(after):
+            joined[slot] = states
+    return joined
+
+
+def _needed(changes: Changes, files: Sequence[StateFile]) -> Changes:
+    """Without marks of keys that no file can hold."""
+    return {
+        slot: needed
+        for slot, states in changes.items()
+        if (
+            needed := {
+                key: state
+                for key, state in states.items()
+                if not state.gone or any(file.first <= (slot, key) < file.end for file in files)
+            }
+        )
+    }
+
+
+def _fits_inline(changes: Changes) -> bool:
+    if sum(map(len, changes.values())) > STATES_INLINE:
+        return False
+    rows = (state_row(slot, state) for slot, state in _each(changes))
+    return sum(len(json.dumps(row, separators=(",", ":"))) + 1 for row in rows) <= STATES_INLINE_BYTES
+
+
+def _each(changes: Changes) -> Iterator[tuple[Slot, ObjectState]]:
+    return chain.from_iterable(
+        ((slot, state) for state in states.values()) for slot, states in changes.items()
+    )

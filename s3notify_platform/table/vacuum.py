@@ -1,143 +1,230 @@
-"""Removes commits outside the retention and files that no remaining commit names.
+"""Removes versions outside the retention, and files that no kept version names.
 
-Invariants. A slot's head is never removed. A superseded commit is removed only when its successor is older than the
-retention. The retention is never shorter than the longest time that a run may take: otherwise a paused run could create
-a removed generation again. A file is removed only when it is older than the retention and no remaining commit names it,
-so files of a run that has not committed yet are kept. Ages are measured by the store's clock, from a probe object that
-is written at the start.
+Invariants
+    - The retention is never shorter than the longest run. A file that is younger than that is never removed: a run
+      that has not committed yet may be about to name it.
+    - Before files are removed, a version is created that changes nothing. A writer that staged such a file before
+      it was old, and whose request to create a version is still under way, meets it.
+    - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run, so that no
+      reader and no writer is still below it. `_last_checkpoint` moves on all the time: so each pass leaves a mark of
+      the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
+    - Every kept version can be read: the log begins with a checkpoint, and is cut oldest first, one by one.
 
-The Delta view: the generations that its last version shows are kept at any age, so that it can always be read. Of its
-log, all before the newest checkpoint that is older than the retention is removed. So Delta versions reach back as far
-as generations.
+Ages are measured by the store's clock, from a probe object that is written at the start.
 
-Requests: one LIST for each 1000 objects of the table, 2 GETs and 1 LIST for the view's log, 1 GET for each remaining
-commit, 1 DELETE for each removed object.
+Requests: 1 LIST for each 1000 objects of the table. If files are to go: those of a commit, 1 GET for each kept version
+and 1 for its manifest, and 1 DELETE for each object that is removed.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import UsageError
-from s3notify_platform.parallel import Track, untracked
-from s3notify_platform.ports import ObjectMeta, list_all
-from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.delta.log import DeltaLog
-from s3notify_platform.table.layout import Generation, generation_of
+from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.table.actions import Add, LogVersion, Remove
+from s3notify_platform.table.commit import Committed, Committer
+from s3notify_platform.table.known import PUT_BACK
+from s3notify_platform.table.log_state import NO_VERSION
+from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.vectors import file_of
+from s3notify_platform.parallel import Track, in_parallel, untracked
+from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """What one pass removed and left; of a dry run, what a pass would remove now."""
+    """The objects that one pass removed and left; a dry run counts those that it would. `names`: in that order."""
 
-    commits_removed: int
-    files_removed: int
-    log_removed: int
-    """Objects of the Delta view's log."""
-    bytes_removed: int
-    commits_kept: int
-    files_kept: int
-    slots_skipped: tuple[Slot, ...] = ()
-    """Slots with missing commits that have something left."""
+    versions_removed: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
+    versions_kept: int = 0
+    files_kept: int = 0
     names: tuple[str, ...] = ()
-    """Keys of all that was removed, in that order."""
+
+
+FENCE: Final = "VACUUM START"
+"""The operation of a version after which files may be removed."""
+
+
+class Fence:
+    """A version that changes nothing."""
+
+    def onto(self, base: Snapshot) -> Proposal | None:  # noqa: ARG002 - as `Change`
+        """See `Change`."""
+        return Proposal(operation=FENCE)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Log:
+    """The objects of the log, by version. `erased`: empty ones, which only keep sleeping writers from their numbers."""
+
+    versions: dict[int, ObjectMeta] = field(default_factory=dict)
+    erased: dict[int, ObjectMeta] = field(default_factory=dict)
+    checkpoints: dict[int, ObjectMeta] = field(default_factory=dict)
 
 
 def vacuum(
-    table: SlotTable,
+    committer: Committer,
+    snapshot: Snapshot,
     *,
     retention_seconds: float,
-    known: Mapping[Slot, Generation] | None = None,
-    clock: Clock = SYSTEM_CLOCK,
+    clock: Clock,
     track: Track = untracked,
     dry_run: bool = False,
 ) -> VacuumReport:
     """One pass over the whole table; safe beside running batches and beside another vacuum.
 
-    A dry run removes nothing but the probe object that it writes for the store's time.
-
-    Nothing of a slot with missing commits is touched: its newest one is older than in `known` (`table.known`). Where
-    nothing is known of the table, these are the slots without any commit.
+    A dry run writes nothing but the probe object. `UsageError`: the retention is shorter than a run may take.
     """
-    if retention_seconds < table.max_run_seconds:
+    reader = committer.reader
+    if retention_seconds < committer.max_run_seconds:
         raise UsageError(
             f"retention {retention_seconds:.0f} s is shorter than a run may take "
-            f"({table.max_run_seconds:.0f} s): a paused run could create a removed generation again"
+            f"({committer.max_run_seconds:.0f} s): a paused run could find its files removed"
         )
-    oldest_ms = _server_now_ms(table, clock) - retention_seconds * 1000
-    layout = table.layout
-    log = DeltaLog(table.store, layout)
-    shown = log.read().generations
-    histories: dict[Slot, list[ObjectMeta]] = defaultdict(list)
-    for meta in list_all(table.store, layout.all_commits):
-        histories[Slot(int(meta.key.split("/")[-2]))].append(meta)
-
-    newest = {slot: max(generation_of(meta.key) for meta in metas) for slot, metas in histories.items()}
-    skipped: set[Slot] = set()
-
-    def misses_commits(slot: Slot) -> bool:
-        missing = newest.get(slot, 0) < (known.get(slot, 0) if known is not None else 1)
-        skipped.update([slot] if missing else [])
-        return missing
-
-    doomed: list[ObjectMeta] = []
-    named: set[str] = set()
-    kept = 0
-    for slot, metas in track(histories.items(), len(histories), "reading commits of slots"):
-        metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
-        expired = len(metas) if misses_commits(slot) else _first_expired(metas, oldest_ms, shown.get(slot))
-        # Oldest first, so that an interrupted pass leaves a history without gaps.
-        doomed.extend(reversed(metas[expired:]))
-        for meta in metas[:expired]:
-            commit = table.read(slot, generation_of(meta.key))
-            kept += 1
-            named.update(layout.data(slot, file.name) for file in commit.files)
-            named.update(layout.quarantine(slot, file.name) for file in commit.rejects)
-            named.update(layout.state(slot, page.name) for page in commit.pages)
-
-    commits_removed = len(doomed)
-    doomed.extend(log.expired(oldest_ms))
-    log_removed = len(doomed) - commits_removed
-    files_kept = 0
-    # Without the view's log, which is in data/ too.
-    for folder in ("data/slot=", "state/", "quarantine/"):
-        for meta in list_all(table.store, layout.prefix + folder):
-            unnamed = meta.key not in named and meta.modified_ms < oldest_ms
-            if unnamed and not misses_commits(_slot_of_file(meta.key)):
-                doomed.append(meta)
-            else:
-                files_kept += 1
-    removing = () if dry_run else doomed
-    for meta in track(removing, len(removing), "removing objects"):
-        table.store.delete(meta.key)
+    now_ms = store_now_ms(reader.store, reader.layout.own, clock)
+    settled_ms = now_ms - committer.max_run_seconds * 1000
+    files = files_of_table(reader)
+    live = named_by(reader, snapshot)
+    unnamed = [meta for meta in files if meta.modified_ms < settled_ms and meta.key not in live]
+    log = _listed(reader)
+    cut_below = _cut_below(reader, log, settled_ms=settled_ms, oldest_ms=now_ms - retention_seconds * 1000)
+    kept = [version for version in log.versions if version >= cut_below]
+    below = log.versions | log.erased
+    doomed = [below[version] for version in sorted(below) if version < cut_below]
+    cut = len(doomed)
+    doomed += [log.checkpoints[version] for version in sorted(log.checkpoints) if version < cut_below]
+    if unnamed:
+        if not dry_run:
+            done = committer.commit(Fence(), snapshot)
+            if not isinstance(done, Committed):
+                raise ConflictError("vacuum could not create its version: try again")
+            snapshot, log = done.snapshot, _listed(reader)
+            kept = [version for version in log.versions if version >= cut_below]
+        named = _named_by_versions(reader, snapshot, kept, track)
+        doomed += [meta for meta in unnamed if meta.key not in named]
+    if not dry_run:
+        _mark(reader, now_ms=now_ms, settled_ms=settled_ms)
+        for meta in track(doomed, len(doomed), "removing objects"):
+            reader.store.delete(meta.key)
+    removed = len(doomed) - cut
     return VacuumReport(
-        commits_removed=commits_removed,
-        files_removed=len(doomed) - commits_removed - log_removed,
-        log_removed=log_removed,
+        versions_removed=cut,
+        files_removed=removed,
         bytes_removed=sum(meta.size for meta in doomed),
-        commits_kept=kept,
-        files_kept=files_kept,
-        slots_skipped=tuple(sorted(skipped)),
+        versions_kept=len(kept),
+        files_kept=len(files) - removed,
         names=tuple(meta.key for meta in doomed),
     )
 
 
-def _slot_of_file(key: str) -> Slot:
-    return Slot(int(key.split("/")[-2].removeprefix("slot=")))
-
-
-def _first_expired(metas: Sequence[ObjectMeta], oldest_ms: float, shown: Generation | None) -> int:
-    """How many of the commits, newest first, are still needed. The view needs all since `shown`."""
-    of_age = next((n for n in range(1, len(metas)) if metas[n - 1].modified_ms < oldest_ms), len(metas))
-    seen = sum(generation_of(meta.key) >= shown for meta in metas) if shown else 0
-    return max(of_age, seen)
-
-
-def _server_now_ms(table: SlotTable, clock: Clock) -> int:
-    key = f"{table.layout.prefix}vacuum/{unique_name(clock)}"
-    table.store.put(key, b"now")
-    page = table.store.list(key, limit=1)
-    table.store.delete(key)
+def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
+    """The time by the store's clock. 1 PUT, 1 LIST, 1 DELETE."""
+    key = f"{prefix}now/{unique_name(clock)}"
+    store.put(key, b"now")
+    page = store.list(key, limit=1)
+    store.delete(key)
     return page.objects[0].modified_ms
+
+
+def files_of_table(reader: LogReader) -> list[ObjectMeta]:
+    """All objects that a version may name, but for the log itself."""
+    layout = reader.layout
+    states = (layout.states, layout.rejects, layout.changes, layout.manifests)
+    folders = (layout.data, layout.vectors, *states, layout.staged)
+    return [meta for folder in folders for meta in list_all(reader.store, folder)]
+
+
+def _listed(reader: LogReader) -> _Log:
+    log = _Log()
+    for meta in list_all(reader.store, reader.layout.log):
+        if (version := reader.layout.version_of(meta.key)) is not None:
+            (log.versions if meta.size else log.erased)[version] = meta
+        elif (version := reader.layout.checkpoint_of(meta.key)) is not None:
+            log.checkpoints[version] = meta
+    return log
+
+
+def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: float) -> int:
+    """The version below which the log is cut: that of a checkpoint, which stays. 0: it is not."""
+    marks = list_all(reader.store, reader.layout.cuts)
+    settled = [int(meta.key.rsplit("/", 1)[1]) for meta in marks if meta.modified_ms < settled_ms]
+    young = [version for version, meta in log.versions.items() if meta.modified_ms >= oldest_ms]
+    # The version that is the newest at the retention's beginning can still be read.
+    wanted = min(max(settled, default=0), min(young, default=max(log.versions, default=0)))
+    return max((version for version in log.checkpoints if version <= wanted), default=0)
+
+
+def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
+    """Leave a mark of the checkpoint that is named now. Marks below the newest that is old enough go."""
+    layout, store = reader.layout, reader.store
+    marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(store, layout.cuts)}
+    settled = max((n for n, meta in marks.items() if meta.modified_ms < settled_ms), default=NO_VERSION)
+    for version in marks:
+        if version < settled:
+            store.delete(layout.cut(version))
+    last = reader.last_checkpoint()
+    if last != NO_VERSION and last not in marks:
+        # Not written again: the time of the first one counts.
+        store.put(layout.cut(last), str(now_ms).encode())
+
+
+def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
+    """Keys of all files that a kept version names: those live as of it are live now, or removed by a later one."""
+    versions = sorted(kept)
+    named = named_by(reader, snapshot)
+
+    def of(version: int) -> tuple[LogVersion | None, set[str]]:
+        body = reader.version(version)
+        # Files that the oldest one removes are live in none of them.
+        return body, set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
+
+    number = 0
+    for body, found in track(in_parallel(of, versions, 16), len(versions), "reading versions"):
+        named |= found
+        if body is not None and not body.foreign:
+            if number and body.parent != number:
+                # Those of the version that was replaced would be named by nothing.
+                raise CorruptError(
+                    f"a version of the table below {reader.layout.prefix!r} was replaced: put it back before files are "
+                    f"removed: `{PUT_BACK}`"
+                )
+            number = body.number
+    return named
+
+
+def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) -> set[str]:
+    files = files_of(reader, version.adds)
+    if removed:
+        files |= files_of(reader, version.removes)
+    if version.foreign:
+        return files
+    manifest = reader.manifest(version.number)
+    own = {reader.layout.manifest(version.number), reader.layout.staged_version(version.number)}
+    return files | own | named_by_manifest(reader, manifest)
+
+
+def named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
+    """Keys of the files that a snapshot names: packs, those of their vectors, manifest, states, rejects, changes."""
+    named = files_of(reader, snapshot.packs.values())
+    return named | {reader.layout.manifest(snapshot.number)} | named_by_manifest(reader, snapshot.manifest)
+
+
+def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
+    """Keys of the files of states, rejects and changes that a manifest names."""
+    paths = {each.path for each in manifest.rejects}
+    if manifest.changes_file is not None:
+        paths.add(manifest.changes_file.path)
+    states = {reader.layout.state(name) for name in manifest.states.names}
+    return states | {reader.layout.file(path) for path in paths}
+
+
+def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
+    """Keys of these packs, and of the files that their vectors are in."""
+    paths = {each.path for each in packs}
+    vectors = (file_of(each.vector) for each in packs if each.vector)
+    return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}

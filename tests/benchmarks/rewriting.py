@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from s3notify_platform.lake.pack_file import PackSizes
+from s3notify_platform.table.pack_file import PackSizes
 from tests.benchmarks.figures import Figure, counted, times
 from tests.benchmarks.rewriting_packs import Packs
 from tests.benchmarks.rewriting_rows import HOUR, Changes, Kind, Numbers, slots_of

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake.exceptions import DeltaError
 
-from s3notify_platform.lake import checkpoint
-from s3notify_platform.lake.actions import Add, LogVersion
-from s3notify_platform.lake.metadata import objections
+from s3notify_platform.table import checkpoint
+from s3notify_platform.table.actions import Add, LogVersion
+from s3notify_platform.table.metadata import objections
 from tests.support.lake_log import ENGINES, LINEAGE, TABLE, LakeLog, Reader, Row, Where, normal, spark_schema
 
 PLAIN = {"id": "long", "amount": "decimal(12,2)", "at": "timestamp"}

@@ -15,8 +15,8 @@ from s3notify_platform.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.lake.commit import Committed
-from s3notify_platform.lake.erase import erase
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.erase import erase
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -38,10 +38,10 @@ Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Actors call a store from one thread. States are in files, too."""
-    monkeypatch.setattr("s3notify_platform.lake.pack_set.READS_IN_FLIGHT", 1)
-    monkeypatch.setattr("s3notify_platform.lake.state_reader.REQUESTS_IN_FLIGHT", 1)
-    monkeypatch.setattr("s3notify_platform.lake.state_merge.FILES_IN_FLIGHT", 1)
-    monkeypatch.setattr("s3notify_platform.lake.states.STATES_INLINE", 6)
+    monkeypatch.setattr("s3notify_platform.table.pack_set.READS_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.table.state_reader.REQUESTS_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.table.state_merge.FILES_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 6)
 
 
 def rounds_of(store, clock, vectors):

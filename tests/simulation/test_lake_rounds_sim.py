@@ -15,7 +15,7 @@ from s3notify_platform.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.lake.vacuum import vacuum
+from s3notify_platform.table.vacuum import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault
 from tests.support.lake_rounds import Rounds

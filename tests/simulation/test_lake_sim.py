@@ -14,9 +14,9 @@ from s3notify_platform.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.lake.commit import Committed
-from s3notify_platform.lake.log_state import NO_VERSION
-from s3notify_platform.lake.put_back import put_back
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.log_state import NO_VERSION
+from s3notify_platform.table.put_back import put_back
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
@@ -237,7 +237,7 @@ def cut(store, clock):
 
 @simulated
 def test_a_log_that_is_cut_meanwhile_loses_nothing(seed, monkeypatch):
-    monkeypatch.setattr("s3notify_platform.lake.commit.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("s3notify_platform.table.commit.CHECKPOINT_EVERY", 3)
     store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
     actors = [writer(told, number, natively) for number in range(3)]
     faults = {Fault.LOST: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.05}

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.lake.actions import Add, LogVersion, MetaData, Protocol
-from s3notify_platform.lake.known import Identity, Known, KnownRecord
-from s3notify_platform.lake.layout import TableLayout
-from s3notify_platform.lake.proposal import Proposal
-from s3notify_platform.lake.snapshot import Absent, Snapshot
-from s3notify_platform.lake.state_cache import StateCache
-from s3notify_platform.lake.table import LogTable, table_of
+from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.known import Identity, Known, KnownRecord
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.state_cache import StateCache
+from s3notify_platform.table.table import LogTable, table_of
 from s3notify_platform.ports import ObjectStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.slots import Slot

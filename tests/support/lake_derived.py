@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.lake.check import check_table
-from s3notify_platform.lake.commit import CommitResult
-from s3notify_platform.lake.pack_file import PackSizes
-from s3notify_platform.lake.packs import write
-from s3notify_platform.lake.replace import NewSlot, Replacement
-from s3notify_platform.lake.snapshot import Snapshot
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.commit import CommitResult
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.replace import NewSlot, Replacement
+from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.slots import Slot
 from tests.support.lake import Table

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.lake.actions import Add
-from s3notify_platform.lake.check import check_table
-from s3notify_platform.lake.commit import CommitResult
-from s3notify_platform.lake.pack_file import PackSizes
-from s3notify_platform.lake.pack_set import PackSet
-from s3notify_platform.lake.packs import write
-from s3notify_platform.lake.round import Round, SlotRound
-from s3notify_platform.lake.snapshot import Snapshot
+from s3notify_platform.table.actions import Add
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.commit import CommitResult
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.pack_set import PackSet
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot

@@ -7,7 +7,7 @@ import pytest
 from s3notify_platform.engine.settle import PlannedSlot, RoundFacts, settled
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.lake.manifest import SlotFacts
+from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.limits import MAX_UNFORESEEN
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
 from s3notify_platform.slots import Slot

@@ -1,187 +1,171 @@
-"""Vacuum takes nothing that is live, young, or may yet be committed."""
+"""Objects that vacuum removes, and those that stay: versions within the retention, files of runs that go on."""
 
-from typing import Any
+from itertools import pairwise
 
 import pytest
 
-from s3notify_platform.errors import FencedError, UsageError
-from s3notify_platform.ports import Conflict, StoredObject, Written
-from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.errors import CorruptError, FencedError, NotFoundError, UsageError
+from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
+from s3notify_platform.table.history import history, snapshot_of, version_at
 from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.slot_writer import (
-    LAYOUT,
-    SLOT,
-    Body,
-    SlotWriter,
-    content_in,
-    content_of,
-    history_of,
-    slot_table,
-)
+from tests.support.lake import LAYOUT, Counts, Table, counts_of, versions
+
+RUN, RETENTION = 100.0, 1000.0
 
 
-class Aging:
-    """A slot whose runs and vacuums happen at chosen times."""
-
-    def __init__(self) -> None:
-        self.time = HandClock()
-        self.store = MemoryObjectStore(clock=self.time)
-        self.table = slot_table(self.store, self.time, max_run_seconds=100)
-        self.writer = SlotWriter(store=self.store, clock=self.time)
-        self.bucket: dict[str, Body] = {}
-
-    def run(self, **bodies: Body) -> None:
-        self.bucket |= bodies
-        assert isinstance(self.writer.run(self.bucket), Written)
-
-    def vacuum(self, retention_seconds: float = 100, **more: Any) -> Any:
-        return vacuum(self.table, retention_seconds=retention_seconds, clock=self.time, **more)
-
-    def names(self) -> set[str]:
-        return {key.removeprefix(LAYOUT.prefix) for key in self.store._objects}
+@pytest.fixture
+def clock():
+    return HandClock()
 
 
-class TestVacuum:
-    def test_keeps_what_is_young_and_what_is_live(self) -> None:
-        aging = Aging()
-        for version in range(4):
-            aging.run(a=Body(etag=f"{version}", rows=1, rejects=1))
-            aging.time.now += 60
-        before = aging.names()
-        report = aging.vacuum()
-        # Superseded 180 and 120 s ago: gone. Superseded 60 s ago, and the head: kept.
-        assert report.commits_removed == 1 + 1
-        assert report.commits_kept == 2
-        assert report.files_removed == 4
-        assert report.files_kept == 4
-        assert aging.names() < before
-        assert content_in(aging.table) == content_of(aging.bucket)
-        head = aging.table.head(SLOT)
-        assert head is not None
-        assert aging.table.read(SLOT, Generation(head.generation - 1)).generation == 3
+@pytest.fixture
+def store(clock):
+    return MemoryObjectStore(clock=clock)
 
-    def test_a_dry_run_says_what_a_pass_removes(self) -> None:
-        """By name, with the same counts; it removes nothing."""
-        aging = Aging()
-        for version in range(4):
-            aging.run(a=Body(etag=f"{version}", rows=1, rejects=1))
-            aging.time.now += 60
-        before = aging.names()
-        report = aging.vacuum(dry_run=True)
-        assert aging.names() == before
-        assert report == aging.vacuum()
-        assert {name.removeprefix(LAYOUT.prefix) for name in report.names} == before - aging.names()
-        assert len(report.names) == report.commits_removed + report.files_removed
 
-    def test_a_head_is_kept_however_old(self) -> None:
-        aging = Aging()
-        aging.run(a=Body(etag="1", rows=2))
-        aging.time.now += 10_000
-        report = aging.vacuum()
-        assert (report.commits_removed, report.files_removed) == (0, 0)
-        assert content_in(aging.table) == content_of(aging.bucket)
+@pytest.fixture
+def table(store, clock):
+    return Table(store=store, clock=clock, more={"max_run_seconds": RUN})
 
-    @pytest.mark.parametrize("missing", ["all", "newest"])
-    def test_nothing_of_a_slot_with_missing_commits_is_touched(self, missing: str) -> None:
-        """Restoring the commits is then enough; with them, the same pass removes what is old."""
-        aging = Aging()
-        for version in range(4):
-            aging.run(a=Body(etag=f"{version}", rows=1, rejects=1))
-            aging.time.now += 200
-        known = {SLOT: Generation(4)}
-        lost = {LAYOUT.commit(SLOT, n): b"" for n in ((1, 2, 3, 4) if missing == "all" else (4,))}
-        for key in lost:
-            found = aging.store.get(key)
-            assert isinstance(found, StoredObject)
-            lost[key] = found.body
-            aging.store.delete(key)
-        before = aging.names()
-        aging.time.now += 10_000
-        report = vacuum(aging.table, retention_seconds=100, known=known, clock=aging.time)
-        assert aging.names() == before
-        assert report.slots_skipped == (SLOT,)
-        if missing == "all":
-            assert vacuum(aging.table, retention_seconds=100, clock=aging.time).slots_skipped == (SLOT,)
-        for key, body in lost.items():
-            aging.store.put(key, body)
-        assert content_in(aging.table) == content_of(aging.bucket)
-        report = vacuum(aging.table, retention_seconds=100, known=known, clock=aging.time)
-        assert report.slots_skipped == ()
-        assert content_in(aging.table) == content_of(aging.bucket)
 
-    def test_pages_that_are_named_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("s3notify_platform.table.states.DELTA_LIMIT", 0)
-        aging = Aging()
-        for version in range(3):
-            aging.run(a=Body(etag=f"{version}", rows=1))
-            aging.time.now += 200
-        aging.vacuum()
-        assert len([name for name in aging.names() if name.startswith("state/")]) == 1
-        assert content_in(aging.table) == content_of(aging.bucket)
+def commit(table, *slots):
+    base = table.opened()
+    done = table.committer.commit(Counts(base=base, slots=slots, clock=table.clock), base)
+    assert isinstance(done, Committed)
+    return done.snapshot
 
-    def test_files_of_a_run_that_has_not_committed_stay(self) -> None:
-        """It may commit yet: its files are young. When it no longer may, they are old enough to go."""
-        aging = Aging()
-        aging.run(a=Body(etag="1", rows=1))
-        aging.bucket["b"] = Body(etag="1", rows=1)
-        planned = aging.writer.plan(aging.bucket)
-        commit = aging.writer.stage(planned, aging.bucket)
-        assert commit is not None
-        aging.time.now += 99
-        assert aging.vacuum().files_removed == 0
-        assert isinstance(aging.writer.commit(planned, commit), Written)
-        assert content_in(aging.table) == content_of(aging.bucket)
 
-    def test_a_sleeper_cannot_create_an_old_generation_again(self) -> None:
-        """It sleeps while others commit and vacuum removes the generation it planned; it wakes up, and is fenced."""
-        aging = Aging()
-        aging.run(a=Body(etag="1", rows=1))
-        sleeper = SlotWriter(store=aging.store, clock=aging.time)
-        sleeper.table = aging.table
-        aging.bucket["b"] = Body(etag="1", rows=1)
-        planned = sleeper.plan(aging.bucket)
-        commit = sleeper.stage(planned, aging.bucket)
-        assert commit is not None
-        for version in range(2, 5):
-            aging.run(a=Body(etag=f"{version}", rows=1))
-            aging.time.now += 60
-        aging.time.now += 100
-        aging.vacuum()
-        assert aging.store.head(LAYOUT.commit(SLOT, commit.generation)) is None, "the place is free again"
-        with pytest.raises(FencedError):
-            sleeper.commit(planned, commit)
-        assert content_in(aging.table) == content_of(aging.bucket)
+def cleaned(table, **given):
+    return vacuum(table.committer, table.opened(), retention_seconds=RETENTION, clock=table.clock, **given)
 
-    def test_at_any_age_that_a_run_may_have_its_generation_is_taken(self) -> None:
-        """Whenever a run may still commit, vacuum has left what would make it lose."""
-        for sleep in range(0, 101, 10):
-            aging = Aging()
-            aging.run(a=Body(etag="1", rows=1))
-            aging.bucket["b"] = Body(etag="1", rows=1)
-            planned = aging.writer.plan(aging.bucket)
-            commit = aging.writer.stage(planned, aging.bucket)
-            assert commit is not None
-            aging.time.now += sleep / 2
-            aging.run(a=Body(etag="2", rows=1))
-            aging.run(a=Body(etag="3", rows=1))
-            aging.time.now += sleep / 2
-            aging.vacuum()
-            assert aging.table.commit(commit.staged(), planned_at=planned.at) == Conflict()
-            assert len(history_of(aging.table)) == 3
 
-    def test_refuses_a_retention_shorter_than_a_run(self) -> None:
-        with pytest.raises(UsageError, match="shorter than a run may take"):
-            Aging().vacuum(99)
+def packs(store):
+    return {meta.key for meta in store.list(LAYOUT.data).objects}
 
-    def test_derived_fields_of_a_report(self) -> None:
-        aging = Aging()
-        aging.run(a=Body(etag="1", rows=1))
-        orphan = LAYOUT.data(SLOT, "orphan")
-        aging.store.put(orphan, b"12345")
-        aging.time.now += 101
-        report = aging.vacuum()
-        assert (report.files_removed, report.bytes_removed) == (1, 5)
-        assert aging.store.head(orphan) is None
-        assert not [name for name in aging.names() if name.startswith("vacuum/")]
+
+def test_a_retention_shorter_than_a_run_is_refused(table):
+    base = commit(table, 1)
+    with pytest.raises(UsageError, match="shorter than a run may take"):
+        vacuum(table.committer, base, retention_seconds=RUN - 1, clock=table.clock)
+
+
+def test_within_the_retention_nothing_goes(table, store, clock):
+    for _ in range(3):
+        commit(table, 1)
+        clock.sleep(RUN)
+    before = packs(store)
+    report = cleaned(table)
+    assert (report.versions_removed, report.files_removed) == (0, 0)
+    assert packs(store) == before
+    assert [counts_of(snapshot_of(table.reader, version)).get(1, 0) for version in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_file_that_no_version_names_goes_once_no_run_can_name_it(table, store, clock):
+    commit(table, 1)
+    store.put(LAYOUT.file("data/orphan.parquet"), b"x")
+    store.put(LAYOUT.manifest(77), b"x")
+    clock.sleep(RUN - 1)
+    assert not cleaned(table).files_removed
+    clock.sleep(2)
+    dry = cleaned(table, dry_run=True)
+    assert set(dry.names) == {LAYOUT.file("data/orphan.parquet"), LAYOUT.manifest(77)}
+    assert cleaned(table).names == dry.names
+    assert table.counted() == {1: 1}
+
+
+def test_a_run_that_slept_does_not_commit_files_that_vacuum_took(table, store, clock):
+    """Its files are old and unnamed; vacuum's version is in its way, and its look at the table is too old."""
+    base = commit(table, 1)
+    change = Counts(base=base, slots=(2,), clock=clock)
+    proposal = change.onto(base)
+    for key, body in proposal.files.items():
+        store.put(key, body)
+    clock.sleep(RUN + 1)
+    assert set(cleaned(table).names) == {*proposal.files}
+    with pytest.raises(FencedError):
+        table.committer.commit(change, base)
+    assert table.counted() == {1: 1}
+
+
+def test_the_log_is_cut_below_a_checkpoint_that_was_named_for_the_longest_run(table, store, clock):
+    for _ in range(2 * CHECKPOINT_EVERY + 1):
+        commit(table, 1)
+    clock.sleep(RETENTION + 1)
+    cleaned(table)  # leaves the mark
+    assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
+    clock.sleep(RUN + 1)
+    commit(table, 2)
+    report = cleaned(table)
+    assert report.versions_removed >= CHECKPOINT_EVERY
+    numbers = sorted(event.version for event in history(table.reader))
+    assert store.head(LAYOUT.checkpoint(numbers[0])), "the log begins with a checkpoint"
+    assert table.counted() == {1: 2 * CHECKPOINT_EVERY + 1, 2: 1}
+    assert packs(store) == {key for number in numbers for key in _files(snapshot_of(table.reader, number))}
+
+
+def test_each_kept_version_can_be_read(table, store, clock):
+    for _ in range(5 * CHECKPOINT_EVERY):
+        commit(table, 1)
+        clock.sleep(20)
+        if clock.now % 300 < 20:
+            cleaned(table)
+    kept = sorted(event.version for event in history(table.reader))
+    assert kept[0] > 0, "some were removed"
+    read = {version: counts_of(snapshot_of(table.reader, version)) for version in kept}
+    counted = [counts[1] for _, counts in sorted(read.items())]
+    assert all(later in (earlier, earlier + 1) for earlier, later in pairwise(counted))
+    live = {key for version in kept for key in _files(snapshot_of(table.reader, version))}
+    assert live <= packs(store)
+    with pytest.raises(NotFoundError, match=f"versions {kept[0]} to {kept[-1]} are kept"):
+        snapshot_of(table.reader, 0)
+
+
+def _files(snapshot):
+    return {LAYOUT.file(path) for path in snapshot.packs}
+
+
+def test_a_process_that_slept_below_the_cut_opens_the_table_again(table, store, clock):
+    kept = commit(table, 1)
+    for _ in range(2 * CHECKPOINT_EVERY):
+        commit(table, 1)
+    clock.sleep(RETENTION + 1)
+    cleaned(table)
+    clock.sleep(RUN + 1)
+    commit(table, 1)
+    cleaned(table)
+    assert store.head(LAYOUT.version(kept.version)) is None
+    assert counts_of(table.reader.refresh(kept)) == {1: 2 * CHECKPOINT_EVERY + 2}
+    with pytest.raises(FencedError):
+        table.committer.commit(Counts(base=kept, slots=(1,), clock=clock), kept)
+
+
+def test_time_travel_by_time(table, clock):
+    commit(table, 1)
+    then = clock.wall_ms()
+    clock.sleep(10)
+    commit(table, 1)
+    assert counts_of(snapshot_of(table.reader, version_at(table.reader, then))) == {1: 1}
+    with pytest.raises(NotFoundError):
+        version_at(table.reader, then - 10_000_000)
+
+
+def test_history_is_of_versions_newest_first(table):
+    commit(table, 1, 2)
+    commit(table, 3)
+    events = list(history(table.reader))
+    assert [(event.version, event.body.note.get("slots")) for event in events] == [
+        (2, [3]),
+        (1, [1, 2]),
+        (0, None),
+    ]
+
+
+def test_a_table_that_misses_versions_is_not_vacuumed(table, store, clock):
+    commit(table, 1)
+    clock.sleep(RETENTION)
+    store.delete(LAYOUT.version(1))
+    with pytest.raises(CorruptError):
+        cleaned(table)
+    assert packs(store)

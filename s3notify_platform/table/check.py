@@ -1,0 +1,213 @@
+"""Checks a table: its log, its packs and the states of its objects say the same.
+
+Checked: each version follows the one before; each live file is there, and has the rows that the log says; the rows of
+each object are those that its state says, of its ETag and labels, none twice; each slot's counts are those of its
+states. All of it for the rejects, too. A derived table has no states: each of its slots has as many rows as the
+manifest says, within the bounds of their packs.
+
+Requests: 1 LIST for each 1000 versions and 1 GET for each; 2 GETs for each pack and each group of `SLOTS_AT_ONCE`
+slots that it holds rows of; those of `StateReader.columns`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.table.actions import Add
+from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.pack_set import PackSet
+from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.table import LogTable
+from s3notify_platform.parallel import Track, untracked
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+
+SLOTS_AT_ONCE: Final = 50
+"""Slots whose objects are in memory together."""
+
+SHOWN: Final = 100
+"""Problems that are shown; more are counted."""
+
+COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCheck:
+    """How a check ended. `problems`: a sentence each, at most `SHOWN`; `found`: how many there are."""
+
+    version: int
+    packs: int
+    rows: int
+    objects: int
+    problems: tuple[str, ...] = ()
+    found: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.found
+
+
+def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked) -> TableCheck:
+    """Check a snapshot, and the versions that lead to it."""
+    data, quarantine = table.data, table.quarantine
+    problems: list[str] = []
+    objects = 0
+    problems += _problems_of_log(table.reader, snapshot)
+    problems += _problems_of_files(data, snapshot.packs.values())
+    problems += _problems_of_files(quarantine, snapshot.manifest.rejects)
+    slots = [] if data.sizes.by_slot else sorted(snapshot.manifest.slots)
+    if data.sizes.by_slot:
+        problems += _problems_of_slots(data, snapshot)
+    groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
+    for group in track(groups, len(groups), "checking slots"):
+        rows = _objects(data, snapshot.packs.values(), group, problems)
+        rejects = _objects(quarantine, snapshot.manifest.rejects, group, problems)
+        for slot, found in table.states.of_slots(snapshot.manifest.states, group):
+            objects += len(found)
+            problems += _problems_of_slot(slot, found, rows, rejects, snapshot.manifest.slot(slot))
+        problems += [f"{key!r} of slot {slot} has rows and no state" for slot, key in rows.counts]
+        problems += [f"{key!r} of slot {slot} has rejects and no state" for slot, key in rejects.counts]
+    return TableCheck(
+        version=snapshot.version,
+        packs=len(snapshot.packs),
+        rows=snapshot.rows,
+        objects=objects,
+        problems=tuple(problems[:SHOWN]),
+        found=len(problems),
+    )
+
+
+def _problems_of_log(reader: LogReader, snapshot: Snapshot) -> Iterator[str]:
+    numbers = sorted(version for version in kept_versions(reader) if version <= snapshot.version)
+    for earlier, later in pairwise(numbers):
+        if later != earlier + 1:
+            yield f"versions {earlier + 1} to {later - 1} are missing"
+    number = None
+    for version in numbers:
+        body = reader.version(version)
+        if body is None or body.foreign:
+            continue
+        if number is not None and body.parent != number:
+            yield f"version {version} does not follow the one before it"
+        number = body.number
+    if number is not None and number != snapshot.number:
+        yield f"version {snapshot.version} names another manifest than the one that was read"
+
+
+def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
+    for pack in live:
+        try:
+            rows = packs.opened(replace(pack, vector=None)).file.metadata.num_rows
+        except CorruptError as error:
+            yield str(error)
+            continue
+        if rows != pack.rows:
+            yield f"{pack.path} has {rows} rows, and the log says {pack.rows}"
+
+
+def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
+    """The problems of a derived table's slots."""
+    counts: Counter[int] = Counter()
+    for pack in snapshot.packs.values():
+        with suppress(CorruptError):  # said once, with the files
+            found = Counter(
+                slot for rows in packs.opened(pack).groups() for slot in rows["_slot"].to_pylist()
+            )
+            counts += found
+            if found and not pack.slots[0] <= min(found) <= max(found) <= pack.slots[1]:
+                yield f"{pack.path} has rows of slots {min(found)} to {max(found)}, and the log says {pack.slots}"
+    facts = snapshot.manifest.slots
+    for slot in sorted(counts.keys() | facts.keys()):
+        said = snapshot.manifest.slot(Slot(slot)).rows
+        if counts[slot] != said:
+            yield f"slot {slot} has {counts[slot]} rows, and its manifest says {said}"
+    if snapshot.manifest.states.files or snapshot.manifest.states.inline or snapshot.manifest.rejects:
+        yield "a derived table has states of objects, or rejects"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Objects:
+    """Rows by slot and key, with the ETags that they have and the labels that their packs have."""
+
+    counts: Counter[tuple[int, str]]
+    etags: dict[tuple[int, str], set[str]]
+    labels: dict[tuple[int, str], list[tuple[int, int]]]
+
+
+def _objects(packs: PackSet, live: Iterable[Add], slots: list[Slot], problems: list[str]) -> _Objects:
+    wanted = np.array(slots, dtype=np.int64)
+    found = _Objects(counts=Counter(), etags={}, labels={})
+    seen: set[tuple[str, int]] = set()
+    for pack in live:
+        if not ((wanted >= pack.slots[0]) & (wanted <= pack.slots[1])).any():
+            continue
+        try:
+            for rows in packs.opened(pack).groups():
+                _count(
+                    rows.select(COLUMNS).filter(pc.is_in(rows["_slot"], pa.array(wanted, pa.int32()))),
+                    pack,
+                    found,
+                    seen,
+                    problems,
+                )
+        except CorruptError:
+            pass  # said once, with the files
+    return found
+
+
+def _count(
+    rows: pa.Table, pack: Add, found: _Objects, seen: set[tuple[str, int]], problems: list[str]
+) -> None:
+    for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
+        if (key, offset) in seen:
+            problems.append(f"the row at {offset} of {key!r} is there twice")
+        seen.add((key, offset))
+        found.counts[slot, key] += 1
+        found.etags.setdefault((slot, key), set()).add(etag)
+        spans = found.labels.setdefault((slot, key), [])
+        if (pack.since, pack.until) not in spans:
+            spans.append((pack.since, pack.until))
+
+
+def _problems_of_slot(
+    slot: Slot, states: Mapping[str, ObjectState], rows: _Objects, rejects: _Objects, facts: SlotFacts
+) -> Iterator[str]:
+    for state in states.values():
+        yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
+        yield from _problems_of_object(slot, state, rejects, state.rejects, what="rejects")
+    live = [state for state in states.values() if not state.expired]
+    counted = {
+        "rows": sum(state.rows for state in states.values()),
+        "rejects": sum(state.rejects for state in states.values()),
+        "objects": len(live),
+        "without_records": sum(state.without_records for state in states.values()),
+        "failing": sum(state.failing for state in states.values()),
+        "pending": sum(state.pending for state in states.values()),
+    }
+    for name, count in counted.items():
+        if count != getattr(facts, name):
+            yield f"slot {slot} has {count} {name} by its states, and its manifest says {getattr(facts, name)}"
+
+
+def _problems_of_object(
+    slot: Slot, state: ObjectState, found: _Objects, expected: int, *, what: str
+) -> Iterator[str]:
+    key = state.key
+    count = found.counts.pop((slot, key), 0)
+    if count != expected:
+        yield f"{key!r} of slot {slot} has {count} {what}, and its state says {expected}"
+    if etags := found.etags.get((slot, key), set()) - {state.etag}:
+        yield f"{key!r} of slot {slot} has {what} of ETag {min(etags)}, and its state has {state.etag}"
+    for since, until in found.labels.get((slot, key), ()):
+        if state.until < since or until < state.since:
+            yield f"{key!r} of slot {slot} has {what} in a pack of other labels than its state"

@@ -1,0 +1,234 @@
+"""`s3notify table compact`: brings a whole table to the target sizes of its files, beside running batches.
+
+Batches keep the number of small files within a bound (`compaction`). This merges all of them, and the packs of which
+vectors hide much, for the rows and for the rejects; then the files of object states, until all are in one level. Each
+step is a version of its own, for about `STEP_BYTES` that are read, with nothing that readers would see: its packs are
+marked `dataChange: false`, and no row of a round is among them. Packs are merged in the order of their labels; each
+merge sorts its rows, so each of its packs has a range of slots.
+
+| another writer, since a step was planned | the step |
+|---|---|
+| changed slots, let the schema grow, merged others | goes on, on top of that version |
+| removed one of its packs, or hid rows of it | is dropped: batches come first |
+| merged one of its state files, or others in its range | is dropped |
+| is another engine that is refused | an error, as for all writers |
+
+What was dropped is planned again on the newest version, up to `LOST` times in sequence. Only files that were there at
+the beginning are merged, and what became of them: so it ends.
+
+Requests: for each step 1 GET for each file that it merges, those of `LogReader.refresh`, and of a commit.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.errors import ConflictError
+from s3notify_platform.table.actions import UNKNOWN_ROWS, Add
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.pack_set import PackChanges, PackSet, live_after
+from s3notify_platform.table.proposal import Change, Proposal
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.state_merge import merge, plan_full_merge
+from s3notify_platform.table.states import Merge
+from s3notify_platform.table.table import LogTable
+
+STEP_BYTES: Final = 256 << 20
+"""Bytes of files that one version merges; two files may have more. They are in memory together."""
+
+LOST: Final = 5
+"""Steps in sequence that may be lost to batches, before it ends."""
+
+OPERATION: Final = "OPTIMIZE"
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactReport:
+    """The work that was done, or would be (`dry_run`). `lost`: steps that were dropped, since batches were first.
+
+    `packs`, `rejects`, `state_files`: that are merged, those that a step leaves for the next one counted again.
+    `became`: files that the steps wrote or moved; a dry run does not know. `bytes`: that are merged.
+    """
+
+    versions: int = 0
+    packs: int = 0
+    rejects: int = 0
+    state_files: int = 0
+    became: int = 0
+    bytes: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStep:
+    """Packs that others take the place of. `rejects`: they are packs of rejects."""
+
+    changes: PackChanges
+    rejects: bool
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above."""
+        held = base.manifest.rejects if self.rejects else base.packs.values()
+        if not {each.id for each in self.changes.removes} <= {pack.id for pack in held}:
+            return None
+        if self.rejects:
+            return Proposal(
+                rejects=live_after(held, self.changes), files=self.changes.files, operation=OPERATION
+            )
+        return Proposal(
+            adds=tuple(self.changes.adds),
+            removes=tuple(self.changes.removes),
+            files=self.changes.files,
+            operation=OPERATION,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateStep:
+    """A merge of state files."""
+
+    table: LogTable
+    clock: Clock
+    merge: Merge
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above."""
+        done = base.manifest.states.after({}, name=lambda: unique_name(self.clock), merge=self.merge)
+        if done.merge is None:
+            return None
+        files = {self.table.layout.state(name): body for name, body in done.bodies.items()}
+        return Proposal(states=done.states, files=files, operation=OPERATION)
+
+
+def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BYTES) -> CompactReport:
+    """Merge all that is small. Safe beside running batches, and to repeat; a killed one leaves no trace but garbage.
+
+    `dry_run`: reads the newest snapshot, and writes nothing; its counts are what is wanted at least. Errors as
+    `LogTable.newest` and `Committer.commit`.
+    """
+    report = CompactReport()
+    found = table.newest()
+    if isinstance(found, Absent):
+        return report
+    run = _Run(table=table, clock=table.committer.clock, step_bytes=step_bytes, report=report, snapshot=found)
+    if dry_run:
+        run.foresee()
+    else:
+        run.packs(rejects=False)
+        run.packs(rejects=True)
+        run.states()
+    return report
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    table: LogTable
+    clock: Clock
+    step_bytes: int
+    report: CompactReport
+    snapshot: Snapshot
+    _lost: int = field(default=0)
+
+    def foresee(self) -> None:
+        for packs, live, rejects in self._kinds():
+            for step in _steps(live, packs.sizes, self.step_bytes):
+                self._count(step, rejects=rejects)
+        states = self.snapshot.manifest.states
+        if plan_full_merge(states, only=states.names, budget=self.step_bytes):
+            self.report.versions += 1
+            self.report.state_files = len(states.files)
+            self.report.bytes += states.bytes
+
+    def packs(self, *, rejects: bool) -> None:
+        (packs, live, _) = next(kind for kind in self._kinds() if kind[2] == rejects)
+        wanted = {pack.path for pack in live}
+        while step := next(_steps(self._live(rejects, wanted), packs.sizes, self.step_bytes), None):
+            # Not the table's own, which would keep the bodies.
+            changes = packs.fresh().merged(step)
+            if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
+                wanted -= {pack.path for pack in step}  # as few as they can be
+                continue
+            if self._commit(PackStep(changes=changes, rejects=rejects)):
+                self._count(step, rejects=rejects)
+                self.report.became += len(changes.adds)
+                wanted |= {add.path for add in changes.adds}
+            elif self._gives_up():
+                return
+
+    def states(self) -> None:
+        only = self.snapshot.manifest.states.names
+        while plan := plan_full_merge(self.snapshot.manifest.states, only=only, budget=self.step_bytes):
+            done = merge(self.table.states, plan, name=lambda: unique_name(self.clock))
+            if self._commit(StateStep(table=self.table, clock=self.clock, merge=done)):
+                self.report.versions += 1
+                self.report.state_files += len(done.removed)
+                self.report.became += len(done.added)
+                self.report.bytes += plan.bytes
+                only |= {file.name for file in done.added}
+            elif self._gives_up():
+                return
+
+    def _kinds(self) -> Iterator[tuple[PackSet, Iterable[Add], bool]]:
+        yield self.table.data, self.snapshot.packs.values(), False
+        yield self.table.quarantine, self.snapshot.manifest.rejects, True
+
+    def _live(self, rejects: bool, wanted: set[str]) -> list[Add]:
+        live = self.snapshot.manifest.rejects if rejects else self.snapshot.packs.values()
+        return [pack for pack in live if pack.path in wanted]
+
+    def _count(self, step: Sequence[Add], *, rejects: bool) -> None:
+        self.report.versions += 1
+        self.report.bytes += sum(pack.size for pack in step)
+        if rejects:
+            self.report.rejects += len(step)
+        else:
+            self.report.packs += len(step)
+
+    def _commit(self, change: Change) -> bool:
+        """Whether the step was committed. The newest snapshot is kept in any case."""
+        try:
+            done = self.table.committer.commit_alone(change, self.snapshot)
+        except ConflictError:
+            done = None
+        if isinstance(done, Committed):
+            self._lost = 0
+        else:
+            self._lost += 1
+            self.report.lost += 1
+        # A run that goes on for hours would be too old to commit.
+        found = self.table.reader.refresh(self.snapshot if done is None else done.snapshot)
+        if isinstance(found, Absent):
+            raise ConflictError(f"the table below {self.table.layout.prefix!r} left while it was compacted")
+        self.table.memory.keep(found)
+        self.snapshot = found
+        return isinstance(done, Committed)
+
+    def _gives_up(self) -> bool:
+        return self._lost >= LOST
+
+
+def _steps(live: Iterable[Add], sizes: PackSizes, step_bytes: int) -> Iterator[list[Add]]:
+    """Packs to be merged together, the oldest labels first. One alone: much of it is hidden."""
+    small: list[Add] = []
+    for pack in sorted(live, key=lambda pack: (pack.until, pack.since, pack.path)):
+        if sizes.class_of(_live_bytes(pack)) is None:
+            if _hidden(pack) > sizes.hidden:
+                yield [pack]
+            continue
+        small.append(pack)
+        if len(small) > 1 and sum(each.size for each in small) >= step_bytes:
+            yield small
+            small = []
+    if len(small) > 1 or any(_hidden(pack) > sizes.hidden for pack in small):
+        yield small
+
+
+def _live_bytes(pack: Add) -> int:
+    return pack.size if pack.rows == UNKNOWN_ROWS else pack.size * pack.live_rows // max(pack.rows, 1)
+
+
+def _hidden(pack: Add) -> float:
+    """The share of its rows that a vector hides."""
+    return pack.vector.rows / max(pack.rows, 1) if pack.vector else 0.0

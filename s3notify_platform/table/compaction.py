@@ -1,0 +1,178 @@
+"""Which packs a round rewrites: those that lose rows, and small ones that have become too many. Pure.
+
+Files of one size class (`PackSizes`) are merged by the round that finds more than `in_class` of them, oldest labels
+first. So a table of B bytes has at most B / target + `in_class` files for each class, besides what its newest round
+wrote, as long as the budget permits; each row is rewritten about once for each class; and young packs, whose objects
+are the likeliest to change again, stay apart from old ones.
+
+A round that rewrites a pack as copy-on-write anyway merges it at no cost. A pack of which a vector hides more than
+`hidden` is rewritten without those rows. New rows of the round are in no pack that is rewritten.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+from s3notify_platform.table.actions import Add
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.packs import SIZES, Withdrawal, Withdrawals, candidates
+
+BUDGET: Final = 256 << 20
+"""Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Packs, by path, that become one, or several of full size. One alone: it is rewritten without its hidden rows.
+
+    `size`: about how many bytes they have then. `since` and `until`: between which labels their rows were planned.
+    """
+
+    paths: tuple[str, ...]
+    size: int
+    since: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """Packs that are rewritten together, with the objects whose rows leave each of them."""
+
+    paths: tuple[str, ...]
+    leaving: Mapping[str, list[Withdrawal]]
+    since: int
+    until: int
+
+    @property
+    def data_change(self) -> bool:
+        """As the actions of its packs have it. False: what readers see stays as it is."""
+        return bool(self.leaving)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """A round's changes to the packs that are there: `rewrites`, and packs that get a vector, with what it hides."""
+
+    rewrites: tuple[Rewrite, ...] = ()
+    hides: Mapping[str, list[Withdrawal]] = field(default_factory=dict)
+
+
+def plan_round(
+    packs: Iterable[Add],
+    leaving: Withdrawals = (),
+    *,
+    vectors: bool = False,
+    sizes: PackSizes = SIZES,
+    budget: int = BUDGET,
+) -> RoundPlan:
+    """The plan for the live packs, in a round that withdraws the rows of these objects.
+
+    `vectors`: rows are hidden where no pack is rewritten for another reason. `budget`: see `compaction`.
+    """
+    live = {pack.path: pack for pack in packs}
+    hit = candidates(live.values(), leaving)
+    merges = compaction(live.values(), sizes, touched=() if vectors else hit.keys(), budget=budget)
+    merged = {path for merge in merges for path in merge.paths}
+    alone = () if vectors else sorted(hit.keys() - merged)
+    merges += [_merge_of([_Group.of(live[path], touched=True)]) for path in alone]
+    rewrites = [
+        Rewrite(
+            paths=merge.paths,
+            leaving={path: hit[path] for path in merge.paths if path in hit},
+            since=merge.since,
+            until=merge.until,
+        )
+        for merge in merges
+    ]
+    hides = {path: found for path, found in hit.items() if vectors and path not in merged}
+    return RoundPlan(rewrites=tuple(rewrites), hides=hides)
+
+
+def compaction(
+    packs: Iterable[Add],
+    sizes: PackSizes = SIZES,
+    *,
+    touched: Collection[str] = (),
+    budget: int = BUDGET,
+) -> list[Merge]:
+    """The merges that keep the bound on files, in this round.
+
+    `touched`: packs that are rewritten anyway, which cost nothing. `budget`: bytes of the others. A merge that is
+    beyond it waits, unless it is the only one, so that there is always progress.
+    """
+    groups = [_Group.of(pack, touched=pack.path in touched) for pack in packs]
+    left = budget
+    planned = False
+    for number in range((sizes.class_of(sizes.target - 1) or 0) + 1):
+        members = sorted(group for group in groups if sizes.class_of(group.size) == number)
+        excess = len(members) - sizes.in_class
+        if excess <= 0:
+            continue
+        # Those that are merged already, by the classes below, have been paid for.
+        oldest = _within(members[: excess + sizes.fan], left, least=1 + sizes.fan)
+        cost = sum(group.cost for group in oldest)
+        if planned and cost > left:
+            continue
+        left -= cost
+        planned = True
+        groups = [group for group in groups if group not in oldest]
+        groups.append(_Group.joined(oldest))
+    covered = [group for group in groups if len(group.paths) == 1 and group.hidden > sizes.hidden]
+    for group in sorted(covered, key=lambda group: -group.hidden):
+        if planned and group.cost > left:
+            continue
+        left -= group.cost
+        planned = True
+        group.rewritten = True
+    return [_merge_of([group]) for group in groups if group.rewritten]
+
+
+def _within(groups: "list[_Group]", budget: int, *, least: int) -> "list[_Group]":
+    """The first of them, as many as the budget has room for, and so many at least."""
+    costs = accumulate(group.cost for group in groups)
+    return groups[: max(least, sum(cost <= budget for cost in costs))]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """Packs that are one from now on. `cost`: bytes to rewrite, as far as nothing else rewrites them already."""
+
+    paths: tuple[str, ...]
+    size: int
+    cost: int
+    since: int
+    until: int
+    hidden: float = 0.0
+    rewritten: bool = False
+
+    def __lt__(self, other: "_Group") -> bool:
+        return (self.until, self.since, self.paths) < (other.until, other.since, other.paths)
+
+    @classmethod
+    def of(cls, pack: Add, *, touched: bool) -> "_Group":
+        live = pack.size * pack.live_rows // max(pack.rows, 1)
+        return cls(
+            paths=(pack.path,),
+            size=live,
+            cost=0 if touched else live,
+            since=pack.since,
+            until=pack.until,
+            hidden=1 - pack.live_rows / max(pack.rows, 1),
+        )
+
+    @classmethod
+    def joined(cls, groups: "list[_Group]") -> "_Group":
+        return cls(
+            paths=tuple(path for group in groups for path in group.paths),
+            size=sum(group.size for group in groups),
+            cost=0,
+            since=min(group.since for group in groups),
+            until=max(group.until for group in groups),
+            rewritten=True,
+        )
+
+
+def _merge_of(groups: "list[_Group]") -> Merge:
+    joined = _Group.joined(groups)
+    return Merge(paths=joined.paths, size=joined.size, since=joined.since, until=joined.until)

@@ -1,1 +1,0 @@
-"""The table as a Delta Lake table: the view, its log, and the log's format."""

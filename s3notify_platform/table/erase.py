@@ -1,0 +1,410 @@
+"""Erases an object from a table for good: from its newest version, its history, and from files that nothing names.
+
+Steps
+    1. Commit version e without the object: its packs are written again, also where a vector hides its rows already,
+       its rejects and its state leave. The slot changes in any case, so that a round that was planned before cannot
+       bring the object back.
+    2. Look for what holds it: files that e does not name, and versions that name such files.
+    3. If a version holds it: the log begins behind the last one that does, with a checkpoint that `_last_checkpoint`
+       names, or a later one. Earlier versions become empty objects, earlier checkpoints go.
+    4. Remove the files.
+
+Invariants
+    - The log is changed before the files that it names. Killed anywhere, a repetition finds what is left.
+    - An erased version keeps its number taken, so no sleeping writer creates it again. Vacuum removes it once no
+      writer can be below it.
+    - A file goes only if it was written before version e: then its run was planned before, and cannot commit the slot.
+      Later ones may be of a run that saw the object in the bucket again, or of one that has slept: `Erased.left`.
+    - A rewritten file has a new name.
+
+So a call has to be repeated once, when the longest run has passed (`Erased.again_ms`). Other processes go on: readers
+and writers that looked at an earlier version open the table again.
+
+Statistics hold values of rows. They are searched by their files: a version holds the object if it names a file that
+does. Names of columns stay, and versions of the objects in a bucket that keeps them.
+
+Requests: those of a commit; 1 LIST for each 1000 objects of the table; 2 GETs for each kept version; 1 GET for each
+file that e does not name and that may hold the object; 1 PUT for each version that goes, and 1 DELETE for each other
+object.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.table.actions import Add, LogVersion
+from s3notify_platform.table.changes import erased
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.log_state import NO_VERSION, OtherLogError
+from s3notify_platform.table.manifest import Manifest, SlotFacts
+from s3notify_platform.table.pack_set import PackChanges, PackSet, live_after
+from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.round import SlotRound
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.state_merge import without
+from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.vacuum import files_of, named_by, named_by_manifest
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ObjectMeta, StoredObject, Written, list_all
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+
+CLOCKS_DIFFER_MS: Final = 10_000
+"""By so much two times of the store may be in the wrong order: its machines have clocks of their own."""
+
+PASSES: Final = 3
+
+_NUMBER: Final = re.compile(r"\d{20}(?!\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """The result of one call: what it removed, and what is left.
+
+    `version`: the one without it; -1: there is no table. `begins`: the version that the log begins with, if it was cut,
+    else -1. `rows`, `rejects`: that were live. `files`: objects that were removed. `left`: files that hold the object
+    and may be a run's. `again_ms`: when to repeat the call, by the store's clock (Unix milliseconds).
+    """
+
+    version: int = NO_VERSION
+    begins: int = NO_VERSION
+    rows: int = 0
+    rejects: int = 0
+    known: bool = False
+    files: int = 0
+    left: int = 0
+    again_ms: int = 0
+
+    @property
+    def found(self) -> bool:
+        """Whether anything of the object was there. A repetition that finds nothing is the last one."""
+        return (
+            self.begins != NO_VERSION
+            or self.known
+            or bool(self.rows or self.rejects or self.files or self.left)
+        )
+
+
+def ending(table: LogTable) -> tuple[int, int] | None:
+    """The first and the last version that can be read now: up to there time travel may end. None: none can. 1 LIST."""
+    kept = kept_versions(table.reader)
+    return (min(kept), max(kept)) if kept else None
+
+
+def erase(
+    table: LogTable, slot: Slot, key: str, *, whole_slot: bool = False, clock: Clock = SYSTEM_CLOCK
+) -> Erased:
+    """Erase the object of this key and slot, which has to have left the bucket. Safe to repeat, and beside anything.
+
+    `whole_slot`: all rows of the slot leave, of a derived table that does not say which of them are the object's.
+    `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
+    """
+    found = table.newest()
+    if isinstance(found, Absent):
+        return Erased()
+    what = _What(slot=slot, key=key, whole_slot=whole_slot)
+    change = Erasure(table=table, what=what, clock=clock)
+    for _ in range(PASSES):
+        done = table.commit(change, found)
+        assert isinstance(done, Committed), "it always changes the slot"
+        found = done.snapshot
+        history = _History.read(table, found, what)
+        if history.begins <= found.version:
+            return _removed(table, history, change)
+    raise UnavailableError(f"{key!r}: the newest version names it again and again; repeat this")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _What:
+    """The object that is erased, and the test whether something holds it. Pure."""
+
+    slot: Slot
+    key: str
+    whole_slot: bool
+
+    def may_be_in(self, pack: Add) -> bool:
+        """Whether a pack or a pack of rejects may hold it, by its bounds."""
+        if self.whole_slot:
+            return pack.slots[0] <= self.slot <= pack.slots[1]
+        return pack.may_hold(self.slot, self.key, pack.since, pack.until)
+
+    def is_in(self, body: bytes) -> bool:
+        """Whether a file holds it. One that cannot be read, or does not say, does."""
+        if not body.startswith(b"PAR1"):
+            texts = {self.key, *(json.dumps(self.key, ensure_ascii=each)[1:-1] for each in (True, False))}
+            return any(text.encode("utf-8", "surrogatepass") in body for text in texts)
+        try:
+            file = pq.ParquetFile(pa.BufferReader(body))
+            names = ("_slot",) if self.whole_slot else ("_key", "key")
+            name = next((each for each in names if each in file.schema_arrow.names), None)
+            if name is None:
+                return True
+            value = self.slot if self.whole_slot else self.key
+            column = file.read(columns=[name], use_threads=False)[name]
+            return bool(pc.any(pc.equal(column, value)).as_py())
+        except (pa.ArrowException, OSError):
+            return True
+
+    def is_in_manifest(self, manifest: Manifest) -> bool:
+        """Whether a manifest itself names it: among inline states or changes, or as a bound of a file."""
+        bounds = {key for pack in manifest.rejects for key in pack.keys}
+        bounds |= {place[1] for file in manifest.states.files for place in (file.first, file.end)}
+        inline = {*manifest.states.inline.get(self.slot, ()), *(each.key for each in manifest.changes)}
+        return self.key in inline or not bounds.isdisjoint({self.key, f"{self.key}\0"})
+
+    def is_in_note(self, version: LogVersion) -> bool:
+        """Whether the note of a version quotes it."""
+        text = json.dumps(dict(version.note), ensure_ascii=False)
+        return json.dumps(self.key, ensure_ascii=False)[1:-1] in text
+
+
+@dataclass(slots=True, kw_only=True)
+class Erasure:
+    """The change that leaves an object out. `rows`, `rejects`, `known`: what left, and whether it had a state."""
+
+    table: LogTable
+    what: _What
+    clock: Clock
+    rows: int = 0
+    rejects: int = 0
+    known: bool = False
+    _data: PackSet = field(init=False)
+    _quarantine: PackSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A hidden row is still in its file.
+        self._data = self.table.data.fresh(vectors=False)
+        self._quarantine = self.table.quarantine.fresh(vectors=False)
+
+    def onto(self, base: Snapshot) -> Proposal:
+        """See `Change`."""
+        slot, key, manifest = self.what.slot, self.what.key, base.manifest
+        rows = self._changed(self._data, base.packs.values())
+        rejects = self._changed(self._quarantine, manifest.rejects)
+        held = self.table.states.lookup(manifest.states, {slot: [key]}).get(key)
+        states = without(
+            self.table.states, manifest.states, {slot: [key]}, name=lambda: unique_name(self.clock)
+        )
+        self.rows, self.rejects = rows.withdrawn.total(), rejects.withdrawn.total()
+        self.known = held is not None
+        return Proposal(
+            adds=tuple(rows.adds),
+            removes=tuple(rows.removes),
+            slots={slot: self._facts(manifest, held)},
+            states=states.states,
+            changes=(erased(slot, key, held),) if held is not None else (),
+            rejects=live_after(manifest.rejects, rejects),
+            files={
+                **rows.files,
+                **rejects.files,
+                **{self.table.layout.state(name): body for name, body in states.bodies.items()},
+            },
+            operation="ERASE",
+            note={"slots": [slot]},
+        )
+
+    def _changed(self, packs: PackSet, live: Iterable[Add]) -> PackChanges:
+        key = None if self.what.whole_slot else self.what.key
+        return packs.changed(tuple(live), [Withdrawal(slot=self.what.slot, key=key)], ())
+
+    def _facts(self, manifest: Manifest, held: ObjectState | None) -> SlotFacts:
+        before, key = manifest.slot(self.what.slot), self.what.key
+        if self.what.whole_slot:
+            return replace(before, rows=0, rejects=0, source=0)  # from no version: it is made again
+        if held is not None:
+            gone = ObjectState(key=key, etag="", size=0, gone=True)
+            return SlotRound(changes={key: gone}, before={key: held}).facts(before)
+        if manifest.states.inline or manifest.states.files:
+            return before
+        # A derived table has no states.
+        return replace(before, rows=before.rows - self.rows, rejects=before.rejects - self.rejects)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _History:
+    """The table's objects beside the snapshot that lacks the object.
+
+    `versions`, `rest`: the log's objects by version, and its other ones. `holding`: files outside the log that hold the
+    object and that the snapshot does not name. `begins`: the version behind the last one that holds it; 0: none does.
+    """
+
+    snapshot: Snapshot
+    versions: Mapping[int, ObjectMeta]
+    rest: tuple[ObjectMeta, ...]
+    holding: tuple[ObjectMeta, ...]
+    begins: int
+
+    @classmethod
+    def read(cls, table: LogTable, snapshot: Snapshot, what: _What) -> "_History":
+        """See the module, step 2."""
+        reader, layout, at_once = table.reader, table.layout, table.committer.at_once
+        listed = list(list_all(reader.store, layout.prefix))
+        log = [meta for meta in listed if meta.key.startswith(layout.log)]
+        versions = {n: meta for meta in log if (n := layout.version_of(meta.key)) is not None}
+        kept = [n for n in sorted(versions) if versions[n].size and n <= snapshot.version]
+        bodies = _Bodies.read(reader, kept, at_once)
+        named = named_by(reader, snapshot)
+        bounds = bodies.bounds(what)
+        unnamed = [
+            meta
+            for meta in listed
+            if not meta.key.startswith(layout.log) and meta.key not in named and bounds.get(meta.key, True)
+        ]
+        holds = in_parallel(lambda meta: _holds(table, meta, what, bodies), unnamed, at_once)
+        holding = [meta for meta, found in zip(unnamed, holds, strict=True) if found]
+        there = {meta.key for meta in listed}
+        return cls(
+            snapshot=snapshot,
+            versions=versions,
+            rest=tuple(meta for meta in log if layout.version_of(meta.key) is None),
+            holding=tuple(holding),
+            begins=1 + bodies.last_with({meta.key for meta in holding}, there, what),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bodies:
+    """The kept versions and their manifests; those that are removed meanwhile are left out."""
+
+    reader: LogReader
+    versions: Mapping[int, LogVersion]
+    manifests: Mapping[int, Manifest]
+
+    @classmethod
+    def read(cls, reader: LogReader, kept: list[int], at_once: int) -> "_Bodies":
+        """2 GETs for each."""
+        found = zip(kept, in_parallel(reader.version, kept, at_once), strict=True)
+        versions = {version: body for version, body in found if body is not None}
+
+        def manifest(number: int) -> Manifest | None:
+            stored = reader.store.get(reader.layout.manifest(number))
+            if not isinstance(stored, StoredObject):
+                return None
+            return Manifest.loads(stored.body, where=stored.meta.key)
+
+        numbers = [body.number for body in versions.values() if not body.foreign]
+        found_by_number = zip(numbers, in_parallel(manifest, numbers, at_once), strict=True)
+        return cls(
+            reader=reader,
+            versions=versions,
+            manifests={number: each for number, each in found_by_number if each is not None},
+        )
+
+    def bounds(self, what: _What) -> dict[str, bool]:
+        """Whether a file may hold it, by key: each that a kept version adds, or its manifest names."""
+        file, found = self.reader.layout.file, {}
+        packs = [pack for body in self.versions.values() for pack in body.adds]
+        packs += [pack for each in self.manifests.values() for pack in each.rejects]
+        for pack in packs:
+            found[file(pack.path)] = what.may_be_in(pack)
+        place = (what.slot, what.key)
+        for each in self.manifests.values():
+            for state in each.states.files:
+                found[self.reader.layout.state(state.name)] = state.first <= place < state.end
+        return found
+
+    def last_with(self, holding: set[str], there: set[str], what: _What) -> int:
+        """The last version as of which a file that holds it is live, or that names it; -1: none. `there`: all keys."""
+        reader, last = self.reader, NO_VERSION
+        for version, body in self.versions.items():
+            missing = [add for add in body.adds if reader.layout.file(add.path) not in there]
+            if holding & files_of(reader, body.removes):
+                last = max(last, version - 1)
+            manifest = self.manifests.get(body.number)
+            in_manifest = manifest is not None and (
+                what.is_in_manifest(manifest) or holding & named_by_manifest(reader, manifest)
+            )
+            # Its statistics are still there.
+            in_missing = any(map(what.may_be_in, missing))
+            if holding & files_of(reader, body.adds) or in_manifest or in_missing or what.is_in_note(body):
+                last = max(last, version)
+        return last
+
+
+def _holds(table: LogTable, meta: ObjectMeta, what: _What, bodies: _Bodies) -> bool:
+    """Whether an object outside the log holds it. 1 GET at most."""
+    layout = table.layout
+    if meta.key.startswith((layout.vectors, layout.cuts, f"{layout.own}now/")):
+        return False
+    if meta.key.startswith(layout.staged):
+        kept = {layout.staged_version(body.number) for body in bodies.versions.values()}
+        return meta.key not in kept
+    found = table.reader.store.get(meta.key)
+    if not isinstance(found, StoredObject):
+        return False
+    if meta.key.startswith(layout.manifests):
+        try:
+            return what.is_in_manifest(Manifest.loads(found.body, where=meta.key))
+        except CorruptError:
+            return True
+    return what.is_in(found.body)
+
+
+def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
+    """Steps 3 and 4."""
+    layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
+    begins = _begin(table, history)
+    own = history.versions.get(snapshot.version)
+    # Empty: another erasure has come by, and its time is not the version's.
+    before_ms = own.modified_ms - CLOCKS_DIFFER_MS if own is not None and own.size else 0
+    first = max(begins, min((n for n, meta in history.versions.items() if meta.size), default=0))
+    doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]
+    files = [meta for meta in history.holding if meta.modified_ms < before_ms]
+    for some in (doomed, files):
+        in_parallel(lambda meta: _delete(table, meta.key), some, at_once)
+    now_ms = own.modified_ms if own is not None else 0
+    return Erased(
+        version=snapshot.version,
+        begins=begins or NO_VERSION,
+        rows=change.rows,
+        rejects=change.rejects,
+        known=change.known,
+        files=len(files),
+        left=len(history.holding) - len(files),
+        again_ms=now_ms + int(table.committer.max_run_seconds * 1000) + CLOCKS_DIFFER_MS,
+    )
+
+
+def _begin(table: LogTable, history: _History) -> int:
+    """Have the log begin where nothing holds the object any more. Returns that version; 0: it was not cut."""
+    if not history.begins:
+        return 0
+    snapshot = history.snapshot
+    if history.begins < snapshot.version:
+        # Versions between are clean, and stay readable.
+        with suppress(OtherLogError):  # another erasure cuts it, too
+            snapshot = table.reader.as_of(history.begins) or snapshot
+    table.committer.checkpoint(snapshot)
+    earlier = [n for n, meta in sorted(history.versions.items()) if meta.size and n < snapshot.version]
+
+    def empty(version: int) -> None:
+        key = table.layout.version(version)
+        if not isinstance(outcome := table.reader.store.put(key, b""), Written):
+            raise UnavailableError(f"{key}: {outcome}: repeat this")
+
+    in_parallel(empty, earlier, table.committer.at_once)
+    return snapshot.version
+
+
+def _is_below(meta: ObjectMeta, first: int, last_checkpoint: str, before_ms: int) -> bool:
+    """Whether it is what the platform or another engine has derived from versions below the first one."""
+    if meta.key == last_checkpoint:
+        return False
+    number = _NUMBER.match(meta.key.rsplit("/", 1)[1])
+    return int(number[0]) < first if number else meta.modified_ms < before_ms
+
+
+def _delete(table: LogTable, key: str) -> None:
+    if not isinstance(outcome := table.reader.store.delete(key), Written):
+        raise UnavailableError(f"{key}: {outcome}: repeat this")

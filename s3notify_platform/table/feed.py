@@ -1,0 +1,88 @@
+"""The changes of the states of objects, version by version, for as long as versions are kept.
+
+A consumer keeps a version. Later it asks for what changed since: rows that an `old` label names are in the packs of the
+version before, those of a `new` one in the packs of the version itself (`reading.read_slots`, filtered by the key).
+The concatenation of all changes, applied to the states as of `since`, gives those as of `until`.
+
+Requests: 2 GETs for each version. 1 more, or 1 for each 8 MB, for each version of more than `CHANGES_INLINE` changes,
+and 1 for the footer of a large one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.changes import SCHEMA, StateChange, decode
+from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.table.reading import PackPart, ReadTask, read
+from s3notify_platform.table.snapshot import LogReader
+from s3notify_platform.parallel import in_parallel
+
+VERSIONS_AT_ONCE: Final = 16
+"""Versions whose manifests are in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionChanges:
+    """The changes of one version. `table`: its id, without which a version says nothing. `changes`: streamed."""
+
+    table: str
+    version: int
+    created_ms: int
+    changes: Iterator[StateChange]
+
+
+def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionChanges]:
+    """The changes after the version `since`, up to that of `until`; versions of other engines change nothing.
+
+    `NotFoundError` naming the versions that are kept: one of them is not there; begin with a snapshot, and go on from
+    its version. In memory: the manifests of some versions, and some thousand changes.
+    """
+    if since < -1:
+        raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
+    for start in range(since + 1, until + 1, VERSIONS_AT_ONCE):
+        some = range(start, min(start + VERSIONS_AT_ONCE, until + 1))
+        for body, manifest in in_parallel(partial(_of, reader), some, VERSIONS_AT_ONCE):
+            if manifest is not None:
+                yield VersionChanges(
+                    table=manifest.table,
+                    version=manifest.version,
+                    created_ms=body.created_ms,
+                    changes=_changes(reader, manifest),
+                )
+
+
+def _of(reader: LogReader, version: int) -> tuple[LogVersion, Manifest | None]:
+    body = reader.version(version)
+    if body is None:
+        raise _not_kept(reader, version)
+    if body.foreign:
+        return body, None
+    try:
+        return body, reader.manifest(body.number)
+    except CorruptError as error:
+        if reader.version(version) is None:
+            raise _not_kept(reader, version) from error
+        raise
+
+
+def _not_kept(reader: LogReader, version: int) -> NotFoundError:
+    kept = kept_versions(reader)
+    there = f"versions {min(kept)} to {max(kept)} are kept" if kept else "there is no table"
+    return NotFoundError(
+        f"changes of version {version} of the table below {reader.layout.prefix!r}: {there}; begin with a snapshot"
+    )
+
+
+def _changes(reader: LogReader, manifest: Manifest) -> Iterator[StateChange]:
+    if manifest.changes_file is None:
+        yield from manifest.changes
+        return
+    file = manifest.changes_file
+    part = PackPart(path=file.path, size=file.size, rows=file.rows, span=(0, file.size))
+    for rows in read(reader.store, reader.layout, ReadTask(parts=(part,)), SCHEMA):
+        yield from decode(rows)

@@ -1,0 +1,129 @@
+"""The state of a log, version by version, and the versions of other engines that are adopted. Pure.
+
+A version of ours follows the one before it. One of another engine is adopted if it changes no data; all others are
+refused, unless the next version of ours undoes them (`rollback`): that one leads back from where they had led.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.table.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.known import LINEAGE, Lineage
+from s3notify_platform.table.metadata import objections
+
+NO_VERSION: Final = -1
+
+UNDOES: Final = "undoes"
+"""Field of a version's note: the versions of other engines just before it that it takes back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """The state of a log as of one version, without manifests, as a checkpoint has it. Pure.
+
+    `foreign`: so says the checkpoint of another engine.
+    """
+
+    version: int = NO_VERSION
+    number: int = 0
+    table: str = ""
+    packs: Mapping[str, Add] = field(default_factory=dict)
+    protocol: Protocol | None = None
+    metadata: MetaData | None = None
+    foreign: bool = False
+    lineage: Lineage = ()
+
+
+def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
+    """Whether each of these versions, which follow each other, is another engine's that our next one undoes. Pure."""
+    found, undoes = [False] * len(versions), 0
+    for at in reversed(range(len(versions))):
+        if versions[at].foreign:
+            found[at] = undoes > 0
+            undoes -= 1
+        else:
+            undoes = len(versions[at].note.get(UNDOES, ()))
+    return found
+
+
+def after(
+    state: LogState, version: LogVersion, *, where: str, adopt: bool = True, undone: bool = False
+) -> LogState:
+    """The state once this version is applied. Pure. `adopt`: a foreign version that changes no data. `undone`: any.
+
+    `CorruptError`: it does not follow from the state. `UsageError`: another engine changed what it must not.
+    """
+    number = state.version + 1
+    if version.foreign and not adopt and not undone:
+        raise UsageError(
+            f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under leases, "
+            f"which that engine does not ask for. Go back: s3notify table rollback --to-version {state.version}"
+        )
+    if version.foreign:
+        if not undone:
+            _check_foreign(state, version, where)
+    elif version.parent != state.number or not _goes_on(state, version):
+        raise OtherLogError(f"{where}: follows another version than the one that was read")
+    packs = dict(state.packs)
+    for gone in version.removes:
+        held = packs.get(gone.path)
+        if held is not None and held.id == gone.id:
+            del packs[gone.path]
+        elif not version.foreign:
+            raise CorruptError(f"{where}: removes {gone.path!r}, which is not live: restore the table's log")
+    for add in version.adds:
+        packs[add.path] = replace(add, until=min(add.until, number))
+    named = version.number or state.number
+    return LogState(
+        version=number,
+        number=named,
+        lineage=(*state.lineage, (number, named))[-LINEAGE:],
+        table=version.table or state.table,
+        packs=packs,
+        protocol=version.protocol or state.protocol,
+        metadata=version.metadata or state.metadata,
+    )
+
+
+def _goes_on(state: LogState, version: LogVersion) -> bool:
+    """Whether it is a version of this table, or the first one under a new id (`opening.forget`)."""
+    renamed = version.metadata is not None and version.metadata.id == version.table
+    return version.table == state.table or renamed
+
+
+class OtherLogError(CorruptError):
+    """The log is not the one that was read before: open the table again."""
+
+
+def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
+    if not state.number:
+        raise UsageError(
+            f"{where}: a Delta table that another program has made: give the source another prefix"
+        )
+    assert state.metadata is not None
+    assert state.protocol is not None
+    reasons = objections(version, metadata=state.metadata, protocol=state.protocol)
+    if not _same_rows(state, version):
+        reasons.insert(0, "it changes rows")
+    if version.strange:
+        reasons.append(f"it has {', '.join(version.strange)}")
+    if reasons:
+        raise UsageError(
+            f"{where}: another engine's {version.operation or 'commit'}: {'; '.join(reasons)}. Only s3notify may "
+            f"change this table: go back by `s3notify table rollback --to-version {state.version}`"
+        )
+
+
+def _same_rows(state: LogState, version: LogVersion) -> bool:
+    """Whether a foreign version says, and its counts agree, that readers see what they saw before."""
+    live = {pack.id: pack.live_rows for pack in state.packs.values()}
+    gone = {each.id for each in version.removes}
+    counts = [add.live_rows for add in version.adds]
+    changes = any(add.data_change for add in version.adds) or any(
+        each.data_change for each in version.removes
+    )
+    if changes or not gone <= live.keys() or UNKNOWN_ROWS in counts:
+        return False
+    return sum(live[each] for each in gone) == sum(counts)

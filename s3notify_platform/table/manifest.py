@@ -1,0 +1,208 @@
+"""The rest of a table's state as of one version: counts by slot, the files of object states, the files of rejects.
+
+A version of the log names its manifest by a number `n`, new at each attempt to commit. A manifest is written before its
+version, and never again; one that no version names is garbage. It holds counts, not keys, so its size does not depend
+on the table's: at most `MANIFEST_BYTES`.
+
+Stored as JSON, the counts as columns: number i of a column is that of slot i.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.table.actions import Add
+from s3notify_platform.table.changes import StateChange, encode, fits_inline
+from s3notify_platform.table.states import StateSet
+from s3notify_platform.slots import Slot
+
+MANIFEST_BYTES: Final = 256 << 10
+"""A manifest of 1000 slots has about 40 KB. More than this is an error, not a table."""
+
+SIGNAL_DIGITS: Final = 8
+
+FORMAT: Final = 1
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """The counts of one slot.
+
+    `generation`: the version that last changed it; 0: none has. `objects` counts the live ones, `without_records` those
+    that `ObjectState` calls so, `failing` those in quarantine as a whole, `pending` those to be read further or again.
+    `signal`: the first digits of its signal's ETag, as its last batch saw it. `code_version`: of the transform that
+    made its rows. `backfill`: rows that were planned before this version are to be read again; 0: none. `source`: the
+    version of the source's table that a derived slot was made from.
+    """
+
+    generation: int = 0
+    rows: int = 0
+    rejects: int = 0
+    objects: int = 0
+    without_records: int = 0
+    failing: int = 0
+    pending: int = 0
+    backfill: int = 0
+    source: int = 0
+    signal: str = ""
+    code_version: str = ""
+
+
+EMPTY_SLOT: Final = SlotFacts()
+
+_COUNTS: Final = tuple(each.name for each in fields(SlotFacts) if each.type is int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesFile:
+    """A file with the changes of a version. `rows`: how many."""
+
+    path: str
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name.
+
+    `changes`: those of this version, in the order in which they were made, unless they are in `changes_file`.
+    """
+
+    table: str
+    version: int
+    number: int
+    parent: int = 0
+    slots: Mapping[Slot, SlotFacts] = field(default_factory=dict)
+    states: StateSet = field(default_factory=StateSet)
+    rejects: tuple[Add, ...] = ()
+    changes: tuple[StateChange, ...] = ()
+    changes_file: ChangesFile | None = None
+
+    def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
+        """The manifest, and the body of the file under `path` that has its changes, if they are too many for it."""
+        if fits_inline(self.changes):
+            return self, None
+        body = encode(self.changes)
+        file = ChangesFile(path=path, size=len(body), rows=len(self.changes))
+        return replace(self, changes=(), changes_file=file), body
+
+    def slot(self, slot: Slot) -> SlotFacts:
+        """The counts of a slot."""
+        return self.slots.get(slot, EMPTY_SLOT)
+
+    def dumps(self) -> bytes:
+        """JSON. `UsageError`: it would be larger than a manifest may be."""
+        count = max(self.slots, default=-1) + 1
+        of = [self.slot(Slot(number)) for number in range(count)]
+        codes = sorted({facts.code_version for facts in of})
+        columns = {name: [getattr(facts, name) for facts in of] for name in _COUNTS}
+        file = self.changes_file
+        body = {
+            "format": FORMAT,
+            "table": self.table,
+            "version": self.version,
+            "n": self.number,
+            "parent": self.parent,
+            "slots": {name: values for name, values in columns.items() if any(values)},
+            "signals": _trimmed([facts.signal for facts in of]),
+            "codes": codes,
+            "code": _trimmed([codes.index(facts.code_version) for facts in of]),
+            "states": self.states.json(),
+            "rejects": [_reject_row(each) for each in self.rejects],
+            "changes": [each.row() for each in self.changes],
+            "changes_file": file and [file.path, file.size, file.rows],
+            "count": count,
+        }
+        dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(dumped) > MANIFEST_BYTES:
+            raise UsageError(
+                f"the manifest of version {self.version} would have {len(dumped)} bytes, of at most {MANIFEST_BYTES}: "
+                "run `s3notify table compact`"
+            )
+        return dumped
+
+    @classmethod
+    def loads(cls, body: bytes, *, where: str) -> "Manifest":
+        """Inverse of `dumps`; `CorruptError` naming `where`."""
+        try:
+            found = json.loads(body)
+            if found["format"] != FORMAT:
+                raise CorruptError(
+                    f"{where}: manifest format {found['format']}, this version reads {FORMAT}: "
+                    "use the version of s3notify_platform that wrote it"
+                )
+            return cls(
+                table=found["table"],
+                version=found["version"],
+                number=found["n"],
+                parent=found["parent"],
+                slots=_slots(found),
+                states=StateSet.of(found["states"], where=where),
+                rejects=tuple(_reject(row) for row in found["rejects"]),
+                changes=tuple(map(StateChange.of, found["changes"])),
+                changes_file=_changes_file(found["changes_file"]),
+            )
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise CorruptError(
+                f"{where}: not a manifest ({type(error).__name__}: {error}): restore it"
+            ) from error
+
+
+def _changes_file(row: list[Any] | None) -> ChangesFile | None:
+    if row is None:
+        return None
+    path, size, rows = row
+    return ChangesFile(path=path, size=size, rows=rows)
+
+
+def _trimmed(values: list[Any]) -> list[Any]:
+    return values if any(values) else []
+
+
+def _slots(found: Json) -> dict[Slot, SlotFacts]:
+    count, codes = found["count"], found["codes"]
+    columns = [(name, found["slots"].get(name)) for name in _COUNTS]
+    signals = found["signals"] or [""] * count
+    code = found["code"] or [0] * count
+    slots: dict[Slot, SlotFacts] = {}
+    for number in range(count):
+        facts = SlotFacts(
+            **{name: values[number] for name, values in columns if values},
+            signal=signals[number],
+            code_version=codes[code[number]],
+        )
+        if facts != EMPTY_SLOT:
+            slots[Slot(number)] = facts
+    return slots
+
+
+def _reject_row(pack: Add) -> list[Any]:
+    return [
+        pack.path,
+        pack.size,
+        pack.rows,
+        pack.modified_ms,
+        *pack.slots,
+        *pack.keys,
+        pack.since,
+        pack.until,
+    ]
+
+
+def _reject(row: list[Any]) -> Add:
+    path, size, rows, modified_ms, first_slot, last_slot, first_key, last_key, since, until = row
+    return Add(
+        path=path,
+        size=size,
+        rows=rows,
+        modified_ms=modified_ms,
+        slots=(first_slot, last_slot),
+        keys=(first_key, last_key),
+        since=since,
+        until=until,
+    )

@@ -1,0 +1,314 @@
+"""The table's schema in Delta's form, with the protocol and the properties that it needs. Pure.
+
+A table asks of engines no more than its schema demands: reader 1 and writer 2; column mapping (2 and 5) if a name has
+characters that Delta reserves; table features (3 and 7) for timestamps without zone, and for deletion vectors. Every
+column may be null, since files that were written before it was added do not have it.
+
+`objections` says which changes by another engine would make the table another one.
+
+Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.table.actions import Json, LogVersion, MetaData, Protocol
+from s3notify_platform.table.columns import comment_of
+
+LINEAGE: Final = (
+    ("_slot", "integer"),
+    ("_key", "string"),
+    ("_etag", "string"),
+    ("_offset", "long"),
+)
+"""The first columns of each pack: from which object a row is."""
+
+PROPERTIES: Final = {
+    # Our own vacuum removes files and log. With these settings the cleaning up of another engine finds nothing old
+    # enough: neither history, nor files that are about to be committed.
+    "delta.deletedFileRetentionDuration": "interval 5200 weeks",
+    "delta.enableExpiredLogCleanup": "false",
+}
+"""Properties of each table."""
+
+VECTORS: Final = "delta.enableDeletionVectors"
+
+FORGETS: Final = "delta.setTransactionRetentionDuration"
+"""Never set: after this time engines drop the `txn` that names the manifest."""
+
+_HARMLESS: Final = (
+    "delta.autoOptimize",
+    "delta.checkpoint.",
+    "delta.checkpointInterval",
+    "delta.dataSkipping",
+    "delta.logRetentionDuration",  # has no effect without `enableExpiredLogCleanup`
+    "delta.parquet.",
+    "delta.targetFileSize",
+    "delta.tuneFileSizesForRewrites",
+)
+"""Properties of Delta that ask nothing of other writers, or begin so. Others outside `delta.` are the user's."""
+
+_PRIMITIVES: Final = re.compile(
+    r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
+)
+
+_RESERVED: Final = frozenset(" ,;{}()\n\t=")
+"""Characters that a column name may have only with column mapping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSchema:
+    """Delta's schema JSON, the protocol that engines need for it, and the properties that go with it."""
+
+    schema: str
+    protocol: Protocol
+    properties: Mapping[str, str]
+
+
+def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
+    """The schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
+
+    `vectors`: deletion vectors will be written. `derived`: of the lineage columns there is `_slot` alone. `UsageError`
+    names a column whose type Delta lacks, or whose name is taken.
+    """
+    own = [{"name": name, "type": kind} for name, kind in LINEAGE[: 1 if derived else None]]
+    columns = own + (json.loads(rows).get("fields", []) if rows else [])
+    names: list[str] = []
+    kinds: set[str] = set()
+    fields = _fields(columns, "", names, kinds)
+    features = {"timestampNtz"} & kinds
+    properties = dict(PROPERTIES)
+    if vectors:
+        features.add("deletionVectors")
+        properties[VECTORS] = "true"
+    if any(_RESERVED.intersection(name) for name in names):
+        features.add("columnMapping")
+        properties |= {
+            "delta.columnMapping.mode": "name",
+            "delta.columnMapping.maxColumnId": str(_map_columns(fields)),
+        }
+    return DeltaSchema(
+        schema=json.dumps({"type": "struct", "fields": fields}),
+        protocol=_protocol(features),
+        properties=properties,
+    )
+
+
+def _fields(columns: Sequence[Json], where: str, names: list[str], kinds: set[str]) -> list[Json]:
+    taken: dict[str, str] = {}
+    fields: list[Json] = []
+    for column in columns:
+        name = column["name"]
+        if (other := taken.setdefault(name.lower(), name)) != name or len(taken) == len(fields):
+            raise UsageError(
+                f"column {where + name!r}: the table has {where + other!r} already, and Delta ignores "
+                "case: give the column another name in the source's transform"
+            )
+        names.append(name)
+        kind = _type(column["type"], f"{where}{name}.", names, kinds)
+        about = {"comment": comment} if (comment := comment_of(column)) else {}
+        fields.append({"name": name, "type": kind, "nullable": True, "metadata": about})
+    return fields
+
+
+def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
+    if isinstance(kind, str) and _PRIMITIVES.fullmatch(kind):
+        kinds.add("timestampNtz" if kind == "timestamp_ntz" else kind)
+        return kind
+    match kind["type"] if isinstance(kind, dict) else kind:
+        case "struct":
+            return {"type": "struct", "fields": _fields(kind["fields"], where, names, kinds)}
+        case "array":
+            element = _type(kind["elementType"], f"{where}element.", names, kinds)
+            return {"type": "array", "elementType": element, "containsNull": True}
+        case "map":
+            key = _type(kind["keyType"], f"{where}key.", names, kinds)
+            value = _type(kind["valueType"], f"{where}value.", names, kinds)
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+        case other:
+            raise UsageError(
+                f"column {where[:-1]!r}: Delta has no type {other}: cast it in the source's transform"
+            )
+
+
+def _map_columns(fields: Iterable[Json]) -> int:
+    """Map each column to its name in the files. Returns the highest id.
+
+    Ids are derived from the columns' paths, so they stay when the schema grows.
+    """
+    ids: set[int] = set()
+
+    def walk(kind: Any, path: str) -> None:
+        if not isinstance(kind, dict):
+            return
+        for part in ("elementType", "keyType", "valueType"):
+            walk(kind.get(part), f"{path}\n{part}")
+        for column in kind.get("fields", ()):
+            place = f"{path}\n.{column['name']}"
+            number = zlib.crc32(place.encode()) & 0x7FFFFFFF
+            while number in ids or not number:
+                number = (number + 1) & 0x7FFFFFFF
+            ids.add(number)
+            column["metadata"] |= {
+                "delta.columnMapping.id": number,
+                "delta.columnMapping.physicalName": column["name"],
+            }
+            walk(column["type"], place)
+
+    walk({"fields": fields}, "")
+    return max(ids)
+
+
+# Protocols
+
+
+def _protocol(features: set[str]) -> Protocol:
+    if features - {"columnMapping"}:
+        return Protocol(
+            reader=3,
+            writer=7,
+            reader_features=tuple(sorted(features)),
+            writer_features=tuple(sorted(features | _implied(Protocol()))),
+        )
+    return Protocol(reader=2, writer=5) if features else Protocol()
+
+
+def _implied(protocol: Protocol) -> set[str]:
+    """The writer features of a protocol, those that its number stands for included."""
+    if protocol.writer >= 7:
+        return {*protocol.writer_features}
+    since = {
+        2: ("appendOnly", "invariants"),
+        3: ("checkConstraints",),
+        4: ("changeDataFeed", "generatedColumns"),
+        5: ("columnMapping",),
+        6: ("identityColumns",),
+    }
+    return {name for writer, names in since.items() if writer <= protocol.writer for name in names}
+
+
+def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
+    """The protocol that includes both. A table's protocol is never lowered."""
+    if known is None:
+        return wanted
+    if max(known.reader, wanted.reader) < 3 and max(known.writer, wanted.writer) < 7:
+        return Protocol(reader=max(known.reader, wanted.reader), writer=max(known.writer, wanted.writer))
+    readers: set[str] = set()
+    for each in (known, wanted):
+        readers |= {*each.reader_features} | ({"columnMapping"} if each.reader == 2 else set())
+    return Protocol(
+        reader=max(known.reader, wanted.reader),
+        writer=7,
+        reader_features=tuple(sorted(readers)),
+        writer_features=tuple(sorted(_implied(known) | _implied(wanted))),
+    )
+
+
+# Changes by another engine
+
+
+def objections(version: LogVersion, *, metadata: MetaData, protocol: Protocol) -> list[str]:
+    """Why a foreign version cannot be adopted for the `metaData` and `protocol` that it sets over these; or nothing.
+
+    Properties outside `delta.`, comments, name and description may change, and what tunes other engines.
+    """
+    found: list[str] = []
+    if version.protocol is not None and version.protocol != protocol:
+        found.append(f"it changes the protocol from {_shown(protocol)} to {_shown(version.protocol)}")
+    if version.metadata is None:
+        return found
+    new = version.metadata
+    if new.id != metadata.id:
+        found.append(f"it gives the table the id {new.id!r}, which was {metadata.id!r}")
+    if new.partition_columns != metadata.partition_columns:
+        found.append(f"it partitions the table by {', '.join(new.partition_columns) or 'nothing'}")
+    found += _schema_changes(metadata.schema, new.schema)
+    for name in sorted(metadata.configuration.keys() | new.configuration.keys()):
+        old, value = metadata.configuration.get(name), new.configuration.get(name)
+        if old != value and name.startswith("delta.") and not name.startswith(_HARMLESS):
+            found.append(_property_change(name, old, value))
+    return found
+
+
+def _shown(protocol: Protocol) -> str:
+    features = sorted({*protocol.reader_features, *protocol.writer_features})
+    return f"reader {protocol.reader}, writer {protocol.writer}" + (
+        f" ({', '.join(features)})" if features else ""
+    )
+
+
+def _property_change(name: str, old: str | None, value: str | None) -> str:
+    if name.startswith("delta.constraints.") and value is not None:
+        return f"it adds the constraint {name.removeprefix('delta.constraints.')}: {value}"
+    if name == FORGETS and value is not None:
+        return f"it sets {name}, after which engines forget what the table's state is"
+    if value is None:
+        return f"it unsets {name}, which was {old!r}"
+    return f"it sets {name} to {value!r}" + (f", which was {old!r}" if old is not None else "")
+
+
+def _schema_changes(old: str, new: str) -> Iterator[str]:
+    """The columns that differ in more than their comments."""
+    try:
+        before, after = (
+            {each["name"]: _bare(each) for each in json.loads(text)["fields"]} for text in (old, new)
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        yield f"its schema cannot be read ({type(error).__name__}: {error})"
+        return
+    for name in sorted(before.keys() - after.keys()):
+        yield f"it drops the column {name!r}"
+    for name in sorted(after.keys() - before.keys()):
+        yield f"it adds the column {name!r}"
+    for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name]:
+            yield f"it changes the column {name!r}"
+
+
+def _bare(kind: Any) -> Any:
+    """A type without comments."""
+    if isinstance(kind, list):
+        return [_bare(each) for each in kind]
+    if isinstance(kind, dict):
+        return {name: _bare(part) for name, part in kind.items() if name != "comment"}
+    return kind
+
+
+# Growth
+
+
+def united(theirs: str, mine: str) -> str | None:
+    """The schema with the columns of both, theirs first; None: a column has two types. Pure."""
+    try:
+        return json.dumps(_united(json.loads(theirs), json.loads(mine)))
+    except _TwoTypesError:
+        return None
+
+
+class _TwoTypesError(Exception):
+    """A column has two types."""
+
+
+def _united(theirs: Any, mine: Any) -> Any:
+    if _kind(theirs) == _kind(mine) == "struct":
+        held = {field["name"]: field for field in theirs["fields"]}
+        for field in mine["fields"]:
+            earlier = held.get(field["name"])
+            kind = field["type"] if earlier is None else _united(earlier["type"], field["type"])
+            held[field["name"]] = {**(earlier or field), "type": kind}
+        return {**theirs, "fields": list(held.values())}
+    for parts in (("elementType",), ("keyType", "valueType")):
+        if _kind(theirs) == _kind(mine) and all(part in theirs and part in mine for part in parts):
+            return {**theirs, **{part: _united(theirs[part], mine[part]) for part in parts}}
+    if _bare(theirs) != _bare(mine):
+        raise _TwoTypesError
+    return theirs
+
+
+def _kind(kind: Any) -> str:
+    return str(kind["type"]) if isinstance(kind, dict) else ""

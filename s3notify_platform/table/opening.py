@@ -1,0 +1,234 @@
+"""Opens a table whose log and record agree; creates it; goes on after a loss that a person has accepted.
+
+The log has the table's id and its versions; the record (`known`), outside the prefix, has id, identity and newest
+version. A table of which one of them is missing, or that was made with other settings, is refused before anything is
+written, with the command that goes on.
+
+Requests: `open_table` those of `LogTable.newest`; to create the table 2 writes more, and those of `Committer.create`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from s3notify_platform.clock import Clock
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.commit import Committed, Committer
+from s3notify_platform.table.known import Identity, Known
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.table import LogTable
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.notification_queue import TopicUser
+
+ID_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A table, for messages: its source, and the command `s3notify table NAME …` for it."""
+
+    source: str
+    command: Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTable:
+    """A table whose log and record agree. Without `id` there is no table yet, and no snapshot."""
+
+    name: TableName
+    known: Known
+    snapshot: Snapshot | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The table's id; "" if there is none yet."""
+        return self.known.table
+
+    def topic_user(self, slots: int) -> TopicUser:
+        """The table as a user of its topic. `slots`: of its source."""
+        return self.known.topic_user(slots)
+
+
+def open_table(
+    table: LogTable,
+    name: TableName,
+    identity: Identity | None,
+    *,
+    endpoint: str = "",
+    expected: str = "",
+    create: tuple[MetaData, Protocol] | None = None,
+) -> OpenTable:
+    """The table, if it is whole and of this `identity` (None: of any); else an error that says what to do.
+
+    `expected`: the id that a cursor or `ingest.seen` has. `create`: schema and protocol of version 0, for a table that
+    was never there (its `MetaData.id` is drawn here). `CorruptError`: log or record is missing. `UsageError`: the table
+    is of another identity, or being rewritten.
+    """
+    reader = table.reader
+    found = table.newest()
+    known = found.known
+    _refuse(name, known, identity, expected)
+    if isinstance(found, Absent):
+        if create is None or identity is None:
+            return OpenTable(name=name, known=known or Known(table=""))
+        found = _created(table, name, identity, endpoint, create)
+        known = found.known
+    assert known is not None, "the reader has compared them"
+    warnings: list[str] = []
+    if create is not None and identity is not None and known.endpoint != endpoint:
+        warnings.append(
+            f"source {name.source!r} is read at {endpoint or 'AWS S3'}, and was at {known.endpoint or 'AWS S3'}"
+        )
+        changed, record = reader.known.change(
+            lambda now: replace(now, endpoint=endpoint) if now else None, seen=found.record
+        )
+        found, known = replace(found, known=changed, record=record), changed or known
+    return OpenTable(name=name, known=known, snapshot=found, warnings=tuple(warnings))
+
+
+def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
+    """Note that the sensor of this epoch works on the table; a warning if another one did. 1 read and 1 write."""
+    before = table.known.sensor
+    if before == epoch:
+        return ""
+    reader.known.change(lambda now: replace(now, sensor=epoch) if now and now.table == table.id else now)
+    return before and (
+        f"another sensor ({before}) works on the table of source {table.name.source!r}: if the cursor was not reset, "
+        "two deployments share one platform_prefix; stop one, or give it a prefix of its own"
+    )
+
+
+def confirm(reader: LogReader, table: OpenTable) -> int:
+    """Let any number of objects leave the table, on top of its newest version. Returns that. 1 read and 1 write."""
+    known, _ = reader.known.change(
+        lambda now: replace(now, confirmed=now.version) if now and now.table == table.id else now
+    )
+    return known.confirmed if known is not None else -1
+
+
+def _refuse(name: TableName, known: Known | None, identity: Identity | None, expected: str) -> None:
+    if known is not None and known.rewriting:
+        raise UsageError(
+            f"the table of source {name.source!r} is being rewritten: repeat `s3notify table migrate` until it succeeds"
+        )
+    if known is not None and identity is not None:
+        _refuse_other_identity(name, known, identity)
+    if expected and (known is None or (expected != known.table and expected not in known.former)):
+        now = f"it is {known.table} now" if known is not None else "nothing is left of it"
+        raise CorruptError(
+            f"the cursor is of the table of source {name.source!r} with the id {expected}, and {now}: restore the "
+            "table and its record, or, to begin with what is there, reset the sensor's cursor, or use "
+            "`s3notify ingest --sweep`"
+        )
+
+
+def _refuse_other_identity(name: TableName, known: Known, now: Identity) -> None:
+    if (was := known.identity) is None or was == now:
+        return
+    ways = "Set them back, or give the source another name"
+    if known.version <= 0:
+        ways += f", or, since nothing is committed yet, begin with them: {name.command('forget')}"
+    elif was.leads_to(now):
+        options = [f"--prefix {now.prefix!r}"] if was.prefix != now.prefix else []
+        options += [f"--to-slots {now.slots}"] if was.slots != now.slots else []
+        ways += f", or rewrite the table: {name.command('migrate', *options)}"
+    raise UsageError(
+        f"source {name.source!r} has other settings than its table: {'; '.join(was.differences(now))}. Nothing was "
+        f"written. {ways}"
+    )
+
+
+def _created(
+    table: LogTable,
+    name: TableName,
+    identity: Identity,
+    endpoint: str,
+    create: tuple[MetaData, Protocol],
+) -> Snapshot:
+    """Create the table, or finish that: the record first, then version 0."""
+    committer = table.committer
+    fresh = new_id(committer.clock)
+
+    def pinned(known: Known | None) -> Known:
+        if known is not None and known.identity is not None:
+            return known  # another run was first
+        return replace(known or Known(table=fresh), identity=identity, endpoint=endpoint)
+
+    known, _ = committer.reader.known.change(pinned)
+    assert known is not None, "it was written"
+    _refuse_other_identity(name, known, identity)
+    metadata, protocol = create
+    committer.create(table=known.table, metadata=replace(metadata, id=known.table), protocol=protocol)
+    found = table.newest()
+    if isinstance(found, Absent):
+        raise CorruptError(f"the table of source {name.source!r} left while it was created: try again")
+    return found
+
+
+def new_id(clock: Clock) -> str:
+    """An id for a table."""
+    return clock.random_bytes(ID_BYTES).hex()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NewId:
+    """A version that changes nothing but the table's id."""
+
+    table: str
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`."""
+        return Proposal(metadata=replace(base.metadata, id=self.table), operation="SET TBLPROPERTIES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """A loss that was accepted. `table`: the new id; "" if there is no table. `version`: the last that was left."""
+
+    table: str = ""
+    version: int = -1
+
+
+def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
+    """Accept that versions or the record are missing: the table goes on with what is left, under a new id.
+
+    Version numbers come again, so cursors and streams that have the former id begin again. `backlog`: has every slot
+    compared with the bucket by a listing. It is called first. Stop the source's runs before. Safe to repeat: as long as
+    it has not ended, the table is refused.
+
+    Requests: 1 LIST and 1 DELETE for each version beyond a gap, those of `open` and of a commit.
+    """
+    reader = committer.reader
+    known, _ = reader.known.read()
+    left = reader.longest()
+    if known is None and left is None:
+        return Forgotten()
+    backlog()
+    fresh = new_id(committer.clock)
+    was = known or Known(table=left.table if left else fresh)
+    # The record first: after a crash in between log and record differ, and the command can be repeated.
+    reader.known.change(lambda _: replace(was.follower(fresh), identity=was.identity, endpoint=was.endpoint))
+    if left is None:
+        return Forgotten(table=fresh)
+    _remove_beyond(reader, left.version)
+    done = committer.commit(_NewId(table=fresh), left)
+    assert isinstance(done, Committed), "it always changes the id"
+    return Forgotten(table=fresh, version=left.version)
+
+
+def _remove_beyond(reader: LogReader, version: int) -> None:
+    """Remove the versions and checkpoints beyond a gap, newest first."""
+    layout = reader.layout
+    beyond: dict[str, int] = {}
+    for meta in list_all(reader.store, layout.log):
+        number = layout.version_of(meta.key)
+        number = layout.checkpoint_of(meta.key) if number is None else number
+        if number is not None and number > version:
+            beyond[meta.key] = number
+    if reader.last_checkpoint() > version:
+        reader.store.delete(layout.last_checkpoint)  # the next one is found by a LIST
+    for key in sorted(beyond, key=lambda key: beyond[key], reverse=True):
+        reader.store.delete(key)

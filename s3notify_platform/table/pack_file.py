@@ -1,0 +1,314 @@
+"""One pack: a Parquet file of rows of many slots, sorted by (`_slot`, `_key`, `_offset`).
+
+Row groups end where a slot ends, as far as slots are small, and have statistics of `_slot`. So the rows of a slot are
+the file's footer and a few ranges; and `_slot` and `_key`, being the first columns, are one range of each row group.
+"""
+
+import io
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.table.actions import LAST_KEY, Add
+from s3notify_platform.table.statistics import add_of, without_nan
+
+ORDER: Final = ("_slot", "_key", "_offset")
+
+LOOKED_AT: Final = 256
+"""Rows of a file by which the encoding of its columns is chosen."""
+
+LEVEL: Final = 3
+"""The level of zstd. 4% fewer bytes than 1 at about the same time; beyond it, time doubles for 2%."""
+
+_INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
+_DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
+    pa.string().id: "DELTA_BYTE_ARRAY",
+    pa.binary().id: "DELTA_BYTE_ARRAY",
+}
+"""Encodings of values that differ. Spark, DuckDB, Polars and pyarrow read them."""
+
+Rows = npt.NDArray[np.int64]
+"""Places of rows in a pack, from 0, ascending."""
+
+Place = tuple[int, str]
+"""Slot and key: where in the order of a pack the rows of an object are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSizes:
+    """How big packs are, in bytes, and how many small ones there may be.
+
+    `target`: a file of at least this size is full, and is not merged; none has much more than twice as many. Smaller
+    ones are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class`
+    files. `group`: Arrow bytes of a row group. `hidden`: the share of its rows that a vector may hide. `budget`: of the
+    packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`): rows are sorted by `_slot`
+    alone, and a pack of one slot is full from `own` bytes on.
+    """
+
+    target: int = 64 << 20
+    smallest: int = 1 << 20
+    fan: int = 4
+    in_class: int = 8
+    group: int = 8 << 20
+    hidden: float = 0.25
+    budget: int = 256 << 20
+    by_slot: bool = False
+    own: int = 64 << 20
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that rows are sorted by."""
+        return ORDER[:1] if self.by_slot else ORDER
+
+    def class_of(self, size: int) -> int | None:
+        """The size class of a file, from 0; None: it is full. Pure."""
+        if size >= self.target:
+            return None
+        number, limit = 0, self.smallest
+        while size >= limit and limit < self.target:
+            number, limit = number + 1, limit * self.fan
+        return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPack:
+    """A pack that is still to be stored. `slots`: its rows by slot. `keys`: the least and the greatest.
+
+    `no_nan`: its columns of floats that have no NaN, and so may have bounds (`statistics`).
+    """
+
+    body: bytes
+    slots: Mapping[int, int]
+    keys: tuple[str, str]
+    no_nan: frozenset[tuple[str, ...]] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        return sum(self.slots.values())
+
+    def add(self, path: str, *, now_ms: int, since: int, until: int, data_change: bool = True) -> Add:
+        """The action that makes it live. Its rows were planned between the labels `since` and `until`."""
+        return add_of(
+            path,
+            pq.ParquetFile(pa.BufferReader(self.body)).metadata,
+            size=len(self.body),
+            modified_ms=now_ms,
+            since=since,
+            until=until,
+            data_change=data_change,
+            no_nan=self.no_nan,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenPack:
+    """A pack that rows are added to, in their order. `UsageError`: they do not come in their order."""
+
+    schema: pa.Schema
+    sizes: PackSizes
+    _sink: io.BytesIO = field(default_factory=io.BytesIO)
+    _writer: pq.ParquetWriter | None = None
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _slots: Counter[int] = field(default_factory=Counter)
+    _keys: tuple[str, str] | None = None
+    _last: tuple[object, ...] | None = None
+    _no_nan: frozenset[tuple[str, ...]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; what waits for its row group is not among them."""
+        return self._sink.tell()
+
+    def add(self, rows: pa.Table) -> None:
+        """The rows of one slot, or some of them, up to a row group."""
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= self.sizes.group:
+            self._flush()
+
+    def close(self) -> NewPack | None:
+        """The pack; None if it would be empty. `CorruptError`: a reader could not open it; leave out columns."""
+        self._flush()
+        if self._writer is None:
+            return None
+        self._writer.close()
+        body = self._sink.getvalue()
+        _check_readable(body, self._slots.total(), self.schema)
+        return NewPack(
+            body=body,
+            slots=dict(self._slots),
+            keys=self._keys or ("", LAST_KEY),
+            no_nan=self._no_nan or frozenset(),
+        )
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting).combine_chunks()
+        self._waiting, self._waiting_bytes = [], 0
+        if not rows.num_rows:
+            return
+        self._check_order(rows)
+        slots, counts = np.unique(rows["_slot"].to_numpy(), return_counts=True)
+        self._slots.update(dict(zip(slots.tolist(), counts.tolist(), strict=True)))
+        if not self.sizes.by_slot:
+            span = pc.min_max(rows["_key"]).as_py()
+            low, high = self._keys or (span["min"], span["max"])
+            self._keys = min(low, span["min"]), max(high, span["max"])
+        no_nan = without_nan(rows)
+        self._no_nan = no_nan if self._no_nan is None else self._no_nan & no_nan
+        if self._writer is None:
+            self._writer = _writer(self._sink, rows, self.sizes.order)
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def _check_order(self, rows: pa.Table) -> None:
+        columns = [rows[name].combine_chunks() for name in self.sizes.order]
+        before, after = slice(None, -1), slice(1, None)
+        later: pa.Array = pa.array([True] * (rows.num_rows - 1), pa.bool_())
+        for column in reversed(columns):
+            one, next_one = column[before], column[after]
+            same = pc.and_(pc.equal(one, next_one), later)
+            later = pc.or_(pc.less(one, next_one), same)
+        first, last = (tuple(column[n].as_py() for column in columns) for n in (0, -1))
+        null = any(column.null_count for column in columns)
+        if null or (self._last and first < self._last) or not pc.all(later, min_count=0).as_py():
+            raise UsageError(
+                f"rows of a pack must be sorted by {' and '.join(self.sizes.order)}, none of them null"
+            )
+        self._last = last
+
+
+def place_of(rows: pa.Table, number: int, order: tuple[str, ...] = ORDER) -> Place:
+    """Slot and key of a row; no key if rows are sorted by slot alone."""
+    return rows["_slot"][number].as_py(), rows["_key"][number].as_py() if "_key" in order else ""
+
+
+def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) -> int:
+    """How many of the sorted rows come before those of an object. Pure."""
+    return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number, order))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReader:
+    """A pack that is there, without the rows that its vector hides. `file`: its body, or a file of its ranges."""
+
+    file: pq.ParquetFile
+    hidden: Rows | None = None
+
+    @classmethod
+    def of(cls, source: bytes | pa.NativeFile, hidden: Rows | None = None, *, where: str) -> "PackReader":
+        """`CorruptError` naming `where`: it is no Parquet file."""
+        try:
+            whole = pa.BufferReader(source) if isinstance(source, bytes) else source
+            return cls(file=pq.ParquetFile(whole, pre_buffer=True), hidden=hidden)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError(f"{where}: not a Parquet file ({error}); restore it") from error
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of its rows."""
+        return self.file.schema_arrow.remove_metadata()
+
+    def groups(self) -> Iterator[pa.Table]:
+        """The live rows, one row group at a time."""
+        start = 0
+        for number in range(self.file.num_row_groups):
+            rows = self.file.read_row_group(number).combine_chunks()
+            yield rows.filter(self._live(start, rows.num_rows)) if self.hidden is not None else rows
+            start += rows.num_rows
+
+    def places(self, slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
+        """`_slot` and `_key`, if there is one, of all rows of the row groups that may have one of `slots` (ascending).
+
+        With the number of the first row. Of a file of ranges it reads the footer and one range of each such row group.
+        """
+        start = 0
+        metadata = self.file.metadata
+        columns = [name for name in ("_slot", "_key") if name in self.file.schema_arrow.names]
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            if len(slots) and self._may_have(group.column(0), slots):
+                yield start, self.file.read_row_group(number, columns=columns)
+            start += group.num_rows
+
+    @staticmethod
+    def _may_have(column: pq.ColumnChunkMetaData, slots: npt.NDArray[np.int64]) -> bool:
+        stats = column.statistics
+        if column.path_in_schema != "_slot" or stats is None or not stats.has_min_max:
+            return True
+        low, high = np.searchsorted(slots, stats.min), np.searchsorted(slots, stats.max, "right")
+        return bool(low < high)
+
+    def _live(self, start: int, count: int) -> pa.Array:
+        live = np.ones(count, dtype=bool)
+        assert self.hidden is not None
+        low, high = np.searchsorted(self.hidden, (start, start + count))
+        live[self.hidden[low:high] - start] = False
+        return pa.array(live)
+
+
+def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.ParquetWriter:
+    """Columns of which most values differ, as far as the first rows tell, have no dictionary."""
+    deltas = deltas_of(first)
+    dictionaries = [path for column in first.schema if column.name not in deltas for path in leaves(column)]
+    return pq.ParquetWriter(
+        sink,
+        first.schema,
+        compression="zstd",
+        compression_level=LEVEL,
+        use_dictionary=dictionaries,
+        column_encoding=deltas,
+        sorting_columns=pq.SortingColumn.from_ordering(
+            first.schema, [(name, "ascending") for name in order], null_placement="at_end"
+        ),
+    )
+
+
+def deltas_of(rows: pa.Table) -> dict[str, str]:
+    """The encoding of each column that has no dictionary, since most of its values differ. Pure."""
+    first = rows.slice(0, LOOKED_AT)
+    return {
+        column.name: encoding
+        for column in rows.schema
+        if (encoding := _DELTAS.get(column.type.id))
+        and pc.count_distinct(first[column.name]).as_py() > len(first) // 2
+    }
+
+
+def leaves(column: pa.Field, above: str = "") -> Iterator[str]:
+    """The columns of a Parquet file that a column becomes. Pure."""
+    path, kind = above + column.name, column.type
+    if pa.types.is_list(kind):
+        yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
+    elif pa.types.is_map(kind):
+        yield from leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
+    elif pa.types.is_struct(kind):
+        for part in kind:
+            yield from leaves(part, f"{path}.")
+    else:
+        yield path
+
+
+def _check_readable(body: bytes, rows: int, schema: pa.Schema) -> None:
+    """`CorruptError` for a file that readers could not open: it must never be named by a version."""
+    try:
+        read = pq.ParquetFile(pa.BufferReader(body))
+        same = read.metadata.num_rows == rows and read.schema_arrow.names == schema.names
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(
+            f"a file of these rows could not be read again ({error}); leave out columns"
+        ) from error
+    if not same:
+        raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")

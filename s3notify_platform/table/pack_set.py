@@ -1,0 +1,249 @@
+"""The packs of a table after a round: its own join them, rows that leave are withdrawn, small ones are merged.
+
+For the rows of the table, and in the same way for its rejects, which the log does not name.
+
+Requests: 1 GET for each pack that is rewritten; for one that gets a vector, its footer and one range of each row group
+that may have the rows. Bodies are returned, to be written with the version.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.table import vectors
+from s3notify_platform.table.actions import Add, Remove
+from s3notify_platform.table.compaction import Rewrite, plan_round
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes, Rows
+from s3notify_platform.table.packs import (
+    SIZES,
+    Held,
+    Withdrawal,
+    Withdrawals,
+    hidden,
+    rewritten,
+    without_slots,
+)
+from s3notify_platform.table.statistics import hidden as with_vector
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ObjectStore, StoredObject
+
+READS_IN_FLIGHT: Final = 4
+"""Packs in memory at once."""
+
+ORDERED_ROWS: Final = 64 << 10
+"""Rows of a group of another engine's pack that was put in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPack:
+    """A pack of a round, which is stored already and named by nothing yet. `slots`: its rows by slot."""
+
+    add: Add
+    slots: Mapping[int, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class PackChanges:
+    """The packs that a round adds and removes. `withdrawn`: rows that left, by slot. `files`: bodies by key.
+
+    `lost`: slots of a pack of the round's own that is gone, since it held an object that was erased.
+    """
+
+    adds: list[Add] = field(default_factory=list)
+    removes: list[Remove] = field(default_factory=list)
+    withdrawn: Counter[int] = field(default_factory=Counter)
+    files: dict[str, bytes] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSet:
+    """Reads and makes packs of one table. `path`: of a new pack's name (`TableLayout.pack_path`, or `reject_path`).
+
+    `vectors`: rows are hidden by deletion vectors where that saves the rewriting. A pack that was made once is not made
+    again when the round is asked again on top of another version.
+    """
+
+    store: ObjectStore
+    layout: TableLayout
+    clock: Clock
+    path: Callable[[str], str]
+    sizes: PackSizes = SIZES
+    vectors: bool = False
+    _made: dict[object, tuple[list[tuple[str, NewPack]], Counter[int]]] = field(default_factory=dict)
+
+    def fresh(self, *, vectors: bool | None = None) -> "PackSet":
+        """The same, for one change: the packs that it makes are kept no longer."""
+        return replace(self, vectors=self.vectors if vectors is None else vectors, _made={})
+
+    def changed(
+        self,
+        live: Iterable[Add],
+        leaving: Withdrawals,
+        own: Sequence[StagedPack],
+        *,
+        without: frozenset[int] = frozenset(),
+    ) -> PackChanges:
+        """The changes by which `own` packs join the live ones, and the rows of `leaving` objects leave.
+
+        `without`: slots of `own` packs that stay out, since another round has changed them.
+        """
+        packs = {pack.path: pack for pack in live}
+        plan = plan_round(
+            packs.values(), leaving, vectors=self.vectors, sizes=self.sizes, budget=self.sizes.budget
+        )
+        found, now_ms = PackChanges(), self.clock.wall_ms()
+        for rewrite in plan.rewrites:
+            self._rewrite(rewrite, packs, found, now_ms)
+        if plan.hides:
+            self._hide(plan.hides, packs, found, now_ms)
+        for each in own:
+            self._join(each, without, found)
+        return found
+
+    def _rewrite(self, rewrite: Rewrite, packs: Mapping[str, Add], found: PackChanges, now_ms: int) -> None:
+        olds = [packs[path] for path in rewrite.paths]
+        key = (tuple(old.id for old in olds), _frozen(rewrite.leaving))
+        if key not in self._made:
+            held = [Held(pack=self._ordered(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
+            made = rewritten(held, self.sizes)
+            named = [(unique_name(self.clock), pack) for pack in made.packs]
+            self._made[key] = (named, made.withdrawn)
+        named, withdrawn = self._made[key]
+        if not withdrawn and len(olds) == 1 and not olds[0].vector:
+            return  # its bounds said that it may hold the objects, and it does not
+        change = bool(withdrawn)
+        found.withdrawn += withdrawn
+        found.removes += [old.removed(now_ms, data_change=change) for old in olds]
+        for name, pack in named:
+            found.adds.append(
+                self.add(name, pack, since=rewrite.since, until=rewrite.until, data_change=change)
+            )
+            found.files[self.layout.file(self.path(name))] = pack.body
+
+    def _hide(
+        self,
+        hides: Mapping[str, list[Withdrawal]],
+        packs: Mapping[str, Add],
+        found: PackChanges,
+        now_ms: int,
+    ) -> None:
+        def of(path: str) -> tuple[str, Rows, Mapping[int, int]]:
+            done = hidden(Held(pack=self.opened(packs[path]), leaving=hides[path]))
+            return path, done.rows, done.withdrawn
+
+        done = [each for each in in_parallel(of, sorted(hides), READS_IN_FLIGHT) if each[2]]
+        emptied = {path for path, rows, _ in done if len(rows) == packs[path].rows}
+        file = UUID(bytes=self.clock.random_bytes(16))
+        encoded = vectors.encode({path: rows for path, rows, _ in done if path not in emptied}, file=file)
+        if encoded.body is not None:
+            found.files[self.layout.file(vectors.path_of(file))] = encoded.body
+        for path, _, withdrawn in done:
+            found.withdrawn += Counter(withdrawn)
+            found.removes.append(packs[path].removed(now_ms))
+            if path not in emptied:
+                found.adds.append(with_vector(packs[path], encoded.vectors[path]))
+
+    def _join(self, own: StagedPack, without: frozenset[int], found: PackChanges) -> None:
+        dropped = frozenset(without & own.slots.keys())
+        if not dropped:
+            found.adds.append(own.add)
+            return
+        if dropped == own.slots.keys():
+            return
+        key = (own.add.id, dropped)
+        if key not in self._made:
+            stored = self.store.get(self.layout.file(own.add.path))
+            if not isinstance(stored, StoredObject):
+                found.lost |= own.slots.keys()
+                return
+            whole = NewPack(body=stored.body, slots=own.slots, keys=own.add.keys)
+            left = without_slots(whole, dropped, self.sizes)
+            self._made[key] = ([(unique_name(self.clock), left)] if left else [], Counter())
+        for name, pack in self._made[key][0]:
+            found.adds.append(self.add(name, pack, since=own.add.since, until=own.add.until))
+            found.files[self.layout.file(self.path(name))] = pack.body
+
+    def merged(self, olds: Sequence[Add]) -> PackChanges:
+        """These packs as one, or as several of full size, without the rows that vectors hide. 1 GET for each."""
+        rewrite = Rewrite(
+            paths=tuple(old.path for old in olds),
+            leaving={},
+            since=min(old.since for old in olds),
+            until=max(old.until for old in olds),
+        )
+        found = PackChanges()
+        self._rewrite(rewrite, {old.path: old for old in olds}, found, self.clock.wall_ms())
+        return found
+
+    def add(self, name: str, pack: NewPack, *, since: int, until: int, data_change: bool = True) -> Add:
+        """The action that adds a new pack under this name."""
+        return pack.add(
+            self.path(name), now_ms=self.clock.wall_ms(), since=since, until=until, data_change=data_change
+        )
+
+    def staged(self, packs: Iterable[NewPack], *, label: int) -> tuple[list[StagedPack], dict[str, bytes]]:
+        """New packs of rows that are planned under this label, under fresh names; and their bodies by key."""
+        found, files = [], {}
+        for pack in packs:
+            add = self.add(unique_name(self.clock), pack, since=label, until=label)
+            found.append(StagedPack(add=add, slots=pack.slots))
+            files[self.layout.file(add.path)] = pack.body
+        return found, files
+
+    def opened(self, pack: Add) -> PackReader:
+        """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector that is in a file."""
+        where = self.layout.file(pack.path)
+        rows: Rows | None = None
+        if pack.vector is not None:
+            bitmap = vectors.decode(pack.vector, rows=pack.rows, stored=self._vector(pack), where=where)
+            rows = np.array(bitmap.to_array(), dtype=np.int64)
+        return PackReader.of(self._body(pack), rows, where=where)
+
+    def _ordered(self, pack: Add) -> PackReader:
+        """A live pack whose rows are in order: those of another engine's need not be."""
+        found = self.opened(pack)
+        if pack.since:
+            return found
+        rows = pa.concat_tables(found.groups()).sort_by([(name, "ascending") for name in self.sizes.order])
+        sink = io.BytesIO()
+        pq.write_table(rows, sink, row_group_size=ORDERED_ROWS)
+        return PackReader.of(sink.getvalue(), where=pack.path)
+
+    def _vector(self, pack: Add) -> bytes:
+        assert pack.vector is not None
+        if (path := vectors.file_of(pack.vector)) is None:
+            return b""
+        start, end = vectors.span(pack.vector)
+        found = self.store.get_range(self.layout.file(path), start, end)
+        if found is None:
+            raise CorruptError(
+                f"{self.layout.file(path)} is missing, which hides rows of {pack.path}: restore it"
+            )
+        return found
+
+    def _body(self, pack: Add) -> bytes:
+        found = self.store.get(self.layout.file(pack.path))
+        if not isinstance(found, StoredObject):
+            raise CorruptError(f"{self.layout.file(pack.path)} is missing, which is live: restore it")
+        return found.body
+
+
+def _frozen(leaving: Mapping[str, Sequence[Withdrawal]]) -> object:
+    return tuple(sorted((path, tuple(some)) for path, some in leaving.items() if some))
+
+
+def live_after(live: Iterable[Add], changes: PackChanges) -> tuple[Add, ...]:
+    """The packs once the changes are applied."""
+    gone = {each.id for each in changes.removes}
+    return (*(pack for pack in live if pack.id not in gone), *(replace(add) for add in changes.adds))

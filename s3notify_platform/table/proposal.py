@@ -1,0 +1,111 @@
+"""A writer's wish, and the version that follows from it. Pure.
+
+A writer states its wish as a `Change`: a function from a snapshot to what would follow it. It is asked again on each
+version that another writer has created first. So all cases of two writers are decided in one place, where the change is
+made.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from s3notify_platform.table import actions
+from s3notify_platform.table.actions import Add, LogVersion, MetaData, Remove
+from s3notify_platform.table.changes import StateChange
+from s3notify_platform.table.log_state import after
+from s3notify_platform.table.manifest import Manifest, SlotFacts
+from s3notify_platform.table.snapshot import Snapshot, state_of
+from s3notify_platform.table.states import StateSet
+from s3notify_platform.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The difference that a change makes to a snapshot. A part that is not given stays as it is.
+
+    `files`: bodies by key, to be written before the version, each under a new name. `slots`: the facts
+    of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `changes`: what
+    becomes of the states of objects, for the feed (`feed`). `note`: for the history.
+    """
+
+    adds: tuple[Add, ...] = ()
+    removes: tuple[Remove, ...] = ()
+    slots: Mapping[Slot, SlotFacts] = field(default_factory=dict)
+    states: StateSet | None = None
+    rejects: tuple[Add, ...] | None = None
+    changes: tuple[StateChange, ...] = ()
+    metadata: MetaData | None = None
+    protocol: actions.Protocol | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    operation: str = "WRITE"
+    note: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Change(Protocol):
+    """A writer's wish for the next version."""
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """The proposal on top of this snapshot; None: nothing of the change is left to do.
+
+        Raises what makes the whole change impossible.
+        """
+        ...
+
+
+def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) -> Snapshot:
+    """The snapshot that a proposal makes of `base`, as this version."""
+    removed = {each.id for each in proposal.removes}
+    packs = {path: pack for path, pack in base.packs.items() if pack.id not in removed}
+    before, metadata = base.manifest, proposal.metadata or base.metadata
+    changed = {slot: replace(facts, generation=version) for slot, facts in proposal.slots.items()}
+    manifest = Manifest(
+        table=metadata.id,
+        version=version,
+        number=number,
+        parent=before.parent if before.number == number else before.number,
+        slots={**before.slots, **changed},
+        states=before.states if proposal.states is None else proposal.states,
+        rejects=before.rejects if proposal.rejects is None else proposal.rejects,
+        # Of changes that become one version together, this one comes after the others.
+        changes=(*(before.changes if before.number == number else ()), *proposal.changes),
+    )
+    return replace(
+        base,
+        table=metadata.id,
+        version=version,
+        number=number,
+        manifest=manifest,
+        packs={**packs, **{add.path: add for add in proposal.adds}},
+        metadata=metadata,
+        protocol=proposal.protocol or base.protocol,
+    )
+
+
+def next_version(
+    base: Snapshot, current: Snapshot, proposals: Sequence[Proposal], *, created_ms: int
+) -> LogVersion:
+    """The version that leads from `base` to `current` by these proposals, one after the other.
+
+    A file that one of them adds and another one removes is in neither list. `CorruptError`: it would not follow.
+    """
+    live = {pack.id for pack in current.packs.values()}
+    held = {pack.id for pack in base.packs.values()}
+    removes = [each for proposal in proposals for each in proposal.removes if each.id in held - live]
+    adds = [each for proposal in proposals for each in proposal.adds if each.id in live - held]
+    note: dict[str, Any] = {}
+    for proposal in proposals:
+        note |= proposal.note
+    version = LogVersion(
+        number=current.number,
+        parent=base.number,
+        table=current.table,
+        created_ms=created_ms,
+        operation=proposals[0].operation,
+        adds=tuple(adds),
+        removes=tuple(removes),
+        metadata=current.metadata if current.metadata != base.metadata else None,
+        protocol=current.protocol if current.protocol != base.protocol else None,
+        note=note if len(proposals) == 1 else {"together": [dict(each.note) for each in proposals]},
+    )
+    after(state_of(base), version, where="the next version")
+    return version

@@ -1,0 +1,131 @@
+"""Puts back versions that a writer replaced whose lease had ended.
+
+Without conditions of the store, a writer that slept may write its version over the one that was committed in its place
+(`conditional_commit`, Limits). The log is refused then: `known`, or the version above, has another `n`. The body that
+was committed is staged under its `n`.
+
+Steps
+    1. From the version in `known` down, each version must have the `n` that the one above names as its parent. One
+       that has another, or is missing, is written again from its staged body, through the conditional commit.
+    2. Versions above the one in `known` that do not follow it are removed, newest first. No writer reported
+       them committed: it does so after `known` has its version, or one that follows it.
+
+Safe to repeat, and beside writers. It does nothing where nothing was replaced.
+
+Requests: 1 read of `known`; 1 LIST for each 1000 versions that are kept, 1 GET for each. For each that is put back 2
+GETs, and those of a commit; for each that is removed those of a conditional delete.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from s3notify_platform.errors import ConflictError, CorruptError
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.commit import Committer
+from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.known import Known
+from s3notify_platform.table.log_state import NO_VERSION
+from s3notify_platform.ports import ETag, StoredObject, Written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutBack:
+    """Versions that were written again, and versions that followed a replaced one and are removed; newest first."""
+
+    put_back: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """A version, as it is there, with the ETag of its object; or as it was committed, with its staged `body`."""
+
+    number: int
+    parent: int
+    etag: ETag | None = None
+    body: bytes | None = None
+
+
+def put_back(committer: Committer) -> PutBack:
+    """Put the versions back that were replaced. Open the table again afterwards.
+
+    `CorruptError`: a staged body, or its manifest, is not there: restore the table. `ConflictError`: another writer was
+    at it: repeat.
+    """
+    reader = committer.reader
+    known, _ = reader.known.read()
+    if known is None or known.version == NO_VERSION:
+        return PutBack()
+    listed = kept_versions(reader)
+    found = {version: stored for version in listed if (stored := _stored(committer, version))}
+    wrong = _wrong(committer, known, found)
+    # Nothing may follow a version that is about to be another one.
+    beyond = _beyond(known, found)
+    for version in beyond:
+        _remove(committer, version, found[version])
+    for version in sorted(wrong, reverse=True):
+        _restore(committer, version, wrong[version], found.get(version))
+    return PutBack(put_back=tuple(sorted(wrong, reverse=True)), removed=tuple(beyond))
+
+
+def _stored(committer: Committer, version: int) -> _Version | None:
+    key = committer.reader.layout.version(version)
+    found = committer.reader.store.get(key)
+    if not isinstance(found, StoredObject):
+        return None
+    body = LogVersion.loads(found.body, where=key)
+    return _Version(number=body.number, parent=body.parent, etag=found.meta.etag)
+
+
+def _wrong(committer: Committer, known: Known, found: Mapping[int, _Version]) -> dict[int, _Version]:
+    """The replaced ones among the versions that lead to the known one, as far as the log reaches: as committed."""
+    wrong: dict[int, _Version] = {}
+    number = known.number
+    for version in range(known.version, min(found, default=known.version) - 1, -1):
+        right = found.get(version)
+        if right is None or right.number != number:
+            right = wrong[version] = _staged(committer, known, version, number)
+        number = right.parent
+    return wrong
+
+
+def _staged(committer: Committer, known: Known, version: int, number: int) -> _Version:
+    reader = committer.reader
+    key = reader.layout.staged_version(number)
+    found = reader.store.get(key)
+    if not isinstance(found, StoredObject):
+        raise CorruptError(
+            f"version {version} of the table below {reader.layout.prefix!r} is not the one that was committed, and "
+            f"{key} is missing: restore the table's objects"
+        )
+    body = LogVersion.loads(found.body, where=key)
+    manifest = reader.manifest(number)
+    if (body.number, manifest.version) != (number, version) or body.table not in (known.table, *known.former):
+        raise CorruptError(f"{key} is another version: restore the table's objects")
+    return _Version(number=number, parent=body.parent, body=found.body)
+
+
+def _beyond(known: Known, found: Mapping[int, _Version]) -> list[int]:
+    """The versions after the known one that do not follow it, newest first."""
+    number, version = known.number, known.version + 1
+    while version in found and found[version].parent == number:
+        number, version = found[version].number, version + 1
+    return sorted((each for each in found if each >= version), reverse=True)
+
+
+def _remove(committer: Committer, version: int, stored: _Version) -> None:
+    assert stored.etag is not None
+    key = committer.reader.layout.version(version)
+    if not isinstance(committer.commits.delete_if_match(key, stored.etag), Written):
+        raise ConflictError(f"{key} has changed meanwhile: repeat the command")
+
+
+def _restore(committer: Committer, version: int, right: _Version, stored: _Version | None) -> None:
+    assert right.body is not None
+    key, commits = committer.reader.layout.version(version), committer.commits
+    if stored is None or stored.etag is None:
+        outcome = commits.put_if_absent(key, right.body)
+    else:
+        outcome = commits.put_if_match(key, right.body, stored.etag)
+    if not isinstance(outcome, Written):
+        raise ConflictError(f"{key} has changed meanwhile: repeat the command")

@@ -1,0 +1,126 @@
+"""A round of a derived slot table as a change: each of its slots is replaced as a whole by new rows.
+
+A derived table has the same log, and neither states of objects nor rejects. Its rows have `_slot` as their first
+column, and need no other column of ours. It keeps by slot from which version of the source's table the rows were made:
+so a crash between the commits to both tables is found, and the slot is made again.
+
+| another writer, since the round was planned | the round |
+|---|---|
+| changed other slots | goes on, on top of that version; their rows stay |
+| made one of its slots from its source version, or from a later one | leaves that slot out: it is done |
+| made one of its slots from an earlier version, or rolled it back | replaces it |
+| merged or replaced a pack that has rows of its slots | takes them out of the packs that took its place |
+| let the schema grow, the same columns alike | goes on, with the columns of both |
+| gave a column another type than the round | leaves out the slots that have rows: a conflict |
+| began the table again, under another id | nothing of it is left |
+
+Packs are small (`DERIVED`), so that replacing one slot writes at most `MAX_OTHERS` bytes more than its rows: those of
+other slots that share packs with it, and of packs that are merged. A batch may write as much for each of its slots; it
+writes twice its rows at most where it replaces half of the bytes of the packs that it touches.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.metadata import raised, united
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.pack_set import PackSet, StagedPack
+from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.round import CONFLICT
+from s3notify_platform.table.schema import both_sources
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import LogTable
+from s3notify_platform.slots import Slot
+
+MAX_OTHERS: Final = 16 << 20
+"""Bytes that replacing one slot writes at most, besides its rows."""
+
+DERIVED: Final = PackSizes(
+    target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
+)
+"""Packs of derived tables: 3 (`target` + `group`) bytes of other slots, and `budget`, are less than `MAX_OTHERS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSlot:
+    """A slot made again. `source`: the version of the source's table that its rows, so many, were made from."""
+
+    rows: int
+    source: int
+    code_version: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Replacement:
+    """Slots of a derived table, made again, planned on the snapshot `base`. Give it to `Committer.commit`.
+
+    `rows`: packs of these slots, stored already, under the label `base.version` + 1. The rest is as in `Round`.
+    Afterwards `done` has the slots that another writer has made, and `dropped` says why others were left out.
+    """
+
+    base: Snapshot
+    slots: Mapping[Slot, NewSlot]
+    table: LogTable
+    rows: Sequence[StagedPack] = ()
+    metadata: MetaData | None = None
+    protocol: Protocol | None = None
+    note: Mapping[str, Any] = field(default_factory=dict)
+    done: frozenset[Slot] = frozenset()
+    dropped: dict[Slot, str] = field(default_factory=dict)
+    _data: PackSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._data = self.table.data.fresh()
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above."""
+        self.dropped = self._conflicts(base)
+        self.done = frozenset(
+            slot for slot in self.slots if slot not in self.dropped and self._is_done(slot, base)
+        )
+        without = self.done.union(self.dropped)
+        left = {slot: each for slot, each in self.slots.items() if slot not in without}
+        if not left:
+            return None
+        # All rows of the slot leave, also if they are not as many as the manifest says: that mends it.
+        leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
+        rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
+        metadata, protocol = self._schema(base)
+        return Proposal(
+            adds=tuple(rows.adds),
+            removes=tuple(rows.removes),
+            slots={slot: _facts(each) for slot, each in left.items()},
+            metadata=metadata,
+            protocol=protocol,
+            files=rows.files,
+            note={**self.note, "slots": sorted(left)},
+        )
+
+    def _is_done(self, slot: Slot, base: Snapshot) -> bool:
+        theirs = base.manifest.slot(slot)
+        return theirs.generation > self.base.version and theirs.source >= self.slots[slot].source
+
+    def _conflicts(self, base: Snapshot) -> dict[Slot, str]:
+        if base.table != self.base.table:
+            return dict.fromkeys(self.slots, CONFLICT)
+        if self.metadata is not None and united(base.metadata.schema, self.metadata.schema) is None:
+            return dict.fromkeys((slot for slot, each in self.slots.items() if each.rows), CONFLICT)
+        return {}
+
+    def _schema(self, base: Snapshot) -> tuple[MetaData | None, Protocol | None]:
+        if self.metadata is None:
+            return None, None
+        schema = united(base.metadata.schema, self.metadata.schema)
+        if schema is None:  # the slots that are left have no rows
+            return None, None
+        properties = both_sources(base.metadata.configuration, self.metadata.configuration)
+        metadata = replace(base.metadata, schema=schema, configuration=properties)
+        return metadata, raised(base.protocol, self.protocol) if self.protocol else base.protocol
+
+
+def _facts(new: NewSlot) -> SlotFacts:
+    return SlotFacts(rows=new.rows, source=new.source, code_version=new.code_version)

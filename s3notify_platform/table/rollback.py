@@ -1,0 +1,248 @@
+"""Goes back to an earlier version of the whole table, by a new version that has the same packs, states and schema.
+
+Also the remedy where another engine has changed what it must not: its versions stay in the log, and the new one, which
+follows them, leads back from where they had led, and names them (`log_state.UNDOES`). Readers take no state of the
+table from them.
+
+Slots that change get the new version as their generation, so that derived tables and data versions see it. Their
+signals are those of the earlier version: the next run finds them moved, and reads what has changed since.
+
+| another writer, since the rollback was planned | the rollback |
+|---|---|
+| changed any slot, removed packs, let the schema grow, merged packs | begins again on top of it: nothing of it stays |
+| began vacuum | begins again, unless the earlier version's files may be among those that leave: an error |
+| rolled back, too | goes back from there; if that is where it wants to be, nothing is left |
+| began the table again, under another id | an error |
+| is another engine whose version is adopted, or refused | undoes that version, too |
+
+Begun again twice, it holds the table: other writers wait (`Known.held`).
+
+Requests: those of `LogReader.open` or `longest`, of `history.snapshot_of`, and of a commit; each time that it begins, 1
+LIST for each 1000 objects of the table, and if vacuum has cut the log, 5 more, and 1 GET for each version that is
+younger than the longest run.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
+from s3notify_platform.table.actions import MetaData
+from s3notify_platform.table.commit import CommitResult, Committed, Committer
+from s3notify_platform.table.history import history, kept_versions, snapshot_of
+from s3notify_platform.table.log_state import UNDOES, OtherLogError, after
+from s3notify_platform.table.manifest import Manifest, SlotFacts
+from s3notify_platform.table.metadata import VECTORS, raised
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, state_of
+from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.vacuum import FENCE, files_of_table, named_by, store_now_ms
+from s3notify_platform.ports import list_all
+from s3notify_platform.slots import Slot
+
+COMMAND: Final = "rollback"
+
+RESTARTS: Final = 2
+"""Others may be first so often; then they wait."""
+
+REFUSED_MEANWHILE: Final = 5
+"""Times that it begins with reading the log again, since other engines go on with committing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollback:
+    """The table as of `target`, planned on the snapshot `readable`. `refused`: foreign versions come after that."""
+
+    target: Snapshot
+    readable: Snapshot
+    refused: bool
+    committer: Committer
+    asked: int = 0
+    checked: bool = True
+    """That the files of `target` are there, after `readable` was read."""
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above."""
+        if base.table != self.readable.table:
+            raise ConflictError(
+                f"the table below {self.committer.reader.layout.prefix!r} has another id now: repeat the command"
+            )
+        self.asked += 1
+        if self.asked > RESTARTS:
+            self.committer.reader.known.hold(COMMAND)
+        if not self.checked:
+            check_restorable(self.committer, self.target)
+        self.checked = False
+        was, before, now = self.target, self.target.manifest, base.manifest
+        live, wanted = ({pack.id: pack for pack in packs.values()} for packs in (base.packs, was.packs))
+        undoes = [*range(self.readable.version + 1, base.version + 1)] if self._undoes(base) else []
+        slots = {
+            slot: before.slot(slot)
+            for slot in now.slots.keys() | before.slots.keys()
+            if now.slot(slot).generation != before.slot(slot).generation
+        }
+        # What a refused version says of them counts for nothing.
+        ours = self.readable if undoes else base
+        metadata, protocol = _metadata(was.metadata, ours.metadata), raised(ours.protocol, was.protocol)
+        same_files = live.keys() == wanted.keys() and _files(now) == _files(before)
+        if same_files and all(_facts(now, slot) == _facts(before, slot) for slot in slots):
+            # Somebody else has gone back.
+            slots = {}
+            if not undoes and (metadata, protocol) == (base.metadata, base.protocol):
+                return None
+        now_ms = self.committer.clock.wall_ms()
+        return Proposal(
+            adds=tuple(replace(pack, data_change=True) for id_, pack in wanted.items() if id_ not in live),
+            removes=tuple(pack.removed(now_ms) for id_, pack in live.items() if id_ not in wanted),
+            slots=slots,
+            states=before.states,
+            rejects=before.rejects,
+            metadata=metadata,
+            protocol=protocol,
+            operation="RESTORE",
+            note={COMMAND: was.version, "slots": sorted(slots), **({UNDOES: undoes} if undoes else {})},
+        )
+
+    def _undoes(self, base: Snapshot) -> bool:
+        """Whether no version of ours has undone the refused ones yet."""
+        return self.refused and base.number == self.readable.number
+
+
+def _metadata(was: MetaData, now: MetaData) -> MetaData:
+    """The earlier schema, under the id of today; vectors that are in use stay allowed."""
+    vectors = {name: value for name, value in now.configuration.items() if name == VECTORS}
+    return replace(was, id=now.id, configuration={**was.configuration, **vectors})
+
+
+def _files(manifest: Manifest) -> tuple[StateSet, frozenset[str]]:
+    return manifest.states, frozenset(pack.path for pack in manifest.rejects)
+
+
+def _facts(manifest: Manifest, slot: Slot) -> SlotFacts:
+    return replace(manifest.slot(slot), generation=0)
+
+
+def roll_back(table: LogTable, version: int) -> CommitResult:
+    """Make the table what it was as of `version`, which has to be kept, with all its files.
+
+    Safe beside running batches, and to repeat. `NotFoundError` names the oldest version that one can go back to.
+    `ConflictError`: vacuum may be removing the version's files, or others were first: try again later. `CorruptError`:
+    versions are missing.
+    """
+    reader, committer = table.reader, table.committer
+    try:
+        for attempt in range(REFUSED_MEANWHILE):
+            try:
+                readable, end = _ends(reader)
+                if version > readable.version:
+                    raise NotFoundError(
+                        f"version {version} of the table below {reader.layout.prefix!r}: the newest version that one "
+                        f"can go back to is {readable.version}"
+                    )
+                change = Rollback(
+                    target=_target(committer, version),
+                    readable=readable,
+                    refused=end.version > readable.version,
+                    committer=committer,
+                    asked=attempt,
+                )
+                done = committer.commit_alone(change, end, holder=COMMAND)
+                break
+            except (UsageError, OtherLogError):
+                # Another engine has committed meanwhile, or somebody else has gone back.
+                if attempt == REFUSED_MEANWHILE - 1:
+                    raise
+    finally:
+        reader.known.release(COMMAND)
+    if isinstance(done, Committed):
+        table.memory.keep(done.snapshot)
+    return done
+
+
+def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
+    """The newest snapshot that can be read, and the log's end as other engines see it.
+
+    They differ where versions of other engines are refused. The latter is no state of the table.
+    """
+    try:
+        found = reader.open()
+    except UsageError:
+        known, record = reader.known.read()
+        readable = reader.longest(before_refused=True)
+        if readable is None:  # of another program, from its first version on
+            raise
+        found = replace(readable, known=known, record=record)
+        if why := reader.missing(known, found.version, found.table, found.lineage):
+            raise CorruptError(
+                f"the table below {reader.layout.prefix!r}: {why}: restore the log first"
+            ) from None
+    if isinstance(found, Absent):
+        raise NotFoundError(f"there is no table below {reader.layout.prefix!r}")
+    state, key = state_of(found), reader.layout.version
+    while (version := reader.version(state.version + 1)) is not None:
+        if not version.foreign:
+            raise OtherLogError(f"{key(state.version + 1)}: committed meanwhile: try again")
+        state = after(state, version, where=key(state.version + 1), undone=True)
+    if state.version == found.version:
+        return found, found
+    meta = reader.store.head(key(state.version))
+    return found, replace(
+        found,
+        version=state.version,
+        packs=state.packs,
+        metadata=state.metadata or found.metadata,
+        protocol=state.protocol or found.protocol,
+        etag=meta.etag if meta else None,
+    )
+
+
+def _target(committer: Committer, version: int) -> Snapshot:
+    reader = committer.reader
+    try:
+        found = snapshot_of(reader, version)
+        check_restorable(committer, found)
+    except (NotFoundError, OtherLogError) as error:
+        oldest = _oldest(reader, version)
+        ways = (
+            f"the oldest version that one can go back to is {oldest}" if oldest >= 0 else "nor of a later one"
+        )
+        raise NotFoundError(f"not all of version {version} is kept: {ways} ({error})") from error
+    return found
+
+
+def _oldest(reader: LogReader, version: int) -> int:
+    """The oldest version after this one of which all is there; -1: none."""
+    there = {meta.key for meta in files_of_table(reader)}
+    for kept in sorted(kept_versions(reader)):
+        try:
+            found = reader.as_of(kept) if kept > version else None
+        except (UsageError, CorruptError):
+            continue
+        if found is not None and named_by(reader, found) <= there:
+            return kept
+    return -1
+
+
+def check_restorable(committer: Committer, target: Snapshot) -> None:
+    """`NotFoundError`: a file of this snapshot is gone. `ConflictError`: vacuum may be about to remove one.
+
+    Vacuum leaves the files of versions that it does not cut, and cuts below a mark that is older than the longest run.
+    Its pass is taken to be shorter than that.
+    """
+    reader, run_ms = committer.reader, committer.max_run_seconds * 1000
+    marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(reader.store, reader.layout.cuts)}
+    if marks:
+        settled_ms = store_now_ms(reader.store, reader.layout.own, committer.clock) - run_ms
+        settled = max((n for n, meta in marks.items() if meta.modified_ms < settled_ms), default=0)
+        for event in history(reader) if target.version < settled else ():
+            if event.created_ms < settled_ms:
+                break
+            if event.body.operation == FENCE:
+                raise ConflictError(
+                    f"vacuum, which began with version {event.version}, may be removing files of version "
+                    f"{target.version}: go back to version {settled} or a later one, or repeat the command after "
+                    f"{committer.max_run_seconds:.0f} s"
+                )
+    gone = named_by(reader, target) - {meta.key for meta in files_of_table(reader)}
+    if gone:
+        raise NotFoundError(f"version {target.version}: {min(gone)} is gone, and {len(gone) - 1} more files")

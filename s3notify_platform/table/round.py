@@ -1,0 +1,223 @@
+"""A round of a batch as a change of the table, on top of whatever version is the newest.
+
+| another writer, since the round was planned | the round |
+|---|---|
+| changed other slots | goes on, on top of that version |
+| changed one of its slots | leaves that slot out, with its rows, rejects and states: a conflict |
+| erased an object that one of its own packs holds | leaves out the slots of that pack, too |
+| removed a pack that the round withdraws rows from | withdraws them from the packs that took its place |
+| merged packs, or state files, that the round would merge | merges what is there now; a merge of states is dropped |
+| let the schema grow, the same columns alike | goes on, with the columns of both |
+| gave a column another type than the round | leaves out the slots that have the column: a conflict |
+| began the table again, under another id | nothing of it is left |
+
+A small slot shares packs with others. If it is left out, such a pack is written again without it.
+
+All of it follows from the states of objects. An object whose state has other labels than before has lost its earlier
+rows: they are withdrawn. The counts of a slot move by the difference of its states. The rows that are withdrawn must be
+as many as the states say: else the slot is damaged, and fails by itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.changes import state_changes
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.metadata import raised, united
+from s3notify_platform.table.pack_set import PackChanges, PackSet, StagedPack, live_after
+from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.schema import both_sources
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.state_merge import merge, plan_merge
+from s3notify_platform.table.states import Next
+from s3notify_platform.table.table import LogTable
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+
+CONFLICT: Final = "another run committed the slot first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRound:
+    """The part of a round that concerns one slot.
+
+    `changes`: the new states of objects by key; a mark (`gone`) for those that have left. `before`: the earlier states
+    of those of them that had one. The rest is as in `SlotFacts`; None: as it is.
+    """
+
+    changes: Mapping[str, ObjectState] = field(default_factory=dict)
+    before: Mapping[str, ObjectState] = field(default_factory=dict)
+    signal: str | None = None
+    code_version: str | None = None
+    backfill: int | None = None
+
+    @property
+    def pairs(self) -> list[tuple[ObjectState, ObjectState | None]]:
+        """Each new state with the one before."""
+        return [(state, self.before.get(key)) for key, state in self.changes.items()]
+
+    def facts(self, before: SlotFacts) -> SlotFacts:
+        """The facts of the slot afterwards. Pure."""
+        return replace(
+            before,
+            rows=before.rows + self._moved(lambda state: state.rows),
+            rejects=before.rejects + self._moved(lambda state: state.rejects),
+            objects=before.objects + self._moved(lambda state: not state.expired),
+            without_records=before.without_records + self._moved(lambda state: state.without_records),
+            failing=before.failing + self._moved(lambda state: state.failing),
+            pending=before.pending + self._moved(lambda state: state.pending),
+            signal=before.signal if self.signal is None else self.signal,
+            code_version=before.code_version if self.code_version is None else self.code_version,
+            backfill=before.backfill if self.backfill is None else self.backfill,
+        )
+
+    def _moved(self, count: Callable[[ObjectState], int]) -> int:
+        return sum(
+            (0 if state.gone else count(state)) - (count(before) if before else 0)
+            for state, before in self.pairs
+        )
+
+    def leaving(self) -> list[ObjectState]:
+        """The earlier states whose rows and rejects leave. Pure."""
+        return [before for state, before in self.pairs if before is not None and _leave(state, before)]
+
+
+def _leave(state: ObjectState, before: ObjectState) -> bool:
+    """Whether what was read of an object under its earlier state leaves: unless it was read on from there, or kept."""
+    return state.gone or state.since != before.since or state.etag != before.etag
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """A round, planned on the snapshot `base`. Give it to `Committer.commit`.
+
+    `rows`, `rejects`: its packs, stored already. `metadata`, `protocol`: schema of its rows, if it differs from that of
+    `base`. `note`: what history shows of it. Afterwards `dropped` says why slots were left out.
+    """
+
+    base: Snapshot
+    slots: Mapping[Slot, SlotRound]
+    table: LogTable
+    clock: Clock
+    rows: Sequence[StagedPack] = ()
+    rejects: Sequence[StagedPack] = ()
+    metadata: MetaData | None = None
+    protocol: Protocol | None = None
+    note: Mapping[str, Any] = field(default_factory=dict)
+    dropped: dict[Slot, str] = field(default_factory=dict)
+    _damaged: dict[Slot, str] = field(default_factory=dict)
+    _next: Next | None = None
+    _staged: frozenset[int] = frozenset()
+    _data: PackSet = field(init=False)
+    _quarantine: PackSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._data, self._quarantine = self.table.data.fresh(), self.table.quarantine.fresh()
+        self._staged = frozenset(slot for pack in (*self.rows, *self.rejects) for slot in pack.slots)
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above."""
+        while True:
+            self.dropped = {**self._conflicts(base), **self._damaged}
+            left = {slot: each for slot, each in self.slots.items() if slot not in self.dropped}
+            if not left:
+                return None
+            leaving = {slot: each.leaving() for slot, each in left.items()}
+            # A pack may hold rows of slots that are not of the round: they failed after they were staged.
+            without = frozenset(self.dropped).union(self._staged).difference(left)
+            rows = self._data.changed(
+                base.packs.values(), _withdrawals(leaving, "rows"), self.rows, without=without
+            )
+            rejects = self._quarantine.changed(
+                base.manifest.rejects, _withdrawals(leaving, "rejects"), self.rejects, without=without
+            )
+            damaged = {
+                **_mismatches(leaving, rows, "rows"),
+                **_mismatches(leaving, rejects, "rejects"),
+                **{Slot(slot): CONFLICT for slot in (rows.lost | rejects.lost) & left.keys()},
+            }
+            if not damaged:
+                break
+            self._damaged |= damaged
+        states = self._states(base)
+        metadata, protocol = self._schema(base)
+        return Proposal(
+            adds=tuple(rows.adds),
+            removes=tuple(rows.removes),
+            slots={slot: each.facts(base.manifest.slot(slot)) for slot, each in left.items()},
+            states=states.states,
+            rejects=live_after(base.manifest.rejects, rejects),
+            changes=tuple(
+                change for slot, each in left.items() for change in state_changes(slot, each.pairs)
+            ),
+            metadata=metadata,
+            protocol=protocol,
+            files={
+                **rows.files,
+                **rejects.files,
+                **{self.table.layout.state(name): body for name, body in states.bodies.items()},
+            },
+            note={**self.note, "slots": sorted(left)},
+        )
+
+    def _conflicts(self, base: Snapshot) -> dict[Slot, str]:
+        moved = {
+            slot
+            for slot in self.slots
+            if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
+        }
+        if self.metadata is not None and united(base.metadata.schema, self.metadata.schema) is None:
+            # Another writer has given one of the new columns another type: those rows cannot be in one table.
+            moved |= {Slot(slot) for pack in self.rows for slot in pack.slots}
+        return dict.fromkeys(moved, CONFLICT)
+
+    def _states(self, base: Snapshot) -> Next:
+        """The states of the next version. The first time, a merge that is due goes with it."""
+        theirs = base.manifest.states
+        if self._next is None:
+            changes = {slot: each.changes for slot, each in self.slots.items()}
+            plan = plan_merge(theirs)
+            done = merge(self.table.states, plan, name=self._name) if plan else None
+            self._next = theirs.after(changes, name=self._name, merge=done)
+            if not self.dropped:
+                return self._next
+        return self._next.rebased(theirs, without=self.dropped.keys())
+
+    def _schema(self, base: Snapshot) -> tuple[MetaData | None, Protocol | None]:
+        if self.metadata is None:
+            return None, None
+        schema = united(base.metadata.schema, self.metadata.schema)
+        assert schema is not None, "else its slots are dropped"
+        properties = both_sources(base.metadata.configuration, self.metadata.configuration)
+        metadata = replace(base.metadata, schema=schema, configuration=properties)
+        protocol = raised(base.protocol, self.protocol) if self.protocol else base.protocol
+        return metadata, protocol
+
+    def _name(self) -> str:
+        return unique_name(self.clock)
+
+
+def _withdrawals(leaving: Mapping[Slot, Iterable[ObjectState]], what: str) -> list[Withdrawal]:
+    return [
+        Withdrawal(slot=slot, key=state.key, since=state.since, until=state.until)
+        for slot, states in leaving.items()
+        for state in states
+        if getattr(state, what)
+    ]
+
+
+def _mismatches(
+    leaving: Mapping[Slot, Iterable[ObjectState]], changes: PackChanges, what: str
+) -> dict[Slot, str]:
+    """Slots of which the packs held other rows than the states say."""
+    expected = {slot: sum(getattr(state, what) for state in states) for slot, states in leaving.items()}
+    return {
+        slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} are there, and "
+        f"{count} were committed: `s3notify table check`"
+        for slot, count in expected.items()
+        if changes.withdrawn[slot] != count
+    }

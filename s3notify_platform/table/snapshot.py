@@ -1,0 +1,406 @@
+"""The newest state of a table, read cold or brought up to date. Pure but for `LogReader`.
+
+A process keeps the snapshot that it has. Before each round it asks, in one round trip, whether its version is still
+there, for the next version, and for `known`. Another `n` or another id means that the log is not the one that it read
+(a backup was restored, the table was removed and made again): the table is opened again.
+
+A snapshot's age counts from before the first look at the version that it rests on, on this process's own clock. The
+log is never cut within the longest run, so whoever has a young snapshot meets every version that was created since.
+
+An empty object takes the place of each version that `erase` has removed, so that no sleeping writer can create it:
+whoever meets one opens the table again, at a later checkpoint.
+
+Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name, until a
+rollback undoes them (`log_state`).
+
+Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint; `refresh` 3 at once, and 1 GET for
+each new version and 1 for the manifest of the last.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.checkpoint import Checkpoint, LastCheckpoint, decode, encode
+from s3notify_platform.table.known import PUT_BACK, Known, KnownRecord, Lineage
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.log_state import NO_VERSION, LogState, OtherLogError, after, undone_in
+from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ETag, ObjectStore, Record, StoredObject, list_all
+
+REQUESTS_IN_FLIGHT: Final = 16
+
+OPEN_ATTEMPTS: Final = 5
+"""Times that a table is opened again because its log changed while it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A table as of `version`. `number`: `n` of its manifest, which is that of the newest version of ours.
+
+    `etag`: of the version's object. `asked_at`: the monotonic time before the first look that it rests on.
+    `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with it. `lineage`: up to
+    `LINEAGE` versions, itself the last.
+    """
+
+    version: int
+    number: int
+    table: str
+    manifest: Manifest
+    protocol: Protocol
+    metadata: MetaData
+    packs: Mapping[str, Add] = field(default_factory=dict)
+    asked_at: float = 0.0
+    checkpoint: int = NO_VERSION
+    etag: ETag | None = None
+    known: Known | None = None
+    record: Record | None = None
+    lineage: Lineage = ()
+
+    @property
+    def rows(self) -> int:
+        """Live rows."""
+        return sum(pack.live_rows for pack in self.packs.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """No table: neither a log nor a known version. `known`: the record, if the table was begun."""
+
+    known: Known | None = None
+    record: Record | None = None
+    asked_at: float = 0.0
+
+
+def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
+    """The checkpoint of a snapshot, and what names it. Pure."""
+    state = Checkpoint(
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+        txns={snapshot.table: snapshot.number},
+        adds=tuple(snapshot.packs.values()),
+    )
+    return encode(state, version=snapshot.version)
+
+
+def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
+    """The state that a checkpoint says, also one that another engine wrote. Pure. `CorruptError`, `UsageError`."""
+    found = decode(body, where=where)
+    if found.strange:
+        raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
+    return LogState(
+        version=version,
+        number=(named := found.txns.get(found.metadata.id, 0)),
+        lineage=((version, named),),
+        table=found.metadata.id,
+        packs={add.path: add for add in found.adds},
+        protocol=found.protocol,
+        metadata=found.metadata,
+        foreign=found.foreign,
+    )
+
+
+class LogReader:
+    """Reads the log of one table. Thread-safe.
+
+    `adopt`: versions of other engines that change no data;
+    not where commits go by leases. `at_once`: requests. `restore`: the command that accepts a loss, for messages.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: TableLayout,
+        known: KnownRecord,
+        *,
+        adopt: bool = True,
+        at_once: int = REQUESTS_IN_FLIGHT,
+        restore: str = "s3notify table forget",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.store = store
+        self.layout = layout
+        self.known = known
+        self.clock = clock
+        self._adopt = adopt
+        self._at_once = at_once
+        self._restore = restore
+
+    def open(self) -> Snapshot | Absent:
+        """The newest snapshot, read cold.
+
+        `CorruptError`: versions are missing, or something cannot be read; it says what a person can do. `UsageError`:
+        another engine has changed the table's data.
+        """
+        refused = ""
+        for _ in range(OPEN_ATTEMPTS):
+            asked_at = self.clock.monotonic()
+            # Versions that `known` names before the log is read are there, or are missing.
+            known, record = self.known.read()
+            try:
+                found = self._replayed(asked_at)
+            except OtherLogError as error:
+                refused = str(error)
+                continue  # It was cut, or removed and made again, while it was read.
+            if found is None:
+                refused = self.missing(known, NO_VERSION, "", ())
+                if not refused:
+                    return Absent(known=known, record=record, asked_at=asked_at)
+                continue
+            refused = self.missing(known, found.version, found.table, found.lineage)
+            if not refused:
+                return replace(found, known=known, record=record)
+        overrun = (
+            "" if self._adopt else f"A writer may have outlasted its lease: try `{PUT_BACK}`. Else restore"
+        )
+        raise CorruptError(
+            f"the table below {self.layout.prefix!r}: {refused}. {overrun or 'Restore'} the table's objects and "
+            f"{self.known.where}, or accept the loss, which takes objects in again: {self._restore}"
+        )
+
+    def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
+        """The newest snapshot: the one given and the versions since; read cold if the log is another one. As `open`."""
+        asked_at = self.clock.monotonic()
+        asks: list[Callable[[], Any]] = [
+            lambda: self.store.head(self.layout.version(snapshot.version)),
+            lambda: self._stored(snapshot.version + 1),
+            self.known.read,
+        ]
+        own, later, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
+        if own is None or own.etag != snapshot.etag:
+            return self.open()
+        current = replace(snapshot, asked_at=asked_at, known=known, record=record)
+        try:
+            found = self._forward(current, later)
+            if self.missing(known, found.version, found.table, found.lineage):
+                # `known` may have been read later than the versions.
+                found = self.forward(found)
+        except OtherLogError:
+            return self.open()
+        if self.missing(known, found.version, found.table, found.lineage):
+            return self.open()
+        return found
+
+    def forward(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the versions created since, of the same age. 1 GET for each, and 1 more; 1 manifest.
+
+        `OtherLogError`: the log was cut meanwhile.
+        """
+        return self._forward(snapshot, self._stored(snapshot.version + 1))
+
+    def version(self, version: int) -> LogVersion | None:
+        """One version; None if it is not there, or was erased. 1 GET."""
+        found = self._stored(version)
+        return None if found is None or not found.body else self._loaded(found)
+
+    def manifest(self, number: int) -> Manifest:
+        """The manifest of this number. 1 GET. `CorruptError`: it is missing."""
+        key = self.layout.manifest(number)
+        found = self.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise OtherLogError(f"{key} is missing")
+        return Manifest.loads(found.body, where=key)
+
+    def as_of(self, version: int) -> Snapshot | None:
+        """The table as of an earlier version; None if that is not kept. 1 LIST, and GETs as `open`."""
+        listed = [meta.key for meta in list_all(self.store, self.layout.log) if meta.size]
+        versions = {found for key in listed if (found := self.layout.version_of(key)) is not None}
+        bases = [found for key in listed if (found := self.layout.checkpoint_of(key)) is not None]
+        base = max((found for found in bases if found <= version), default=NO_VERSION)
+        since = range(base + 1, version + 1)
+        if version < 0 or not versions.issuperset(since) or (base == version and base not in versions):
+            return None
+        state = LogState() if base == NO_VERSION else self._checkpoint(base)
+        stored = [each for each in in_parallel(self._stored, since, self._at_once) if each is not None]
+        if len(stored) < len(since):
+            return None
+        state = self._after(state, stored)
+        return _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+
+    def _stored(self, version: int) -> StoredObject | None:
+        found = self.store.get(self.layout.version(version))
+        return found if isinstance(found, StoredObject) else None
+
+    def _loaded(self, found: StoredObject) -> LogVersion:
+        if not found.body:
+            raise OtherLogError(f"{found.meta.key} was erased")
+        return LogVersion.loads(found.body, where=found.meta.key)
+
+    def _after(self, state: LogState, stored: Sequence[StoredObject]) -> LogState:
+        versions = [self._loaded(each) for each in stored]
+        for each, version, undone in zip(stored, versions, undone_in(versions), strict=True):
+            state = after(state, version, where=each.meta.key, adopt=self._adopt, undone=undone)
+        return state
+
+    def _forward(self, snapshot: Snapshot, later: StoredObject | None) -> Snapshot:
+        found: list[StoredObject] = []
+        while later is not None:
+            found.append(later)
+            later = self._stored(snapshot.version + 1 + len(found))
+        if not found:
+            return snapshot
+        state, etag = self._after(state_of(snapshot), found), found[-1].meta.etag
+        manifest = snapshot.manifest if state.number == snapshot.number else self.manifest(state.number)
+        return replace(
+            _snapshot(state, manifest, where=self.layout.prefix),
+            etag=etag,
+            asked_at=snapshot.asked_at,
+            checkpoint=snapshot.checkpoint,
+            known=snapshot.known,
+            record=snapshot.record,
+        )
+
+    def _replayed(self, asked_at: float) -> Snapshot | None:
+        base, versions = self._parts()
+        state = LogState() if base == NO_VERSION else self._checkpoint(base)
+        while self._hides(state):
+            try:
+                base, versions = self._parts(below=base)
+            except OtherLogError:
+                break  # the log was cut there, after a look at the versions before
+            state = LogState() if base == NO_VERSION else self._checkpoint(base)
+        found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
+        if len(found) < len(versions):
+            raise OtherLogError("a version left while the log was read")
+        state = self._after(state, found)
+        etag: ETag | None = found[-1].meta.etag if found else None
+        if state.version == NO_VERSION:
+            return None
+        if etag is None:
+            meta = self.store.head(self.layout.version(state.version))
+            if meta is None:
+                raise OtherLogError(f"version {state.version} is missing, of which there is a checkpoint")
+            etag = meta.etag
+        snapshot = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+        return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
+
+    def _hides(self, state: LogState) -> bool:
+        """Whether a checkpoint of another engine may hide a version of that engine that is to be refused."""
+        return state.foreign and (version := self.version(state.version)) is not None and version.foreign
+
+    def _parts(self, below: int | None = None) -> tuple[int, range]:
+        """The version of the newest checkpoint (`below` this version), -1: none, and the versions after it.
+
+        1 GET and 1 LIST. `OtherLogError`: one of them is missing.
+        """
+        base = self.last_checkpoint() if below is None else NO_VERSION
+        start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
+        keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
+        if base == NO_VERSION:  # its writer may have crashed before it named it
+            found = filter(None, map(self.layout.checkpoint_of, keys))
+            base = max((each for each in found if below is None or each < below), default=NO_VERSION)
+        numbers = map(self.layout.version_of, keys)
+        listed = sorted(version for version in numbers if version is not None and version > base)
+        since = range(base + 1, base + 1 + len(listed))
+        if listed != [*since]:
+            raise OtherLogError(f"versions {base + 1} to {listed[-1]} are not all there, but {len(listed)}")
+        return base, since
+
+    def longest(self, *, before_refused: bool = False) -> Snapshot | None:
+        """The newest snapshot that can be read, whatever `known` says and whatever is missing after it. As `as_of`.
+
+        `UsageError`: another engine's version is refused. `before_refused`: the snapshot before that.
+        """
+        listed = [meta.key for meta in list_all(self.store, self.layout.log)]
+        bases = sorted(filter(None, map(self.layout.checkpoint_of, listed)), reverse=True)
+        for base in (*bases, NO_VERSION):
+            asked_at, best = self.clock.monotonic(), None
+            try:
+                state = LogState() if base == NO_VERSION else self._checkpoint(base)
+                if self._hides(state):
+                    continue
+                if base != NO_VERSION and (found := self._stored(base)) is not None:
+                    best = self._of(state, found)
+                stored = self._readable(state.version + 1)
+                undone = undone_in([self._loaded(each) for each in stored])
+                for found, taken_back in zip(stored, undone, strict=True):
+                    version = self._loaded(found)
+                    state = after(state, version, where=found.meta.key, adopt=self._adopt, undone=taken_back)
+                    if not taken_back:
+                        best = self._of(state, found)
+            except CorruptError:
+                pass
+            except UsageError:
+                if not before_refused:
+                    raise
+            if best is not None:
+                return replace(best, asked_at=asked_at, checkpoint=base)
+        return None
+
+    def _of(self, state: LogState, version: StoredObject) -> Snapshot:
+        found = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
+        return replace(found, etag=version.meta.etag)
+
+    def _readable(self, version: int) -> list[StoredObject]:
+        """The versions from this one on, up to one that is missing or damaged."""
+        found: list[StoredObject] = []
+        with suppress(CorruptError):
+            while (stored := self._stored(version + len(found))) is not None:
+                self._loaded(stored)
+                found.append(stored)
+        return found
+
+    def _checkpoint(self, version: int) -> LogState:
+        key = self.layout.checkpoint(version)
+        found = self.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise OtherLogError(f"{key} is missing, which {self.layout.last_checkpoint} names")
+        return of_checkpoint(found.body, version, where=key)
+
+    def last_checkpoint(self) -> int:
+        """The version of the newest checkpoint; -1: none. 1 GET."""
+        found = self.store.get(self.layout.last_checkpoint)
+        if not isinstance(found, StoredObject):
+            return NO_VERSION
+        return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
+
+    def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
+        """Why this is not the log that is known; "" if it is."""
+        if known is None:
+            return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
+        if version == NO_VERSION and known.version == NO_VERSION:
+            return ""
+        if version == NO_VERSION:
+            return f"its log is gone, which had {known.version + 1} versions"
+        if known.table != table:
+            return f"its log is that of table {table}, and not of {known.table}"
+        if known.version > version:
+            return f"its log ends with version {version}, and version {known.version} was committed"
+        if dict(lineage).get(known.version, known.number) != known.number:
+            return f"version {known.version} is not the one that was committed"
+        return ""
+
+
+def state_of(snapshot: Snapshot) -> LogState:
+    """The part of a snapshot that the log itself has. Pure."""
+    return LogState(
+        version=snapshot.version,
+        number=snapshot.number,
+        table=snapshot.table,
+        packs=snapshot.packs,
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+        lineage=snapshot.lineage,
+    )
+
+
+def _snapshot(state: LogState, manifest: Manifest, *, where: str) -> Snapshot:
+    if state.protocol is None or state.metadata is None:
+        raise CorruptError(f"{where}: the log has no metaData: restore its first version")
+    if (manifest.number, manifest.table) != (state.number, state.table):
+        raise CorruptError(f"{where}: manifest {state.number} is that of another version: restore it")
+    return Snapshot(
+        version=state.version,
+        number=state.number,
+        table=state.table,
+        manifest=manifest,
+        protocol=state.protocol,
+        metadata=state.metadata,
+        packs=state.packs,
+        lineage=state.lineage,
+    )

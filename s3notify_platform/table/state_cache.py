@@ -1,0 +1,107 @@
+"""Bytes of state files: where they come from, and what a process keeps of them."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.table.state_file import StateFile, Tail
+from s3notify_platform.limits import STATE_CACHE_BYTES
+from s3notify_platform.ports import Ranged
+
+
+class Ranges(Protocol):
+    """Reads of files that never change. Thread-safe."""
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to below `end` of the state file of this name; `NotFoundError`: there is none.
+
+        1 GET.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRanges:
+    """`Ranges` over a store. `key` is the key of the file of a name (`TableLayout.state`)."""
+
+    store: Ranged
+    key: Callable[[str], str]
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """See `Ranges.read`."""
+        found = self.store.get_range(self.key(name), start, end)
+        if found is None:
+            raise NotFoundError(f"{self.key(name)}: there is no such object")
+        return found
+
+
+def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
+    """Bytes of a file, all of them; `CorruptError` if they are not there. 1 GET."""
+    try:
+        found = ranges.read(file.name, start, end)
+    except NotFoundError as error:
+        raise file.corrupt(f"it is missing ({error})") from error
+    if len(found) != end - start:
+        raise file.corrupt(f"{len(found)} bytes came in place of its bytes {start} to {end}")
+    return found
+
+
+_TAIL: Final = -1
+"""Stands for the tail, where pages have their numbers."""
+
+
+class StateCache:
+    """Tails and pages of state files, those used last, within `limit` bytes of memory. Thread-safe.
+
+    Files never change, and no two have one name: nothing here is ever out of date, and one cache serves all tables.
+    """
+
+    def __init__(self, limit: int = STATE_CACHE_BYTES) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._kept: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def tail(self, file: StateFile) -> Tail | None:
+        """The tail of a file, if it is here."""
+        found: Tail | None = self._get((file.name, _TAIL))
+        return found
+
+    def page(self, file: StateFile, number: int) -> pa.RecordBatch | None:
+        """A page of a file, if it is here."""
+        return self._get((file.name, number))
+
+    def keep_tail(self, tail: Tail) -> None:
+        """Keep it for a while."""
+        self._put((tail.file.name, _TAIL), tail, tail.memory)
+
+    def keep_page(self, file: StateFile, number: int, page: pa.RecordBatch) -> None:
+        """Keep it for a while."""
+        self._put((file.name, number), page, page.nbytes)
+
+    def _get(self, key: tuple[str, int]) -> Any:
+        with self._lock:
+            if found := self._kept.get(key):
+                self._kept.move_to_end(key)
+                return found[0]
+        return None
+
+    def _put(self, key: tuple[str, int], kept: object, size: int) -> None:
+        if size > self.limit:
+            return
+        with self._lock:
+            if earlier := self._kept.pop(key, None):
+                self.bytes -= earlier[1]
+            self._kept[key] = kept, size
+            self.bytes += size
+            while self.bytes > self.limit:
+                self.bytes -= self._kept.popitem(last=False)[1][1]
+
+
+SHARED_CACHE = StateCache()
+"""That of the process."""

@@ -1,0 +1,248 @@
+"""Merges of state files, and their rewriting without keys that are erased.
+
+One round does one step, within a budget of bytes. When there are `STATE_FILES_FRESH` files of level 0, the oldest go
+into level 1; else the level that exceeds its size most gives some of its files to the next one. A step takes all files
+of the next level that lie between the first and the last place of what it takes of the upper one. Files with nothing
+to merge with are moved as they are, without a request. Merged files are cut where they would lie over too much of the
+next level, so that every step stays small.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.table.state_cache import bytes_of
+from s3notify_platform.table.state_columns import Place
+from s3notify_platform.table.state_file import StateFile, Tail, page_of, state_files, tail_of
+from s3notify_platform.table.state_filter import hash_of
+from s3notify_platform.table.state_reader import Keys, StateReader, merge_sorted, runs_of
+from s3notify_platform.table.states import Merge, Name, StateSet, hull_of
+from s3notify_platform.limits import (
+    STATE_FILE_BYTES,
+    STATE_FILES_FRESH,
+    STATE_LEVEL_BYTES,
+    STATE_MERGE_BYTES,
+)
+from s3notify_platform.parallel import in_parallel
+
+FAN_OUT: Final = 10
+"""How much larger each level is than the one above."""
+
+OVERLAP: Final = 4
+"""Files of the next level that a merged file lies over, about, at most."""
+
+FILES_IN_FLIGHT: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePlan:
+    """Files, from the newest on, that are to become files of `level`. `cuts`: places where one of those should end.
+
+    `drops_gone`: marks of keys that are gone are left out, since nothing below may hold these keys.
+    """
+
+    files: tuple[StateFile, ...]
+    level: int
+    drops_gone: bool
+    file_bytes: int
+    cuts: tuple[Place, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether the files have nothing to be merged with, and go into the level as they are."""
+        ordered = sorted(self.files, key=lambda file: file.first)
+        apart = all(one.end <= other.first for one, other in pairwise(ordered))
+        above = all(file.level < self.level for file in self.files)
+        return apart and above and not (self.drops_gone and any(file.gone for file in self.files))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are read, and about as many are written."""
+        return 0 if self.moves else sum(file.bytes for file in self.files)
+
+
+def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
+    """The step that is most due; None: no level is ripe. Pure.
+
+    `own_bytes`: of the state files of the round itself; one that brings many merges more.
+    """
+    budget = max(STATE_MERGE_BYTES, FAN_OUT * own_bytes)
+    fresh = states.level(0)
+    if len(fresh) >= STATE_FILES_FRESH:
+        # The oldest stands last.
+        plan = _step(states, fresh[-1:])
+        for count in range(2, len(fresh) + 1):
+            longer = _step(states, fresh[-count:])
+            if longer.bytes > budget:
+                break
+            plan = longer
+        return plan
+    sizes: dict[int, int] = {}
+    for file in states.files:
+        if file.level:
+            sizes[file.level] = sizes.get(file.level, 0) + file.bytes
+    ripe = {level: size / (STATE_LEVEL_BYTES * FAN_OUT ** (level - 1)) for level, size in sizes.items()}
+    level = max(ripe, key=lambda each: ripe[each], default=0)
+    if not level or ripe[level] <= 1:
+        return None
+    files = states.level(level)
+    start = min(range(len(files)), key=lambda n: _step(states, files[n : n + 1]).bytes / files[n].bytes)
+    plan = _step(states, files[start : start + 1])
+    for end in range(start + 2, len(files) + 1):
+        longer = _step(states, files[start:end])
+        if longer.bytes > budget or (plan.moves and not longer.moves):
+            break
+        plan = longer
+    return plan
+
+
+def plan_full_merge(states: StateSet, *, only: Collection[str], budget: int) -> MergePlan | None:
+    """The next step that takes files of these names to the deepest level; None: they are there. Pure.
+
+    `budget`: bytes of a step; one that takes a single file of the upper level may have more.
+    """
+    deepest = max((file.level for file in states.files), default=0)
+    files = [file for file in states.files if file.name in only and file.level < max(deepest, 1)]
+    if not files:
+        return None
+    # The oldest of level 0 stands last.
+    upper = [file for file in files if file.level == files[0].level]
+    plan = _step(states, upper[-1:])
+    for count in range(2, len(upper) + 1):
+        longer = _step(states, upper[-count:])
+        if longer.bytes > budget:
+            break
+        plan = longer
+    return plan
+
+
+def _step(states: StateSet, upper: Sequence[StateFile]) -> MergePlan:
+    level = upper[0].level + 1
+    first, end = hull_of(upper)
+    lower = tuple(file for file in states.level(level) if file.touches(first, end))
+    files = (*upper, *lower)
+    first, end = hull_of(files)
+    below = [file for file in states.files if file.level > level and file.touches(first, end)]
+    least, most = STATE_FILE_BYTES
+    file_bytes = min(max(states.bytes // 100, least), most)
+    cuts, size = [], 0
+    for file in below:
+        size += file.bytes if file.level == level + 1 else 0
+        if size > OVERLAP * file_bytes:
+            cuts.append(file.end)
+            size = 0
+    return MergePlan(files=files, level=level, drops_gone=not below, file_bytes=file_bytes, cuts=tuple(cuts))
+
+
+def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
+    """Do a planned step, up to the bodies of its files, which are still to be written. 1 GET for each file.
+
+    `CorruptError`: a file is missing, or not what was written.
+    """
+    if plan.moves:
+        moved = tuple(replace(file, level=plan.level) for file in plan.files)
+        return Merge(removed=plan.files, added=moved)
+    whole = _read(reader, plan.files)
+    rows = merge_sorted([_pages(whole, run) for run in runs_of(plan.files)])
+    if plan.drops_gone:
+        rows = (batch.filter(pc.invert(batch.column("gone"))) for batch in rows)
+    size = sum(file.bytes for file in plan.files)
+    made = [
+        *state_files(
+            rows,
+            level=plan.level,
+            name=name,
+            file_bytes=size // max(1, round(size / plan.file_bytes)),  # no small rest
+            hull=hull_of(plan.files),
+            cuts=plan.cuts,
+        )
+    ]
+    return Merge(
+        removed=plan.files,
+        added=tuple(file for file, _ in made),
+        bodies={file.name: body for file, body in made},
+    )
+
+
+_Whole = Mapping[str, tuple[Tail, bytes]]
+
+
+def _read(reader: StateReader, files: Sequence[StateFile]) -> _Whole:
+    def read(file: StateFile) -> tuple[Tail, bytes]:
+        body = bytes_of(reader.ranges, file, 0, file.bytes)
+        return tail_of(file, body[len(body) - file.tail :]), body
+
+    bodies = in_parallel(read, files, FILES_IN_FLIGHT)
+    return {file.name: one for file, one in zip(files, bodies, strict=True)}
+
+
+def _pages(whole: _Whole, files: Sequence[StateFile]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        tail, body = whole[file.name]
+        for number in range(len(tail.pages)):
+            yield page_of(tail, number, body, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """States without some keys. `bodies` are to be written before a manifest names `states`.
+
+    `removed`: names of files that hold the keys and that `states` does not name any more.
+    """
+
+    states: StateSet
+    bodies: Mapping[str, bytes] = field(repr=False)
+    removed: tuple[str, ...]
+
+
+def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
+    """Leave the keys out of whatever holds them, marks of their leaving included. No other file changes.
+
+    1 GET for the tail of each file that may hold a key, unless it is in the cache, and 1 for each whose filter says so.
+    """
+    erased = {(slot, key) for slot, some in keys.items() for key in some}
+    hashes = {place: hash_of(place[1]) for place in erased}
+    inline = {
+        slot: kept
+        for slot, some in states.inline.items()
+        if (kept := {key: state for key, state in some.items() if (slot, key) not in erased})
+    }
+    files: list[StateFile] = []
+    bodies: dict[str, bytes] = {}
+    removed: list[str] = []
+    for file in states.files:
+        within = {place for place in erased if file.first <= place < file.end}
+        tail = reader.tail(file) if within else None
+        if not tail or all(tail.page_of(place, hashes[place]) is None for place in within):
+            files.append(file)
+            continue
+        whole = _read(reader, [file])
+        held = [False]
+        left = _left(_pages(whole, [file]), within, held)
+        hull = (file.first, file.end)
+        made = [*state_files(left, level=file.level, name=name, file_bytes=2 * file.bytes, hull=hull)]
+        if not held[0]:
+            files.append(file)
+            continue
+        removed.append(file.name)
+        files += (one for one, _ in made)
+        bodies |= {one.name: body for one, body in made}
+    return Erasure(states=StateSet(inline=inline, files=tuple(files)), bodies=bodies, removed=tuple(removed))
+
+
+def _left(
+    pages: Iterator[pa.RecordBatch], erased: Collection[Place], held: list[bool]
+) -> Iterator[pa.RecordBatch]:
+    """The pages without the erased places; `held` is set if there was one."""
+    for page in pages:
+        some = pa.array([key for _, key in erased], pa.string())
+        rows = pc.is_in(page.column("key"), some)
+        if pc.any(rows).as_py():
+            held[0] = True
+            yield page.filter(pc.invert(rows))
+        else:
+            yield page

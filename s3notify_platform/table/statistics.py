@@ -1,0 +1,270 @@
+"""Statistics of a pack, from its Parquet footer: what lets readers pass over it. Pure.
+
+Guarantee: a bound holds for every row, in the order that engines compare by; where none can be given, there is none.
+So a predicate gives the same rows with statistics as without.
+
+- Strings have their first `STRING_CHARS` characters; of the greatest the last one is raised. Code points compare as
+  their UTF-8 does. The lineage columns are whole.
+- Times are cut to the millisecond, the greatest is raised to the next one.
+- Engines may read decimals as doubles: longer ones are rounded outward to `EXACT_DIGITS` digits.
+- Footers pass over NaN, which engines take for the greatest of all (some also for the least): a column of floats has
+  bounds only where the writer says that it has no NaN (`without_nan`).
+- Booleans and binaries have a count of nulls only. Lists and maps, and what is in them, have nothing.
+- A value that its type in the log cannot express (the year 10000, infinity) is no bound.
+
+Deletion vectors leave bounds wide: `hidden` says so.
+
+Source: Delta Transaction Log Protocol, "Per-file Statistics".
+"""
+
+import datetime as dt
+import json
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.table.actions import Add, Vector
+from s3notify_platform.table.metadata import LINEAGE
+
+COLUMNS: Final = 32
+"""Columns that have statistics, those inside of structs each for itself."""
+
+STRING_CHARS: Final = 32
+"""Characters that a bound of strings has."""
+
+EXACT_DIGITS: Final = 15
+"""Digits that a decimal keeps on its way through a double."""
+
+_LAST: Final = "\U0010ffff"
+_WHOLE: Final = frozenset(name for name, _ in LINEAGE)
+_EPOCH: Final = dt.date(1970, 1, 1).toordinal()
+_MS: Final = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("1e-3"), "ns": Decimal("1e-6")}
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""From the first to the last millisecond that have a year of four digits."""
+
+Path = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Column:
+    """A leaf over the row groups read so far. `least` and `greatest`: as the footer has them."""
+
+    kind: pa.DataType
+    nulls: int | None = 0
+    bounded: bool = True
+    least: Any = None
+    greatest: Any = None
+
+    def take(self, chunk: pq.ColumnChunkMetaData) -> None:
+        if not chunk.num_values:
+            return
+        found = chunk.statistics
+        if found is None or not found.has_null_count:
+            self.nulls, self.bounded = None, False
+            return
+        if self.nulls is not None:
+            self.nulls += found.null_count
+        if found.has_min_max:
+            low, high = _raw(found, self.kind)
+            self.least = low if self.least is None else min(self.least, low)
+            self.greatest = high if self.greatest is None else max(self.greatest, high)
+        elif found.num_values:  # some value is there: too long for the footer
+            self.bounded = False
+
+
+@dataclass(slots=True)
+class _Tree:
+    """Values as JSON text, by column, nested as the columns are."""
+
+    parts: dict[str, "str | _Tree"] = field(default_factory=dict)
+
+    def put(self, path: Path, text: str) -> None:
+        *above, name = path
+        tree = self
+        for part in above:
+            inner = tree.parts.setdefault(part, _Tree())
+            assert isinstance(inner, _Tree)
+            tree = inner
+        tree.parts[name] = text
+
+    def text(self) -> str:
+        parts = (
+            f"{json.dumps(name, ensure_ascii=False)}:{part if isinstance(part, str) else part.text()}"
+            for name, part in self.parts.items()
+        )
+        return f"{{{','.join(parts)}}}"
+
+
+def add_of(
+    path: str,
+    footer: pq.FileMetaData,
+    *,
+    size: int,
+    modified_ms: int,
+    since: int,
+    until: int,
+    data_change: bool = True,
+    no_nan: Collection[Path] = (),
+) -> Add:
+    """The action that adds this pack. `path`: as the log names it. `no_nan`: floats that may have bounds."""
+    stats = stats_of(footer, no_nan=no_nan)
+    found = {"path": path, "size": size, "modificationTime": modified_ms, "stats": stats}
+    return replace(Add.of(found), since=since, until=until, data_change=data_change)
+
+
+def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
+    """The statistics of a file as an action of the log has them."""
+    least, greatest, nulls = _Tree(), _Tree(), _Tree()
+    for path, column in _columns(footer):
+        if column.nulls is not None:
+            nulls.put(path, str(column.nulls))
+        if column.least is None or not column.bounded:
+            continue
+        low, high = _bounds(path, column, no_nan)
+        if low is not None:
+            least.put(path, low)
+        if high is not None:
+            greatest.put(path, high)
+    return (
+        f'{{"numRecords":{footer.num_rows},"minValues":{least.text()},'
+        f'"maxValues":{greatest.text()},"nullCount":{nulls.text()}}}'
+    )
+
+
+def without_nan(rows: pa.Table) -> frozenset[Path]:
+    """The columns of floats of these rows that have no NaN. A file of several parts has those that all parts have."""
+    found: set[Path] = set()
+
+    def look(path: Path, values: pa.ChunkedArray) -> None:
+        if pa.types.is_struct(values.type):
+            for at in range(values.type.num_fields):
+                look((*path, values.type.field(at).name), pc.struct_field(values, [at]))
+        elif pa.types.is_floating(values.type) and not pc.any(pc.is_nan(values)).as_py():
+            found.add(path)
+
+    for name, values in zip(rows.schema.names, rows.columns, strict=True):
+        look((name,), values)
+    return frozenset(found)
+
+
+def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
+    """The action that adds the file with its rows hidden by `vector`, in place of `add`, which is removed."""
+    stats: dict[str, Any] = json.loads(add.stats or "{}")
+    stats["tightBounds"] = False
+    text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
+    return replace(add, vector=vector, stats=text, data_change=data_change)
+
+
+# From the footer
+
+
+def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
+    """The lineage columns, and the first of the others that can have statistics."""
+    leaves = list(_leaves(footer.schema.to_arrow_schema()))
+    single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]
+    own = [each for each in single if _own(each[1])]
+    others = islice((each for each in single if not _own(each[1])), COLUMNS - len(own))
+    groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
+    for at, path, kind in [*own, *others]:
+        column = _Column(kind)
+        for group in groups:
+            column.take(group.column(at))
+        yield path, column
+
+
+def _own(path: Path) -> bool:
+    return len(path) == 1 and path[0] in _WHOLE
+
+
+def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.DataType]]:
+    """The columns of a Parquet file, in its order, by path; None for those inside of lists and maps."""
+    for part in fields:
+        path = None if above is None else (*above, part.name)
+        kind = part.type
+        if pa.types.is_struct(kind):
+            yield from _leaves([kind.field(at) for at in range(kind.num_fields)], path)
+        elif pa.types.is_map(kind):
+            yield from _leaves([kind.key_field, kind.item_field], None)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            yield from _leaves([kind.value_field], None)
+        else:
+            yield path, kind
+
+
+def _raw(found: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    """Bounds of a row group. Decimals as such; texts as bytes; dates and times as numbers, since Python has fewer."""
+    return (found.min, found.max) if pa.types.is_decimal(kind) else (found.min_raw, found.max_raw)
+
+
+# To JSON
+
+
+def _bounds(path: Path, column: _Column, no_nan: Collection[Path]) -> tuple[str | None, str | None]:
+    kind, low, high = column.kind, column.least, column.greatest
+    if pa.types.is_integer(kind):
+        return str(low), str(high)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        chars = None if _own(path) else STRING_CHARS
+        return _text(low, lambda text: text[:chars]), _text(high, lambda text: _raised(text, chars))
+    if pa.types.is_floating(kind):
+        return (_float(low), _float(high)) if path in no_nan else (None, None)
+    if pa.types.is_decimal(kind):
+        return _decimal(low, kind, ROUND_FLOOR), _decimal(high, kind, ROUND_CEILING)
+    if pa.types.is_date32(kind):
+        return _date(low), _date(high)
+    if pa.types.is_timestamp(kind):
+        return _time(low, kind, math.floor), _time(high, kind, math.ceil)
+    return None, None
+
+
+def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
+    try:
+        text = cut(value.decode())
+    except UnicodeDecodeError:  # Parquet does not look
+        return None
+    return None if text is None else json.dumps(text, ensure_ascii=False)
+
+
+def _raised(text: str, chars: int | None) -> str | None:
+    """The text itself, or a shorter one that comes after all that begin like it; None if there is none."""
+    if chars is None or len(text) <= chars:
+        return text
+    kept = text[:chars].rstrip(_LAST)
+    if not kept:
+        return None
+    after = ord(kept[-1]) + 1
+    return kept[:-1] + chr(0xE000 if after == 0xD800 else after)  # surrogates are no characters
+
+
+def _float(value: float) -> str | None:
+    return repr(float(value)) if math.isfinite(value) else None
+
+
+def _decimal(value: Decimal, kind: Any, rounding: str) -> str | None:
+    rounded = Context(prec=EXACT_DIGITS, rounding=rounding).plus(value)
+    if rounded.is_zero():
+        return "0"
+    if rounded.adjusted() >= kind.precision - kind.scale:  # one digit more than the type has
+        return None
+    return format(rounded, "f")
+
+
+def _date(days: int) -> str | None:
+    at = days + _EPOCH
+    return f'"{dt.date.fromordinal(at).isoformat()}"' if 1 <= at <= dt.date.max.toordinal() else None
+
+
+def _time(value: int, kind: Any, rounded: Callable[[Decimal], int]) -> str | None:
+    ms = rounded(value * _MS[kind.unit])
+    if not _FIRST_MS <= ms <= _LAST_MS:
+        return None
+    at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=ms)
+    zone = "Z" if kind.tz is not None else ""
+    return f'"{at.replace(tzinfo=None).isoformat(timespec="milliseconds")}{zone}"'

@@ -1,0 +1,129 @@
+"""One table, with all that reads it and commits to it.
+
+A process keeps the newest snapshot that it has seen of a table, so a warm one asks only for what came since.
+
+Requests: `newest` those of `LogReader.open`, or of `refresh` if the process has seen the table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.table.commit import (
+    MAX_RUN_SECONDS,
+    REQUESTS_IN_FLIGHT,
+    CommitResult,
+    Committed,
+    Committer,
+)
+from s3notify_platform.table.known import KnownRecord
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.pack_set import PackSet
+from s3notify_platform.table.packs import SIZES
+from s3notify_platform.table.proposal import Change
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.state_cache import SHARED_CACHE, StateCache, StoredRanges
+from s3notify_platform.table.state_reader import StateReader
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
+
+
+@dataclass(slots=True)
+class SnapshotMemory:
+    """The newest snapshot that a process has seen of one table. Thread-safe."""
+
+    _kept: Snapshot | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def kept(self) -> Snapshot | None:
+        """That snapshot, if there is one."""
+        with self._lock:
+            return self._kept
+
+    def keep(self, found: Snapshot | Absent) -> None:
+        """Keep a snapshot that was just read, or committed; `Absent` forgets the one before."""
+        with self._lock:
+            if isinstance(found, Absent):
+                self._kept = None
+            elif self._kept is None or self._is_newer(found, self._kept):
+                self._kept = found
+
+    @staticmethod
+    def _is_newer(found: Snapshot, kept: Snapshot) -> bool:
+        return found.table != kept.table or (found.version, found.asked_at) > (kept.version, kept.asked_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTable:
+    """A table. Without `commits` it can only be read. `data`, `quarantine`: its packs, and those of its rejects."""
+
+    reader: LogReader
+    data: PackSet
+    quarantine: PackSet
+    states: StateReader
+    committer: Committer
+    memory: SnapshotMemory
+
+    @property
+    def layout(self) -> TableLayout:
+        """Names of its objects."""
+        return self.reader.layout
+
+    def newest(self) -> Snapshot | Absent:
+        """The newest snapshot. Errors as `LogReader.open`."""
+        kept = self.memory.kept()
+        found = self.reader.open() if kept is None else self.reader.refresh(kept)
+        self.memory.keep(found)
+        return found
+
+    def commit(self, change: Change, base: Snapshot) -> CommitResult:
+        """Commit a change that was planned on `base`. Errors as `Committer.commit`."""
+        done = self.committer.commit(change, base)
+        if isinstance(done, Committed):
+            self.memory.keep(done.snapshot)
+        return done
+
+
+def table_of(
+    store: ObjectStore,
+    layout: TableLayout,
+    known: KnownRecord,
+    commits: ConditionalCommit,
+    *,
+    leases: bool = False,
+    vectors: bool = False,
+    sizes: PackSizes = SIZES,
+    memory: SnapshotMemory | None = None,
+    cache: StateCache = SHARED_CACHE,
+    clock: Clock = SYSTEM_CLOCK,
+    max_run_seconds: float = MAX_RUN_SECONDS,
+    at_once: int = REQUESTS_IN_FLIGHT,
+    restore: str = "s3notify table forget",
+) -> LogTable:
+    """A table of this layout. No request.
+
+    `leases`: whether `commits` goes by leases, which other engines do not ask for. `vectors`: rows that leave are
+    hidden by deletion vectors. `restore`: the command that accepts a loss.
+    """
+    reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)
+
+    def packs(path: Callable[[str], str], *, hides: bool = False) -> PackSet:
+        return PackSet(store=store, layout=layout, clock=clock, path=path, sizes=sizes, vectors=hides)
+
+    return LogTable(
+        reader=reader,
+        data=packs(layout.pack_path, hides=vectors),
+        quarantine=packs(layout.reject_path),
+        states=StateReader(ranges=StoredRanges(store=store, key=layout.state), cache=cache),
+        committer=Committer(
+            reader=reader,
+            commits=commits,
+            leases=leases,
+            clock=clock,
+            max_run_seconds=max_run_seconds,
+            at_once=at_once,
+        ),
+        memory=memory or SnapshotMemory(),
+    )

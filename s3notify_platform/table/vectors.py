@@ -1,0 +1,164 @@
+"""Deletion vectors: which rows of a pack are hidden. Bytes in, bytes out. Pure.
+
+A vector is a set of row numbers, counted from 0 over the whole file. Small ones stand in the log itself; the larger
+ones of a round share one file, so that a round writes at most one more object. It is in a folder whose name begins
+with `_`, since `vacuum(full=True)` of delta-rs does not know vectors, and takes their files anywhere else.
+
+    vector      magic (4 bytes, little endian), number of bitmaps (8), for each: high 32 bits of its rows (4), and
+                a Roaring bitmap in the portable format
+    in the log  the vector as Z85, padded by zeros to four bytes
+    file        version (1 byte), then for each vector: size (4, big endian), vector, CRC-32 (4, big endian)
+
+A vector that is read is checked: magic, checksum, counts, and against the rows of its file. Nothing is expanded before.
+
+Sources: Delta Transaction Log Protocol, "Deletion Vector Format"; ZeroMQ RFC 32 (Z85); RoaringFormatSpec.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from pyroaring import BitMap
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.table.actions import Vector
+
+INLINE_BYTES: Final = 1024
+"""Bytes of a vector that stands in the log; larger ones go to a file."""
+
+_MAGIC: Final = 1681511377
+_HEADER: Final = struct.Struct("<IQI")
+_VERSION: Final = b"\x01"
+_FILE_SIZE: Final = struct.Struct(">I")
+_Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_VALUES: Final = {char: value for value, char in enumerate(_Z85)}
+_UUID_CHARS: Final = 20
+
+FOLDER: Final = "_s3notify/vector"
+"""The folder of the files of vectors, below the table's prefix. The log names it as a prefix of their ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedVectors:
+    """The vectors of a round, by the path of their pack. `body`: of the file that some are in, None if none is."""
+
+    vectors: Mapping[str, Vector]
+    body: bytes | None
+
+
+def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
+    """The vectors that hide these rows (numbers below 2^32) of these packs. `file`: a new id, of `path_of(file)`."""
+    vectors = {}
+    body = bytearray(_VERSION)
+    for path, hidden in rows.items():
+        bitmap = BitMap(hidden)
+        bitmap.run_optimize()
+        data = _HEADER.pack(_MAGIC, 1, 0) + bitmap.serialize()
+        if len(data) <= INLINE_BYTES:
+            vectors[path] = Vector(storage="i", body=_z85(data), size=len(data), rows=len(bitmap))
+            continue
+        vectors[path] = Vector(
+            storage="u", body=FOLDER + _z85(file.bytes), size=len(data), rows=len(bitmap), offset=len(body)
+        )
+        body += _FILE_SIZE.pack(len(data)) + data + _FILE_SIZE.pack(zlib.crc32(data))
+    return EncodedVectors(vectors=vectors, body=bytes(body) if len(body) > len(_VERSION) else None)
+
+
+def path_of(file: UUID) -> str:
+    """Path of a file of vectors, below the table's prefix."""
+    return f"{FOLDER}/{_name(file)}"
+
+
+def _name(file: UUID) -> str:
+    return f"deletion_vector_{file}.bin"
+
+
+def file_of(vector: Vector) -> str | None:
+    """Path of the file that holds the vector, below the table's prefix; None for one that stands in the log.
+
+    `CorruptError`: the vector is stored in no way that this platform reads.
+    """
+    match vector.storage:
+        case "i":
+            return None
+        case "u":
+            folder, name = vector.body[:-_UUID_CHARS], vector.body[-_UUID_CHARS:]
+            with suppress(ValueError):
+                return (f"{folder}/" if folder else "") + _name(UUID(bytes=_from_z85(name)))
+    raise CorruptError(
+        f"deletion vector {vector.id!r}: named by no id and not in the log; have the engine that wrote it purge it"
+    )
+
+
+def span(vector: Vector) -> tuple[int, int]:
+    """The place of the vector in its file: first byte, and the byte after its last."""
+    start = vector.offset or 0
+    return start, start + _FILE_SIZE.size + vector.size + _FILE_SIZE.size
+
+
+def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> BitMap:
+    """The rows that a vector hides of a file of so many rows; `|` adds others.
+
+    `stored`: the bytes of its `span`, if it is in a file. `CorruptError` naming `where`: damaged, or of another file.
+    """
+    try:
+        data = _stored(vector, stored) if vector.storage != "i" else _from_z85(vector.body)[: vector.size]
+        found = _bitmap(data)
+    except (ValueError, IndexError, struct.error) as error:
+        raise CorruptError(f"{where}: damaged deletion vector ({error}): restore it") from error
+    if len(found) != vector.rows or (found and found.max() >= rows):
+        last = found.max() if found else None
+        raise CorruptError(
+            f"{where}: the deletion vector hides {len(found)} rows up to row {last}; the log says {vector.rows} "
+            f"of {rows}: restore it"
+        )
+    return found
+
+
+def _stored(vector: Vector, stored: bytes) -> bytes:
+    start, end = _FILE_SIZE.size, _FILE_SIZE.size + vector.size
+    if len(stored) != end + _FILE_SIZE.size:
+        raise ValueError(f"{len(stored)} bytes instead of {end + _FILE_SIZE.size}")
+    data = stored[start:end]
+    if stored[:start] != _FILE_SIZE.pack(vector.size) or stored[end:] != _FILE_SIZE.pack(zlib.crc32(data)):
+        raise ValueError("size or checksum differ")
+    return data
+
+
+def _bitmap(data: bytes) -> BitMap:
+    magic, count, key = _HEADER.unpack_from(data.ljust(_HEADER.size, b"\0"))
+    if magic != _MAGIC:
+        raise ValueError(f"begins with {magic}, not with {_MAGIC}")
+    if count > 1 or key:
+        raise ValueError("hides rows from 2^32 on")
+    # pyroaring checks bounds, order and counts itself.
+    return BitMap.deserialize(data[_HEADER.size :]) if count else BitMap()
+
+
+def _z85(data: bytes) -> str:
+    padded = data + b"\0" * (-len(data) % 4)
+    chars = []
+    for at in range(0, len(padded), 4):
+        number = int.from_bytes(padded[at : at + 4])
+        chars += [_Z85[number // 85**power % 85] for power in (4, 3, 2, 1, 0)]
+    return "".join(chars)
+
+
+def _from_z85(text: str) -> bytes:
+    if len(text) % 5:
+        raise ValueError(f"{len(text)} characters of Z85")
+    data = bytearray()
+    for at in range(0, len(text), 5):
+        number = 0
+        for char in text[at : at + 5]:
+            if char not in _VALUES:
+                raise ValueError(f"{char!r} is no character of Z85")
+            number = number * 85 + _VALUES[char]
+        if number >= 1 << 32:
+            raise ValueError(f"{text[at : at + 5]!r} is no Z85")
+        data += number.to_bytes(4)
+    return bytes(data)

@@ -1,0 +1,159 @@
+"""Rounds of several processes over a bucket, planned at any time and committed at any later one: the table is right.
+
+After each commit the table is checked as a whole: rows, rejects, states and counts agree. What it holds of a slot is
+what some round saw of it; once a last round has taken in all, it is the bucket. Objects are erased at any time: then no
+object of the store mentions them.
+"""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.compact import compact
+from s3notify_platform.table.erase import erase
+from s3notify_platform.table.rollback import roll_back
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
+from tests.support.lake import LAYOUT
+from tests.support.lake_raw import holding
+from tests.support.lake_rounds import Bucket, Rounds, slot_of_key
+
+KEYS = [f"{letter}-person{n}" for letter in "abcd" for n in range(5)]
+SLOTS = st.sets(st.integers(0, 3), min_size=1)
+PROCESS = st.integers(0, 2)
+NUMBERS = st.lists(st.integers(0, 99), max_size=12).map(tuple)
+
+
+class LakeMachine(RuleBasedStateMachine):
+    """The bucket, three processes, and the rounds that they have planned and not committed yet."""
+
+    @initialize(vectors=st.booleans())
+    def begin(self, vectors: bool) -> None:
+        self.clock = HandClock()
+        self.store = MemoryObjectStore(clock=self.clock)
+        self.processes = [self.process(vectors) for _ in range(3)]
+        self.bucket: Bucket = {}
+        self.written = 0
+        self.planned = {}
+        self.seen: dict[str, set[tuple[str, tuple[int, ...]]]] = {key: set() for key in KEYS}
+        self.kept = [process.table.opened() for process in self.processes]
+
+    def process(self, vectors: bool) -> Rounds:
+        return Rounds(store=self.store, clock=self.clock, vectors=vectors)
+
+    @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=6), numbers=NUMBERS)
+    def put(self, keys: set[str], numbers: tuple[int, ...]) -> None:
+        for key in keys:
+            self.written += 1
+            self.bucket[key] = (f"e{self.written}", numbers)
+            self.seen[key].add(self.bucket[key])
+
+    @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=3))
+    def delete(self, keys: set[str]) -> None:
+        for key in keys:
+            self.bucket.pop(key, None)
+
+    @rule(number=PROCESS, slots=SLOTS)
+    def plan(self, number: int, slots: set[int]) -> None:
+        process = self.processes[number]
+        self.kept[number] = process.table.reader.refresh(self.kept[number])
+        self.planned[number] = process.planned(dict(self.bucket), slots, self.kept[number])
+
+    @rule(number=PROCESS)
+    def commit(self, number: int) -> None:
+        if (planned := self.planned.pop(number, None)) is None:
+            return
+        done = self.processes[number].commit(planned)
+        self.kept[number] = done.snapshot
+        if isinstance(done, Committed):
+            contents = self.processes[number].contents(done.snapshot)
+            assert all(found in self.seen[key] for key, found in contents.items())
+
+    @rule(number=PROCESS, step_bytes=st.integers(1, 20_000))
+    def compacts(self, number: int, step_bytes: int) -> None:
+        process = self.processes[number]
+        before = process.contents()
+        compact(process.whole, step_bytes=step_bytes)
+        assert process.contents() == before
+
+    @rule(number=PROCESS, version=st.integers(0, 50))
+    def goes_back(self, number: int, version: int) -> None:
+        process = self.processes[number]
+        version = min(version, process.table.opened().version)
+        earlier = process.table.reader.as_of(version)
+        assert earlier is not None
+        roll_back(process.whole, version)
+        assert process.contents() == process.contents(earlier)
+
+    @rule(number=PROCESS)
+    def another_engine_deletes_and_it_is_undone(self, number: int) -> None:
+        process = self.processes[number]
+        snapshot, before = process.table.opened(), process.contents()
+        if not snapshot.packs:
+            return
+        removes = tuple(pack.removed(1) for pack in snapshot.packs.values())
+        self._foreign(snapshot.version + 1, LogVersion(removes=removes, operation="DELETE"))
+        roll_back(process.whole, snapshot.version)
+        assert process.contents() == before
+
+    def _foreign(self, version: int, body: LogVersion) -> None:
+        lines = body.dumps().splitlines(keepends=True)
+        self.store.put(LAYOUT.version(version), b"".join(line for line in lines if b'"txn"' not in line))
+
+    @rule(number=PROCESS)
+    def dies(self, number: int) -> None:
+        """With its round, and all that it remembers."""
+        self.planned.pop(number, None)
+        vectors = self.processes[number].vectors
+        self.processes[number] = self.process(vectors)
+        self.kept[number] = self.processes[number].table.opened()
+
+    @rule(number=PROCESS, key=st.sampled_from(KEYS))
+    def erase(self, number: int, key: str) -> None:
+        """Rounds that were planned with it are on their way."""
+        self.bucket.pop(key, None)
+        self.clock.sleep(60)
+        process = self.processes[number]
+        before = process.contents()
+        done = erase(process.whole, slot_of_key(key), key, clock=self.clock)
+        assert not done.left
+        assert holding(self.store, key) == set()
+        before.pop(key, None)
+        assert process.contents() == before
+
+    @rule()
+    def another_engine_compacts(self) -> None:
+        """As OPTIMIZE does: all packs of one label span in one, without our tags."""
+        process = self.processes[0]
+        snapshot = process.table.opened()
+        packs = [pack for pack in snapshot.packs.values() if not pack.vector]
+        if len(packs) < 2:
+            return
+        made = process.compacted(packs)
+        body = LogVersion(
+            adds=tuple(made),
+            removes=tuple(pack.removed(1, data_change=False) for pack in packs),
+            operation="OPTIMIZE",
+        )
+        self._foreign(snapshot.version + 1, body)
+
+    @invariant()
+    def no_gap(self) -> None:
+        if hasattr(self, "store"):
+            numbers = [
+                number
+                for meta in self.store.list(LAYOUT.log).objects
+                if (number := LAYOUT.version_of(meta.key)) is not None
+            ]
+            assert sorted(numbers) == list(range(len(numbers)))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        process = self.process(self.processes[0].vectors)
+        process.commit(process.planned(dict(self.bucket)))
+        assert process.contents() == self.bucket
+
+
+TestLake = LakeMachine.TestCase

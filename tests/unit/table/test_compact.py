@@ -1,0 +1,274 @@
+"""The whole table is brought to the target sizes, beside running batches: each cell of the table in `lake.compact`."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.table import states
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.compact import LOST, OPERATION, CompactReport, compact
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.lake import LAYOUT, beaten, versions
+from tests.support.lake_derived import Derived
+from tests.support.lake_rounds import SMALL, Rounds
+
+LAZY = PackSizes(target=4000, smallest=1000, fan=2, in_class=1000, group=1000, hidden=1.0)
+"""Rounds merge nothing."""
+
+
+@pytest.fixture(autouse=True)
+def state_files(monkeypatch):
+    """Each round writes a state file."""
+    monkeypatch.setattr(states, "STATES_INLINE", 0)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
+def rounds(request):
+    store = MemoryObjectStore()
+    return lambda: Rounds(store=store, vectors=request.param, more={"sizes": LAZY})
+
+
+def committed(rounds, bucket, slots=None):
+    process = rounds()
+    done = process.commit(process.planned(bucket, slots))
+    assert isinstance(done, Committed)
+    return done.snapshot
+
+
+def filled(rounds, count=9, seed=1):
+    """Small rounds, each of which overwrites and deletes some of what came before."""
+    source, bucket = random.Random(seed), {}
+    for turn in range(count):
+        for _ in range(4):
+            key = f"{source.choice('abcd')}{source.randrange(12)}"
+            bucket[key] = (
+                f"e{turn}",
+                tuple(source.randrange(1 << 40) for _ in range(source.randrange(1, 40))),
+            )
+        if turn % 3 == 2:
+            del bucket[min(bucket)]
+        committed(rounds, bucket)
+    assert rounds().contents() == bucket
+    return bucket
+
+
+def small(snapshot, packs):
+    return [pack for pack in packs if LAZY.class_of(pack.size) is not None]
+
+
+def assert_compact(rounds, bucket):
+    process = rounds()
+    snapshot = process.table.opened()
+    assert process.contents(snapshot) == bucket
+    assert len(small(snapshot, snapshot.packs.values())) <= 1
+    assert len(small(snapshot, snapshot.manifest.rejects)) <= 1
+    assert not snapshot.manifest.states.level(0)
+    assert len({file.level for file in snapshot.manifest.states.files}) == 1
+
+
+def assert_no_rows_of_rounds(store):
+    for version in versions(store):
+        if version.operation == OPERATION:
+            assert not any(each.data_change for each in (*version.adds, *version.removes))
+            assert "slots" not in version.note
+
+
+def test_all_that_is_small_is_merged_and_readers_see_no_change(rounds):
+    bucket = filled(rounds)
+    before = rounds().table.opened()
+    assert len(small(before, before.packs.values())) > 4
+    process = rounds()
+    report = compact(process.whole)
+    assert report.packs >= 4
+    assert report.rejects >= 4
+    assert report.state_files >= 2
+    assert report.lost == 0
+    assert_compact(rounds, bucket)
+    assert_no_rows_of_rounds(process.store)
+    after = rounds().table.opened()
+    assert after.manifest.slots == before.manifest.slots, "no slot has changed"
+    assert after.version == before.version + report.versions
+
+
+def test_it_has_nothing_to_do_then(rounds):
+    filled(rounds)
+    compact(rounds().whole)
+    version = rounds().table.opened().version
+    assert compact(rounds().whole) == CompactReport()
+    assert rounds().table.opened().version == version
+
+
+def test_a_table_that_is_not_there_has_nothing_to_do():
+    assert compact(Rounds(store=MemoryObjectStore()).whole) == CompactReport()
+
+
+def test_versions_are_of_bounded_size(rounds):
+    bucket = filled(rounds)
+    report = compact(rounds().whole, step_bytes=3000)
+    assert report.versions > 6
+    assert_compact(rounds, bucket)
+    for version in versions(rounds().store):
+        if version.operation == OPERATION:
+            assert sum(each.size for each in version.removes) < 3000 + LAZY.target
+
+
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(rounds):
+    filled(rounds)
+    process = rounds()
+    before = {meta.key: meta.etag for meta in process.store.list("").objects}
+    dry = compact(process.whole, dry_run=True)
+    assert {meta.key: meta.etag for meta in process.store.list("").objects} == before
+    done = compact(process.whole)
+    assert (dry.packs, dry.rejects, dry.bytes) == (done.packs, done.rejects, done.bytes)
+    assert dry.state_files == done.state_files
+    assert dry.versions == done.versions
+
+
+def test_packs_of_which_much_is_hidden_are_rewritten():
+    """Also full ones, which nothing else is merged with."""
+    process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
+    bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
+    process.commit(process.planned(bucket))
+    bucket = {key: found for key, found in bucket.items() if int(key[1:]) % 2}
+    process.commit(process.planned(bucket))
+    assert any(pack.vector for pack in process.table.opened().packs.values())
+    other = Rounds(store=process.store, vectors=True, more={"sizes": replace(LAZY, hidden=0.25)})
+    compact(other.whole)
+    assert not any(pack.vector for pack in process.table.opened().packs.values())
+    assert process.contents() == bucket
+
+
+# Beside others
+
+
+def test_others_changed_slots(rounds):
+    """Steps whose packs are still there go on; what comes meanwhile is left for the next time."""
+    bucket = filled(rounds)
+    turns = []
+
+    def other():
+        turns.append(1)
+        bucket[f"e{len(turns)}"] = ("theirs", (1, 2, 3))
+        committed(rounds, bucket)
+
+    report = compact(beaten(rounds().whole, [other] * 3))
+    assert (report.lost, len(turns)) == (0, 3)
+    assert rounds().contents() == bucket
+    assert_no_rows_of_rounds(rounds().store)
+    compact(rounds().whole)
+    assert_compact(rounds, bucket)
+
+
+def test_others_removed_packs_or_hid_rows_of_them(rounds):
+    """The batch wins; what it has left is merged after it."""
+    bucket = filled(rounds)
+
+    def other():
+        for key in [*bucket][::3]:
+            bucket[key] = ("theirs", (1, 2, 3))
+        committed(rounds, bucket)
+
+    report = compact(beaten(rounds().whole, [other]))
+    assert report.lost == 1
+    assert rounds().contents() == bucket
+    assert_no_rows_of_rounds(rounds().store)
+    compact(rounds().whole)
+    assert_compact(rounds, bucket)
+
+
+def test_batches_that_always_win_end_it(rounds):
+    bucket, turns = filled(rounds), []
+
+    def other():
+        turns.append(1)
+        for key in [*bucket]:
+            bucket[key] = (f"theirs{len(turns)}", (1, 2, 3))
+        committed(rounds, bucket)
+
+    report = compact(beaten(rounds().whole, [other] * 50))
+    assert report.lost <= 3 * LOST
+    assert rounds().contents() == bucket
+
+
+def test_others_merged_state_files(rounds):
+    bucket = filled(rounds)
+    one = rounds()
+    only = beaten(one.whole, [lambda: None, lambda: None, lambda: compact(rounds().whole)])
+    compact(only)
+    assert_compact(rounds, bucket)
+
+
+def test_two_compactions_at_once(rounds):
+    bucket = filled(rounds)
+    report = compact(beaten(rounds().whole, [lambda: compact(rounds().whole)]))
+    assert report.lost == 1
+    assert_compact(rounds, bucket)
+
+
+def test_a_round_that_was_planned_before_withdraws_from_what_became_of_the_packs(rounds):
+    bucket = filled(rounds)
+    process = rounds()
+    bucket[min(bucket)] = ("mine", (7, 8, 9))
+    del bucket[max(bucket)]
+    planned = process.planned(bucket)
+    compact(rounds().whole)
+    assert isinstance(process.commit(planned), Committed)
+    assert not planned.dropped
+    assert rounds().contents() == bucket
+
+
+def test_another_engine_that_is_refused_ends_it(rounds):
+    filled(rounds)
+    process = rounds()
+    base = process.table.opened()
+
+    def other():
+        body = LogVersion(removes=tuple(pack.removed(1) for pack in base.packs.values())).dumps()
+        lines = body.splitlines(keepends=True)
+        process.store.put(
+            LAYOUT.version(base.version + 1), b"".join(line for line in lines if b'"txn"' not in line)
+        )
+
+    with pytest.raises(UsageError, match="rollback"):
+        compact(beaten(process.whole, [other]))
+
+
+def test_another_engine_merged_the_packs(rounds):
+    bucket = filled(rounds)
+    process = rounds()
+    base = process.table.opened()
+    packs = [pack for pack in base.packs.values() if not pack.vector][:4]
+
+    def other():
+        body = LogVersion(
+            adds=tuple(process.compacted(packs)),
+            removes=tuple(each.removed(1, data_change=False) for each in packs),
+        ).dumps()
+        lines = body.splitlines(keepends=True)
+        process.store.put(
+            LAYOUT.version(base.version + 1), b"".join(line for line in lines if b'"txn"' not in line)
+        )
+
+    assert compact(beaten(rounds().whole, [other])).lost == 1
+    compact(rounds().whole)
+    assert_compact(rounds, bucket)
+
+
+@pytest.mark.parametrize("vectors", [False, True], ids=["plain", "vectors"])
+def test_a_derived_table_is_compacted_too(vectors):
+    sizes = replace(SMALL, in_class=1000, by_slot=True, own=16_000)
+    process = Derived(store=MemoryObjectStore(), vectors=vectors, sizes=sizes)
+    held = {}
+    for slot in range(12):
+        held[slot] = sorted(f"{slot}-{n}" for n in range(1 + 40 * (slot % 3)))
+        process.commit(process.planned({slot: held[slot]}))
+    assert compact(process.whole).packs >= 12
+    snapshot = process.table.opened()
+    assert len([pack for pack in snapshot.packs.values() if sizes.class_of(pack.size) is not None]) <= 1
+    assert process.contents() == held
+    process.commit(process.planned({3: ["new"]}, source=2))
+    assert process.contents() == {**held, 3: ["new"]}

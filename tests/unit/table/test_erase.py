@@ -1,0 +1,361 @@
+"""An object that was erased: nothing of it is left anywhere, and nothing else is lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.erase import ending, erase
+from s3notify_platform.table.history import history, snapshot_of
+from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.ports import list_all
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.delegating import DelegatingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
+from tests.support.faults import WRITES, CrashedError, Fault, FaultyStore, at
+from tests.support.lake import LAYOUT
+from tests.support.lake_raw import holding
+from tests.support.lake_rounds import Rounds
+
+RUN = 1000.0
+KEY = "a-person4711"
+MARKS = (KEY, "etag4711", 471147114712, 471147114711)
+"""Key, ETag, a row, a reject (each third number is one)."""
+A = Slot(0)
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryObjectStore(clock=clock)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
+def rounds(request, store, clock):
+    return lambda over=None: Rounds(
+        store=over or store, clock=clock, vectors=request.param, more={"max_run_seconds": RUN}
+    )
+
+
+@pytest.fixture(autouse=True)
+def files_of_states(monkeypatch):
+    """States are in files, too."""
+    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 3)
+
+
+def commit(process, bucket, **note):
+    planned = process.planned(bucket)
+    planned.note = note
+    done = process.commit(planned)
+    assert isinstance(done, Committed)
+    return done.snapshot
+
+
+def filled(rounds, clock):
+    """The object among others, in several versions: it was overwritten, and has left the bucket."""
+    process = rounds()
+    bucket = {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(4)}
+    bucket |= {f"{letter}{n}": (f"e{n}", (1, 2, 3, n)) for letter in "bz" for n in range(3)}
+    commit(process, bucket)
+    with_it = {**bucket, KEY: ("etag4711", (471147114711, 471147114712))}
+    commit(process, with_it, new=[KEY])
+    with_it["b9"] = ("e9", (4, 5))
+    commit(process, with_it)
+    with_it[KEY] = ("etag4711-b", (471147114712, 471147114711, 8))
+    commit(process, with_it)
+    with_it["a2"] = ("new", (7,))
+    commit(process, with_it)
+    clock.sleep(60)
+    return {key: found for key, found in with_it.items() if key != KEY}
+
+
+class Derived:
+    """A slot of a derived table in a round: counts alone."""
+
+    def __init__(self, rows):
+        self.changes, self.pairs, self.rows = {}, [], rows
+
+    def leaving(self):
+        return []
+
+    def facts(self, before):
+        return replace(before, rows=before.rows + self.rows, source=7)
+
+
+def numbers(process):
+    return sorted(event.version for event in history(process.table.reader))
+
+
+def test_nothing_of_it_is_left_and_nothing_else_is_lost(rounds, store, clock):
+    bucket = filled(rounds, clock)
+    assert len(holding(store, *MARKS)) > 8, "it is in packs, states, manifests, versions"
+    process = rounds()
+    assert ending(process.whole) == (0, 5)
+    done = erase(process.whole, A, KEY, clock=clock)
+    assert (done.version, done.begins, done.rows, done.rejects, done.left) == (6, 6, 2, 1, 0)
+    assert holding(store, *MARKS) == set()
+    assert rounds().contents() == bucket
+    assert numbers(process) == [6]
+    assert store.head(LAYOUT.checkpoint(6))
+    assert process.table.reader.last_checkpoint() == 6
+    with pytest.raises(NotFoundError, match="versions 6 to 6 are kept"):
+        snapshot_of(process.table.reader, 4)
+    commit(process, {**bucket, "c1": ("x", (1,))})
+    assert rounds().contents() == {**bucket, "c1": ("x", (1,))}
+
+
+def test_an_object_that_a_round_has_withdrawn_leaves_history(rounds, store, clock):
+    """A vector hides its rows, or only earlier versions have them; a state file marks that it has left."""
+    bucket = filled(rounds, clock)
+    commit(rounds(), bucket)
+    commit(rounds(), {**bucket, "c1": ("x", (1, 2))})
+    clock.sleep(60)
+    assert holding(store, *MARKS)
+    done = erase(rounds().whole, A, KEY, clock=clock)
+    assert (done.rows, done.known) == (0, False)
+    assert holding(store, *MARKS) == set()
+    assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
+
+
+def test_versions_behind_the_last_one_that_holds_it_stay_readable(rounds, store, clock):
+    """An erasure was killed once it had committed, and is repeated after others have."""
+    bucket = filled(rounds, clock)
+    killed = FaultyStore(store, at("put", Fault.CRASH_BEFORE, key=LAYOUT.checkpoint(6)))
+    with pytest.raises(CrashedError):
+        erase(rounds(killed).whole, A, KEY, clock=clock)
+    commit(rounds(), {**bucket, "c1": ("x", (1, 2))})
+    clock.sleep(60)
+    process = rounds()
+    done = erase(process.whole, A, KEY, clock=clock)
+    assert (done.version, done.begins) == (8, 6)
+    assert holding(store, *MARKS) == set()
+    assert numbers(process) == [6, 7, 8]
+    assert rounds().contents(snapshot_of(process.table.reader, 6)) == bucket
+    assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
+
+
+def test_a_key_that_was_never_there_costs_no_history(rounds, clock):
+    bucket = filled(rounds, clock)
+    process = rounds()
+    done = erase(process.whole, A, "a-other", clock=clock)
+    assert not done.found
+    assert numbers(process) == [*range(7)]
+    assert {key for key in rounds().contents() if key != KEY} == bucket.keys()
+
+
+def test_it_can_be_repeated_and_the_second_time_finds_nothing(rounds, store, clock):
+    bucket = filled(rounds, clock)
+    first = erase(rounds().whole, A, KEY, clock=clock)
+    assert first.found
+    assert first.again_ms >= clock.wall_ms() + RUN * 1000
+    commit(rounds(), {**bucket, "c1": ("x", (1, 2))})
+    clock.sleep(RUN + 60)
+    second = erase(rounds().whole, A, KEY, clock=clock)
+    assert not second.found
+    assert numbers(rounds()) == [6, 7, 8]
+
+
+def test_what_dead_rounds_and_other_engines_have_left(rounds, store, clock):
+    """Files that nothing names, and what is derived from versions below the log's first one."""
+    bucket = filled(rounds, clock)
+    with_it = {**bucket, KEY: ("etag4711", (471147114711, 471147114712)), "a3": ("e", (1, 2))}
+    rounds().planned(with_it)
+    pack = next(body for body in map(store.get, packs(store)) if KEY in str(body.body))
+    store.put(f"{LAYOUT.prefix}part-1.parquet", pack.body)
+    store.put(f"{LAYOUT.log}00000000000000000002.crc", KEY.encode())
+    store.put(LAYOUT.staged_version(77), b"471147114711")
+    store.put(LAYOUT.manifest(78), store.get(LAYOUT.manifest(rounds().table.opened().number)).body)
+    clock.sleep(60)
+    erase(rounds().whole, A, KEY, clock=clock)
+    assert holding(store, *MARKS) == set()
+    assert rounds().contents() == bucket
+
+
+def packs(store):
+    return [meta.key for meta in store.list(LAYOUT.data).objects]
+
+
+def test_files_that_a_run_writes_late_leave_by_the_repetition(rounds, store, clock):
+    """A run that was planned before writes its files afterwards, and commits none of them."""
+    bucket = filled(rounds, clock)
+    with_it = {**bucket, KEY: ("etag4711-c", (471147114711, 471147114712)), "c1": ("x", (1, 2))}
+    process, before = rounds(), {meta.key for meta in list_all(store, "")}
+    planned = process.planned(with_it)
+    late = {meta.key: store.get(meta.key).body for meta in [*list_all(store, "")] if meta.key not in before}
+    for key in late:
+        store.delete(key)
+    erase(rounds().whole, A, KEY, clock=clock)
+    for key, body in late.items():
+        store.put(key, body)
+    done = process.commit(planned)
+    assert planned.dropped.keys() == {A}
+    assert rounds().contents(done.snapshot) == {**bucket, "c1": ("x", (1, 2))}
+    assert holding(store, *MARKS), "its files"
+    clock.sleep(RUN)
+    last = erase(rounds().whole, A, KEY, clock=clock)
+    assert (last.found, last.files > 0, last.begins) == (True, True, -1)
+    assert holding(store, *MARKS) == set()
+    assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
+
+
+def test_a_version_that_is_created_late_meets_an_empty_one(rounds, store, clock):
+    """It was on its way while others committed, and erased the object: it is no version of the log that was cut."""
+    bucket = filled(rounds, clock)
+    mine = {**bucket, KEY: ("etag4711-b", (471147114712, 471147114711, 8)), "d1": ("mine", (1,))}
+    theirs = {**bucket, "c1": ("theirs", (1,))}
+
+    class Slow(DelegatingStore):
+        slow = True
+
+        def put(self, key, body, **given):
+            if key == LAYOUT.version(6) and self.slow:
+                self.slow = False
+                commit(rounds(), theirs)
+                commit(rounds(), {**theirs, "c1": ("newer", (2,))})
+                erase(rounds().whole, A, KEY, clock=clock)
+                assert store.head(key).size == 0
+            return store.put(key, body, **given)
+
+    process = rounds(Slow(store))
+    planned = process.planned(mine, {3})
+    assert isinstance(process.commit(planned), Committed)
+    assert rounds().contents() == {**bucket, "c1": ("newer", (2,)), "d1": ("mine", (1,))}
+
+
+def test_young_files_are_left_since_a_run_may_name_them(rounds, store, clock):
+    """The object is in the bucket again, and a run has begun to take it in."""
+    bucket = filled(rounds, clock)
+    erase(rounds().whole, A, KEY, clock=clock)
+    clock.sleep(60)
+    again = {**bucket, KEY: ("etag4711", (471147114711, 471147114712))}
+    process = rounds()
+    planned = process.planned(again)
+    clock.sleep(1)
+    late = erase(rounds().whole, A, KEY, clock=clock)
+    assert late.left
+    process.commit(planned)
+    assert A in planned.dropped
+    assert rounds().contents() == bucket
+
+
+@pytest.mark.parametrize("planned_on", ["newest", "older"])
+def test_a_round_on_its_way_goes_on_without_the_slot(rounds, store, clock, planned_on):
+    """Its files and those that it would read are gone, and the versions below are empty."""
+    bucket = filled(rounds, clock)
+    process = rounds()
+    base = process.table.opened()
+    if planned_on == "older":
+        commit(rounds(), {**bucket, KEY: ("etag4711", (471147114711, 471147114712)), "d1": ("d", (1,))})
+        bucket["d1"] = ("d", (1,))
+    mine = {**bucket, KEY: ("etag4711-c", (471147114711,)), "a0": ("mine", (5,)), "b0": ("mine", (2,))}
+    mine |= {f"e{n}": ("mine", (1, 2)) for n in range(3)}
+    mine.pop("d1", None)
+    planned = process.planned(mine, base=base)
+    clock.sleep(60)
+    erase(rounds().whole, A, KEY, clock=clock)
+    assert holding(store, *MARKS) == set()
+    done = process.commit(planned)
+    assert A in planned.dropped
+    assert holding(store, *MARKS) == set()
+    took = {
+        key: mine[key]
+        for key in mine
+        if key[0] in "be" and Slot(ord(key[0]) - ord("a")) not in planned.dropped
+    }
+    assert rounds().contents(done.snapshot) == {**bucket, **took}
+    mine.pop(KEY)
+    mine |= {"d1": bucket["d1"]} if planned_on == "older" else {}
+    commit(rounds(), mine)
+    assert rounds().contents() == mine
+
+
+def test_a_warm_process_opens_the_table_again(rounds, clock):
+    bucket = filled(rounds, clock)
+    process = rounds()
+    kept = process.whole.newest()
+    erase(rounds().whole, A, KEY, clock=clock)
+    assert process.contents(process.whole.newest()) == bucket
+    assert process.whole.newest().version == kept.version + 1
+
+
+def test_killed_anywhere_and_repeated_it_leaves_nothing(rounds, store, clock):
+    """After each of its writes. The table is whole in between, and nothing else leaves it."""
+    filled(rounds, clock)
+    saved = dict(store._objects)
+    writes, killed = 0, True
+    while killed:
+        store._objects = dict(saved)
+        killed = False
+        try:
+            erase(rounds(FaultyStore(store, after_write(writes))).whole, A, KEY, clock=clock)
+        except CrashedError:
+            killed = True
+        between = rounds().contents()
+        clock.sleep(60)
+        erase(rounds().whole, A, KEY, clock=clock)
+        assert holding(store, *MARKS) == set(), writes
+        assert rounds().contents() == {key: found for key, found in between.items() if key != KEY}
+        writes += 1
+    assert writes > 20
+
+
+def after_write(number):
+    """A crash after so many writes."""
+    seen = 0
+
+    def schedule(call):
+        nonlocal seen
+        seen += call.method in WRITES
+        return Fault.CRASH_AFTER if call.method in WRITES and seen == number + 1 else Fault.NONE
+
+    return schedule
+
+
+def test_vacuum_removes_what_keeps_the_numbers_taken(rounds, store, clock):
+    bucket = filled(rounds, clock)
+    process = rounds()
+    erase(process.whole, A, KEY, clock=clock)
+
+    def cleaned():
+        table = process.table
+        return vacuum(table.committer, table.opened(), retention_seconds=RUN, clock=clock)
+
+    cleaned()
+    assert store.head(LAYOUT.version(0)).size == 0
+    clock.sleep(RUN + 1)
+    commit(rounds(), {**bucket, "c1": ("x", (1,))})
+    cleaned()
+    assert store.head(LAYOUT.version(0)) is None
+    assert numbers(process)[0] == 6
+    assert rounds().contents() == {**bucket, "c1": ("x", (1,))}
+
+
+@pytest.mark.parametrize("whole_slot", [False, True])
+def test_of_a_derived_table(rounds, store, clock, whole_slot):
+    """It has no states. Its rows of the object leave, or, if it does not say which, those of the slot."""
+    process = rounds()
+    bucket = {KEY: ("etag4711", (471147114711, 471147114712)), "a1": ("e", (1, 2)), "b1": ("e", (4, 5))}
+    planned = process.planned(bucket)
+    planned.slots = {slot: Derived(rows=2) for slot in planned.slots}
+    planned.rejects = ()
+    process.commit(planned)
+    clock.sleep(60)
+    erase(process.whole, A, KEY, whole_slot=whole_slot, clock=clock)
+    assert holding(store, *MARKS) == set()
+    snapshot = rounds().table.opened()
+    rows = [
+        row
+        for pack in snapshot.packs.values()
+        for group in process.data.opened(pack).groups()
+        for row in group.to_pylist()
+    ]
+    assert {row["_key"] for row in rows} == ({"b1"} if whole_slot else {"a1", "b1"})
+    facts = snapshot.manifest.slot(A)
+    assert facts.generation == snapshot.version
+    assert facts.source == (0 if whole_slot else 7)

@@ -1,0 +1,212 @@
+"""The changes of versions: applied to the states of an earlier version they give those of a later one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.table.changes import Labels, StateChange, erased, key_hash, state_changes
+from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed, Wanted
+from s3notify_platform.table.feed import changes_of
+from s3notify_platform.table.history import snapshot_of
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.limits import CHANGES_INLINE
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
+from tests.support.lake import LAYOUT
+from tests.support.lake_rounds import Rounds
+
+ALL = set(map(Slot, range(26)))
+
+
+def labels_in(process, snapshot):
+    """ETag and labels of each object, by its state."""
+    return {
+        (slot, key): Labels(etag=state.etag, since=state.since, until=state.until)
+        for slot, states in process.states.of_slots(snapshot.manifest.states, ALL)
+        for key, state in states.items()
+    }
+
+
+def applied(labels, changes):
+    labels = dict(labels)
+    for change in changes:
+        place = change.slot, change.key
+        assert labels.get(place) == change.old
+        labels.pop(place, None)
+        if change.new is not None:
+            labels[place] = change.new
+    return labels
+
+
+def changes_in(process, since, until):
+    return [change for each in changes_of(process.table.reader, since, until) for change in each.changes]
+
+
+keys = st.builds("{}{}".format, st.sampled_from("abc"), st.integers(0, 3))
+buckets = st.dictionaries(keys, st.tuples(st.sampled_from("xyz"), st.just((1, 2))), max_size=8)
+steps = st.lists(
+    st.tuples(
+        buckets, st.sampled_from(["alone", "stale", "together"]), st.sets(st.integers(0, 2), min_size=1)
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(steps=steps)
+def test_the_changes_lead_from_any_version_to_any_later_one(steps):
+    """Also of rounds that were committed on top of others, without some slots, or several in one version."""
+    store = MemoryObjectStore()
+    process, other = Rounds(store=store), Rounds(store=store)
+    stale = process.table.opened()
+    for bucket, how, slots in steps:
+        base = stale if how == "stale" else process.table.opened()
+        mine = process.planned(bucket, slots, base)
+        if how == "together":
+            theirs = process.planned({**bucket, "b9": ("w", (1,))}, {0, 1}, base)
+            wanted = [Wanted(change=each, base=base) for each in (mine, theirs)]
+            process.table.committer.commit_together(wanted)
+        else:
+            if how == "stale":
+                other.commit(other.planned({key: ("s", (4,)) for key in bucket if key < "b"}, {0}))
+            process.commit(mine)
+        stale = base
+    newest = process.table.opened()
+    found = [labels_in(process, snapshot_of(process.table.reader, n)) for n in range(newest.version + 1)]
+    for since, start in enumerate(found):
+        assert applied(start, changes_in(process, since, newest.version)) == found[-1]
+    for version in range(1, newest.version + 1):
+        assert applied(found[version - 1], changes_in(process, version - 1, version)) == found[version]
+
+
+def test_a_change_says_what_became_of_an_object():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (1,)), "c1": ("e1", ())}))
+    process.commit(process.planned({"a1": ("e2", (1,)), "c1": ("e1", ()), "d1": ("e1", (2,))}))
+    found = [
+        (change.key, change.reason, change.old, change.new)
+        for change in sorted(changes_in(process, 1, 2), key=lambda change: change.key)
+    ]
+    one, two = Labels(etag="e1", since=1, until=1), Labels(etag="e2", since=2, until=2)
+    assert found == [
+        ("a1", "overwritten", one, two),
+        ("b1", "deleted", one, None),
+        ("d1", "new", None, Labels(etag="e1", since=2, until=2)),
+    ]
+
+
+STATE = ObjectState(key="k", etag="e", size=1, rows=1, since=3, until=3)
+
+
+@pytest.mark.parametrize(
+    ("state", "before", "reason"),
+    [
+        (STATE, None, "new"),
+        (STATE, replace(STATE, etag="old", since=1, until=1), "overwritten"),
+        (STATE, replace(STATE, since=1, until=1), "backfilled"),
+        (replace(STATE, until=5), STATE, "continued"),
+        (replace(STATE, reason="bad"), replace(STATE, since=1), "quarantined"),
+        (replace(STATE, expired=True), STATE, "expired"),
+        (replace(STATE, gone=True), STATE, "deleted"),
+        (replace(STATE, gone=True), None, None),
+        (replace(STATE, again=True), STATE, None),
+    ],
+)
+def test_each_reason(state, before, reason):
+    found = [change.reason for change in state_changes(Slot(1), [(state, before)])]
+    assert found == ([reason] if reason else [])
+
+
+def test_of_an_erased_object_there_is_a_hash_of_its_key():
+    found = erased(Slot(1), "secret", STATE)
+    assert found == StateChange.of(found.row())
+    assert "secret" not in repr(found)
+    assert (found.key, found.reason, found.new) == (key_hash("secret"), "erased", None)
+
+
+def bucket_of(count, etag="e"):
+    return {f"{'abcdefgh'[n % 8]}{n}": (etag, (1,)) for n in range(count)}
+
+
+def test_few_changes_cost_no_request_more_and_many_one():
+    store = CountingStore(MemoryObjectStore())
+    process = Rounds(store=store)
+    for count, file in ((CHANGES_INLINE, 0), (CHANGES_INLINE + 1, 1)):
+        planned = process.planned(bucket_of(count, f"e{count}"))
+        before = store.counts["PUT"]
+        process.commit(planned)
+        put = store.counts["PUT"] - before
+        assert len(store.list(LAYOUT.changes).objects) == file
+        store.counts.clear()
+        version = process.table.opened().version
+        store.counts.clear()
+        assert len(changes_in(process, version - 1, version)) == count
+        assert store.counts == {"GET": 2 + file}
+        assert put >= 3 + file
+
+
+def test_many_changes_are_streamed(monkeypatch):
+    monkeypatch.setattr("s3notify_platform.table.changes.GROUP_ROWS", 100)
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned(bucket_of(1000)))
+    ((_, changes),) = [(each.version, each.changes) for each in changes_of(process.table.reader, 0, 1)]
+    assert next(changes).reason == "new"
+    assert len({change.key for change in changes}) == 999
+
+
+def test_versions_that_are_not_kept_are_named():
+    clock = HandClock()
+    store = MemoryObjectStore(clock=clock)
+    process = Rounds(store=store, clock=clock, more={"max_run_seconds": 100.0})
+    for n in range(2 * CHECKPOINT_EVERY + 2):
+        process.commit(process.planned(bucket_of(40, f"e{n}")))
+        clock.sleep(1)
+    files = {meta.key for meta in store.list(LAYOUT.changes).objects}
+    for _ in range(3):
+        clock.sleep(1100)
+        vacuum(process.table.committer, process.table.opened(), retention_seconds=1000, clock=clock)
+        process.commit(process.planned(bucket_of(40, f"{clock.now}")))
+    newest = process.table.opened().version
+    kept = sorted(
+        version
+        for meta in store.list(LAYOUT.log).objects
+        if (version := LAYOUT.version_of(meta.key)) is not None
+    )
+    assert kept[0] > 0
+    with pytest.raises(NotFoundError, match=f"versions {kept[0]} to {newest} are kept"):
+        changes_in(process, 0, newest)
+    with pytest.raises(NotFoundError, match="changes of version"):
+        changes_in(process, newest, newest + 1)
+    found = changes_in(process, kept[0], newest)
+    start = labels_in(process, snapshot_of(process.table.reader, kept[0]))
+    assert applied(start, found) == labels_in(process, process.table.opened())
+    left = {meta.key for meta in store.list(LAYOUT.changes).objects}
+    assert files - left, "those of versions that were cut are gone"
+
+
+def test_a_file_that_is_missing_is_named():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned(bucket_of(100)))
+    (file,) = process.store.list(LAYOUT.changes).objects
+    process.store.delete(file.key)
+    with pytest.raises(CorruptError, match=file.key):
+        changes_in(process, 0, 1)
+
+
+def test_a_version_that_changes_no_state_has_no_changes():
+    class Nothing:
+        def onto(self, base):
+            return Proposal(operation="NOTHING")
+
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned(bucket_of(3)))
+    base = process.table.opened()
+    assert isinstance(process.table.committer.commit(Nothing(), base), Committed)
+    assert changes_in(process, 1, 2) == []

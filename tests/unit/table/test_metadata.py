@@ -1,0 +1,200 @@
+"""Schema, protocol and properties of the table, and the changes of them that are refused."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.table.metadata import DeltaSchema, delta_schema, objections, raised
+
+
+def spark_schema(**columns: Any) -> str:
+    fields = [{"name": n, "type": t, "nullable": False, "metadata": {}} for n, t in columns.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+PLAIN = spark_schema(id="long", amount="decimal(12,2)")
+BASE = ("appendOnly", "invariants")
+
+
+class TestSchema:
+    def test_lineage_comes_first_and_everything_may_be_null(self) -> None:
+        """And says what it is."""
+        found = json.loads(delta_schema(PLAIN).schema)["fields"]
+        assert [(each["name"], each["type"]) for each in found] == [
+            ("_slot", "integer"),
+            ("_key", "string"),
+            ("_etag", "string"),
+            ("_offset", "long"),
+            ("id", "long"),
+            ("amount", "decimal(12,2)"),
+        ]
+        assert all(each["nullable"] for each in found)
+        assert found[0]["metadata"]["comment"]
+        assert json.loads(delta_schema(None).schema)["fields"] == found[:4]
+
+    @pytest.mark.parametrize(
+        ("columns", "vectors", "protocol"),
+        [
+            ({}, False, Protocol()),
+            ({"a b": "long"}, False, Protocol(reader=2, writer=5)),
+            (
+                {"at": "timestamp_ntz"},
+                False,
+                Protocol(
+                    reader=3,
+                    writer=7,
+                    reader_features=("timestampNtz",),
+                    writer_features=(*BASE, "timestampNtz"),
+                ),
+            ),
+            (
+                {"a": {"type": "struct", "fields": [{"name": "x y", "type": "date"}]}},
+                True,
+                Protocol(
+                    reader=3,
+                    writer=7,
+                    reader_features=("columnMapping", "deletionVectors"),
+                    writer_features=("appendOnly", "columnMapping", "deletionVectors", "invariants"),
+                ),
+            ),
+        ],
+    )
+    def test_a_protocol_asks_for_what_is_needed(
+        self, columns: dict[str, Any], vectors: bool, protocol: Protocol
+    ) -> None:
+        """And no more."""
+        found = delta_schema(spark_schema(**columns), vectors=vectors)
+        assert found.protocol == protocol
+        assert found.properties.get("delta.enableDeletionVectors") == ("true" if vectors else None)
+        assert ("delta.columnMapping.mode" in found.properties) == (
+            "Mapping" in str(protocol) or protocol.reader == 2
+        )
+        assert "delta.setTransactionRetentionDuration" not in found.properties
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"_KEY": "string"}, "column '_KEY': the table has '_key' already"),
+            ({"a": "long", "A": "long"}, "column 'A': the table has 'a' already"),
+            ({"a": "interval"}, "column 'a': Delta has no type interval"),
+            ({"a": {"type": "array", "elementType": "void"}}, "column 'a.element': Delta has no type void"),
+        ],
+    )
+    def test_a_column_that_delta_cannot_have(self, columns: dict[str, Any], message: str) -> None:
+        """The error names it."""
+        with pytest.raises(UsageError, match=message):
+            delta_schema(spark_schema(**columns))
+
+    def test_ids_of_mapped_columns_stay(self) -> None:
+        """When the schema grows."""
+
+        def ids(found: DeltaSchema) -> dict[str, int]:
+            fields = json.loads(found.schema)["fields"]
+            return {each["name"]: each["metadata"]["delta.columnMapping.id"] for each in fields}
+
+        few, many = (
+            ids(delta_schema(spark_schema(**dict.fromkeys(names, "long"))))
+            for names in (["a b"], ["x", "a b", "y"])
+        )
+        assert few.items() <= many.items()
+        assert len({*many.values()}) == len(many)
+
+
+PROTOCOLS = [
+    delta_schema(spark_schema(**columns), vectors=vectors).protocol
+    for columns in ({}, {"a b": "long"}, {"t": "timestamp_ntz"})
+    for vectors in (False, True)
+]
+
+
+class TestRaised:
+    @pytest.mark.parametrize("wanted", PROTOCOLS)
+    @pytest.mark.parametrize("known", PROTOCOLS)
+    def test_both_are_included(self, known: Protocol, wanted: Protocol) -> None:
+        """Whatever the order; a second time nothing changes."""
+        found = raised(known, wanted)
+        assert found == raised(wanted, known)
+        assert raised(found, wanted) == found == raised(found, known)
+        assert found.reader >= max(known.reader, wanted.reader)
+        assert {*found.reader_features} >= {*known.reader_features, *wanted.reader_features}
+        if 2 in (known.reader, wanted.reader) and found.reader == 3:
+            assert "columnMapping" in found.reader_features
+            assert {*found.writer_features} >= {"columnMapping", "checkConstraints", "generatedColumns"}
+        assert (found.reader == 3) == (found.writer == 7)
+
+    def test_the_first_one(self) -> None:
+        """A new table has what its schema needs."""
+        assert raised(None, Protocol()) == Protocol()
+
+
+class TestObjections:
+    SCHEMA = delta_schema(PLAIN)
+    METADATA = MetaData(
+        id="t", schema=SCHEMA.schema, created_ms=1, configuration=SCHEMA.properties, name="orders"
+    )
+
+    def found(self, protocol: Protocol | None = None, **changes: Any) -> list[str]:
+        metadata = replace(self.METADATA, **changes) if changes else None
+        version = LogVersion(metadata=metadata, protocol=protocol)
+        return objections(version, metadata=self.METADATA, protocol=self.SCHEMA.protocol)
+
+    def properties(self, **changes: str) -> list[str]:
+        changed = {f"delta.{name.replace('__', '.')}": value for name, value in changes.items()}
+        return self.found(configuration=dict(self.METADATA.configuration) | changed)
+
+    def test_a_version_of_files_alone(self) -> None:
+        """Or one that says again what is there, or changes what concerns nobody."""
+        assert self.found() == []
+        assert self.found(self.SCHEMA.protocol, id="t") == []
+        assert self.found(name="other", description="d", created_ms=9) == []
+        assert self.found(configuration={**self.METADATA.configuration, "owner": "me"}) == []
+        assert self.properties(checkpointInterval="10", logRetentionDuration="interval 1 day") == []
+        commented = json.loads(self.METADATA.schema)
+        commented["fields"][-1]["metadata"]["comment"] = "in EUR"
+        assert self.found(schema=json.dumps(commented, indent=1)) == []
+
+    def test_another_protocol(self) -> None:
+        """Raised or lowered."""
+        (found,) = self.found(Protocol(reader=3, writer=7, writer_features=("rowTracking",)))
+        assert found == "it changes the protocol from reader 1, writer 2 to reader 3, writer 7 (rowTracking)"
+
+    def test_another_table(self) -> None:
+        """By its id, its partitions, its columns."""
+        fields = json.loads(self.METADATA.schema)["fields"]
+        other = [each | {"nullable": False} if each["name"] == "id" else each for each in fields[:-1]]
+        added = {"name": "new", "type": "long", "nullable": True, "metadata": {}}
+        assert self.found(
+            id="u",
+            partition_columns=("_slot",),
+            schema=json.dumps({"type": "struct", "fields": [*other, added]}),
+        ) == [
+            "it gives the table the id 'u', which was 't'",
+            "it partitions the table by _slot",
+            "it drops the column 'amount'",
+            "it adds the column 'new'",
+            "it changes the column 'id'",
+        ]
+        (found,) = self.found(schema="{")
+        assert "cannot be read" in found
+
+    def test_properties_that_bind_writers(self) -> None:
+        """Each is named, and so is one that lets engines clean up."""
+        assert self.properties(
+            constraints__positive="amount > 0",
+            appendOnly="true",
+            setTransactionRetentionDuration="interval 1 day",
+            deletedFileRetentionDuration="interval 1 day",
+        ) == [
+            "it sets delta.appendOnly to 'true'",
+            "it adds the constraint positive: amount > 0",
+            "it sets delta.deletedFileRetentionDuration to 'interval 1 day', which was 'interval 5200 weeks'",
+            "it sets delta.setTransactionRetentionDuration, after which engines forget what the table's state is",
+        ]
+        assert self.found(configuration={}) == [
+            "it unsets delta.deletedFileRetentionDuration, which was 'interval 5200 weeks'",
+            "it unsets delta.enableExpiredLogCleanup, which was 'false'",
+        ]

@@ -1,0 +1,194 @@
+"""Which tables are opened, which are refused with what remedy, and how one goes on after a loss."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.known import KNOWN, Known
+from s3notify_platform.table.opening import TableName, claim, confirm, forget, open_table
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.lake import IDENTITY, LAYOUT, SCHEMA, Counts, Table, versions
+
+CREATE = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
+NAME = TableName(source="orders", command=lambda name, *more: " ".join(("s3notify table", name, *more)))
+
+
+@pytest.fixture
+def store():
+    return MemoryObjectStore()
+
+
+def opened(store, identity=IDENTITY, **given):
+    table = Table(store=store)
+    return table, open_table(table.committer, NAME, identity, **{"create": CREATE, **given})
+
+
+def commit(store, *slots):
+    table, found = opened(store)
+    done = table.committer.commit(Counts(base=found.snapshot, slots=slots), found.snapshot)
+    assert isinstance(done, Committed)
+    return table
+
+
+def no_backlog():
+    """Nothing is noted."""
+
+
+def record(store):
+    return Table(store=store).known.read()[0]
+
+
+def lose(store, *versions_):
+    for version in versions_:
+        store.delete(LAYOUT.version(version))
+
+
+def test_without_create_nothing_is_written(store):
+    _, found = opened(store, create=None)
+    assert (found.id, found.snapshot) == ("", None)
+    assert not store.list("").objects
+
+
+def test_a_table_is_created_under_the_id_of_its_record(store):
+    _, found = opened(store)
+    assert found.id == found.snapshot.table == found.snapshot.metadata.id == record(store).table
+    assert record(store).identity == IDENTITY
+    assert found.snapshot.version == record(store).version == 0
+
+
+def test_an_interrupted_creation_is_finished(store):
+    begun = Known(table="0123456789abcdef", identity=IDENTITY)
+    Table(store=store).known.change(lambda _: begun)
+    _, found = opened(store)
+    assert found.id == begun.table
+    assert found.snapshot.table == begun.table
+
+
+@pytest.mark.parametrize(
+    ("identity", "remedy"),
+    [
+        (replace(IDENTITY, prefix="raw/new/"), "migrate --prefix 'raw/new/'"),
+        (replace(IDENTITY, slots=20), "migrate --to-slots 20"),
+        (replace(IDENTITY, bucket="other"), "give the source another name"),
+    ],
+)
+def test_other_settings_are_refused_and_nothing_is_written(store, identity, remedy):
+    commit(store, 1)
+    before = {meta.key: meta.etag for meta in store.list("").objects}
+    with pytest.raises(UsageError, match="other settings than its table") as refused:
+        opened(store, identity)
+    assert remedy in str(refused.value)
+    assert {meta.key: meta.etag for meta in store.list("").objects} == before
+
+
+def test_a_table_that_nothing_was_committed_to_may_begin_with_other_settings(store):
+    opened(store)
+    with pytest.raises(UsageError, match="begin with them: s3notify table forget"):
+        opened(store, replace(IDENTITY, slots=20))
+
+
+def test_another_endpoint_is_a_warning_and_noted(store):
+    commit(store, 1)
+    _, found = opened(store, endpoint="http://127.0.0.1:1")
+    assert "was at AWS S3" in found.warnings[0]
+    assert not opened(store, endpoint="http://127.0.0.1:1")[1].warnings
+
+
+def test_a_cursor_of_another_table_is_refused(store):
+    commit(store, 1)
+    with pytest.raises(CorruptError, match="with the id feed, and it is"):
+        opened(store, expected="feed")
+
+
+def test_a_table_that_is_being_rewritten_is_refused(store):
+    table = commit(store, 1)
+    table.known.change(lambda known: replace(known, rewriting=True))
+    with pytest.raises(UsageError, match="until it succeeds"):
+        opened(store)
+
+
+def test_another_sensor_is_a_warning(store):
+    table, found = opened(store)
+    assert not claim(table.reader, found, "one")
+    table, found = opened(store)
+    assert not claim(table.reader, found, "one")
+    assert "two deployments share" in claim(table.reader, found, "two")
+    assert record(store).sensor == "two"
+
+
+def test_a_confirmation_is_of_the_newest_version(store):
+    commit(store, 1)
+    table, found = opened(store)
+    assert confirm(table.reader, found) == record(store).confirmed == 1
+
+
+@pytest.mark.parametrize("beyond", [1, 2, 3])
+def test_after_an_accepted_loss_the_table_goes_on_under_a_new_id(store, beyond):
+    """One of versions 0 to 4 is lost: those before it are left, and those after it go."""
+    for _ in range(4):
+        commit(store, 1, 2)
+    was, noted = record(store).table, []
+    lose(store, beyond)
+    with pytest.raises(CorruptError, match="table forget"):
+        opened(store)
+    done = forget(Table(store=store).committer, lambda: noted.append("all slots"))
+    assert (noted, done.version) == (["all slots"], beyond - 1)
+    _, found = opened(store, expected=was)
+    assert found.id == done.table != was
+    assert found.known.former == (was,)
+    assert found.known.identity == IDENTITY
+    assert Table(store=store).counted() == ({1: beyond - 1, 2: beyond - 1} if beyond > 1 else {})
+    assert [version.table for version in versions(store)] == [was] * beyond + [done.table]
+
+
+def test_after_the_loss_of_the_record_the_table_keeps_its_rows(store):
+    commit(store, 1)
+    for meta in store.list(f"{KNOWN}/").objects:
+        store.delete(meta.key)
+    with pytest.raises(CorruptError, match="its record is gone"):
+        opened(store)
+    forget(Table(store=store).committer, no_backlog)
+    assert Table(store=store).counted() == {1: 1}
+    commit(store, 1)
+
+
+def test_after_the_loss_of_all_objects_the_table_begins_anew(store):
+    commit(store, 1)
+    for meta in store.list(LAYOUT.prefix).objects:
+        store.delete(meta.key)
+    with pytest.raises(CorruptError, match="its log is gone, which had 2 versions"):
+        opened(store)
+    done = forget(Table(store=store).committer, no_backlog)
+    assert opened(store)[1].id == done.table
+    assert Table(store=store).counted() == {}
+
+
+def test_forgetting_that_was_interrupted_is_refused_until_it_is_repeated(store):
+    commit(store, 1)
+    lose(store, 1)
+
+    class CrashError(Exception):
+        pass
+
+    class Crashing(Table):
+        def __post_init__(self):
+            super().__post_init__()
+            object.__setattr__(self.committer, "commits", self)
+
+        def put_if_absent(self, *_args, **_given):
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        forget(Crashing(store=store).committer, no_backlog)
+    with pytest.raises(CorruptError, match="table forget"):
+        opened(store)
+    done = forget(Table(store=store).committer, no_backlog)
+    assert opened(store)[1].id == done.table
+
+
+def test_there_is_nothing_to_forget_where_no_table_is(store):
+    assert not forget(Table(store=store).committer, no_backlog).table
+    assert not store.list("").objects

@@ -1,0 +1,208 @@
+"""Versions that an overrun lease replaced: noticed by all, put back by a command, and nothing committed is lost."""
+
+import pytest
+
+from s3notify_platform.errors import ConflictError, CorruptError, FencedError
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.put_back import PutBack, put_back
+from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.delegating import DelegatingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
+from tests.support.lake import LAYOUT, Counts, Table, versions
+
+
+@pytest.fixture
+def store():
+    return MemoryObjectStore()
+
+
+def by_leases(store, **given):
+    """As a table is committed to by leases; who writes one version over another is up to the test."""
+    return Table(store=store, adopt=False, **given)
+
+
+def commit(table, *slots, base=None):
+    base = base or table.opened()
+    done = table.committer.commit(Counts(base=base, slots=slots), base)
+    assert isinstance(done, Committed)
+    return done.snapshot
+
+
+def overrun(store, version, *slots, **given):
+    """A version of a writer who slept, on top of the one below: its body, to be written whenever it wakes."""
+    kept = {}
+
+    class Sleeping(DelegatingStore):
+        def put(self, key, body, **given):
+            if key == LAYOUT.version(version):
+                kept["body"] = body
+                raise KeyboardInterrupt
+            return self.store.put(key, body, **given)
+
+    with pytest.raises(KeyboardInterrupt):
+        commit(by_leases(Sleeping(store), **given), *slots)
+    return lambda: store.put(LAYOUT.version(version), kept["body"])
+
+
+def test_with_leases_the_body_is_staged_and_without_it_is_not(store):
+    table = by_leases(CountingStore(store))
+    base = table.opened()
+    table.store.counts.clear()
+    snapshot = commit(table, 1, base=base)
+    assert table.store.counts == {"PUT": 1 + 3 + 1}
+    staged = store.get(LAYOUT.staged_version(snapshot.number)).body
+    assert staged == store.get(LAYOUT.version(1)).body
+    commit(Table(store=(other := MemoryObjectStore())), 1)
+    assert not other.list(LAYOUT.staged).objects
+
+
+def test_a_version_that_was_replaced_is_put_back(store):
+    table = by_leases(store)
+    base = table.opened()
+    wakes = overrun(store, 1, 5)
+    kept = commit(table, 1, base=base)
+    wakes()
+    for read in (by_leases(store).reader.open, lambda: table.reader.refresh(kept)):
+        with pytest.raises(CorruptError, match=r"not the one that was committed.*`s3notify table put-back`"):
+            read()
+    assert put_back(table.committer) == PutBack(put_back=(1,))
+    assert table.counted() == {1: 1}
+    commit(table, 1)
+    assert by_leases(store).counted() == {1: 2}
+    assert put_back(table.committer) == PutBack()
+
+
+def test_versions_far_below_the_newest_are_put_back(store):
+    table = by_leases(store)
+    commit(table, 1)
+    wakes = overrun(store, 2, 5)
+    for _ in range(4):
+        commit(table, 1)
+    wakes()
+    with pytest.raises(CorruptError, match="put-back"):
+        by_leases(store).opened()
+    assert put_back(table.committer) == PutBack(put_back=(2,))
+    assert by_leases(store).counted() == {1: 5}
+
+
+def test_versions_that_followed_the_wrong_one_do_not_count_and_go(store):
+    """The overrun write lands before the version is known, and another writer goes on with it."""
+    base = by_leases(store).opened()
+    wakes = overrun(store, 1, 5)
+
+    class Noting(DelegatingStore):
+        """Between the version and `known`, the sleeper wakes, and another writer plans on its version."""
+
+        planned = ()
+
+        def put(self, key, body, **given):
+            if "known" in key and not self.planned:
+                wakes()
+                other = by_leases(store)
+                self.planned = (other, other.opened())
+            return self.store.put(key, body, **given)
+
+    noting = Noting(store)
+    commit(by_leases(noting), 1, base=base)
+    other, wrong = noting.planned
+    with pytest.raises(FencedError, match="replaced"):
+        commit(other, 7, base=wrong)
+    assert len(versions(store)) == 3
+    for read in (by_leases(store).reader.open, lambda: other.reader.refresh(wrong)):
+        with pytest.raises(CorruptError, match="version 1 is not the one that was committed"):
+            read()
+    assert put_back(other.committer) == PutBack(put_back=(1,), removed=(2,))
+    assert by_leases(store).counted() == {1: 1}
+
+
+def test_a_version_that_was_replaced_before_it_was_known_does_not_count(store):
+    """Another writer went on with the wrong one, and was told that this counts."""
+    base = by_leases(store).opened()
+    wakes = overrun(store, 1, 5)
+
+    class Noting(DelegatingStore):
+        def put(self, key, body, **given):
+            if "known" in key:
+                wakes()
+                commit(by_leases(store), 7)
+            return self.store.put(key, body, **given)
+
+    with pytest.raises(FencedError, match="replaced"):
+        commit(by_leases(Noting(store)), 1, base=base)
+    assert by_leases(store).counted() == {5: 1, 7: 1}
+    assert put_back(by_leases(store).committer) == PutBack()
+
+
+def test_what_was_not_noted_after_a_crash_stays(store):
+    table = by_leases(store)
+    commit(table, 1)
+
+    class Dying(DelegatingStore):
+        def put(self, key, body, **given):
+            if "known" in key:
+                raise KeyboardInterrupt
+            return self.store.put(key, body, **given)
+
+    with pytest.raises(KeyboardInterrupt):
+        commit(by_leases(Dying(store)), 2)
+    assert put_back(table.committer) == PutBack()
+    assert by_leases(store).counted() == {1: 1, 2: 1}
+
+
+def test_without_the_staged_body_the_table_has_to_be_restored(store):
+    table = by_leases(store)
+    base = table.opened()
+    wakes = overrun(store, 1, 5)
+    kept = commit(table, 1, base=base)
+    wakes()
+    store.delete(LAYOUT.staged_version(kept.number))
+    before = store.get(LAYOUT.version(1)).body
+    with pytest.raises(CorruptError, match="is missing: restore"):
+        put_back(table.committer)
+    assert store.get(LAYOUT.version(1)).body == before
+
+
+def test_vacuum_keeps_staged_bodies_of_versions_and_does_not_clean_a_replaced_log():
+    clock = HandClock()
+    store = MemoryObjectStore(clock=clock)
+    table = by_leases(store, clock=clock, more={"max_run_seconds": 100.0})
+    kept = commit(table, 1)
+    commit(table, 1)
+    clock.sleep(200)
+    vacuum(table.committer, table.opened(), retention_seconds=1000, clock=clock)
+    assert store.head(LAYOUT.staged_version(kept.number))
+    store.put(LAYOUT.manifest(7), b"x")
+    wakes = overrun(store, table.opened().version + 1, 5)
+    for _ in range(2):
+        commit(table, 1)
+    clock.sleep(200)
+    snapshot = table.opened()
+    wakes()
+    files = {meta.key for meta in store.list(LAYOUT.prefix).objects}
+    with pytest.raises(CorruptError, match="put-back"):
+        vacuum(table.committer, snapshot, retention_seconds=1000, clock=clock)
+    assert files <= {meta.key for meta in store.list(LAYOUT.prefix).objects}
+    put_back(table.committer)
+    assert table.counted() == {1: 4}
+
+
+def test_two_who_put_back_at_once(store):
+    table = by_leases(store)
+    base = table.opened()
+    wakes = overrun(store, 1, 5)
+    commit(table, 1, base=base)
+    wakes()
+
+    class Late(DelegatingStore):
+        def put(self, key, body, **given):
+            if key == LAYOUT.version(1) and not getattr(self, "done", False):
+                self.done = True
+                put_back(table.committer)
+            return self.store.put(key, body, **given)
+
+    with pytest.raises(ConflictError, match="repeat"):
+        put_back(by_leases(Late(store)).committer)
+    assert put_back(table.committer) == PutBack()
+    assert by_leases(store).counted() == {1: 1}

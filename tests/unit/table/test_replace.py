@@ -1,0 +1,258 @@
+"""A round of a derived table on top of what another writer has committed: each cell of the table in `lake.replace`."""
+
+import json
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.table.actions import LogVersion, MetaData
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.commit import Committed, NothingLeft
+from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.replace import DERIVED, MAX_OTHERS
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.lake import LAYOUT
+from tests.support.lake_derived import Derived
+
+A, B, C = 0, 1, 2
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
+def derived(request):
+    store = MemoryObjectStore()
+    return lambda **given: Derived(store=store, vectors=request.param, **given)
+
+
+def values(slot, name, count=5):
+    return sorted(f"{name}-{slot}-{n:04d}" for n in range(count))
+
+
+def filled(derived, slots=(A, B, C), count=5):
+    """Slots that share one pack, made from version 1 of the source's table."""
+    held = {slot: values(slot, "first", count) for slot in slots}
+    process = derived()
+    assert isinstance(process.commit(process.planned(held)), Committed)
+    assert process.contents() == held
+    return held
+
+
+def facts(derived, slot):
+    return derived().table.opened().manifest.slot(Slot(slot))
+
+
+def test_a_slot_is_replaced_as_a_whole_and_the_others_stay(derived):
+    held = filled(derived)
+    process = derived()
+    planned = process.planned({A: ["new"]}, source=7)
+    assert isinstance(process.commit(planned), Committed)
+    assert derived().contents() == {**held, A: ["new"]}
+    assert (facts(derived, A).source, facts(derived, A).generation) == (7, planned.base.version + 1)
+    assert (facts(derived, B).source, facts(derived, B).generation) == (1, planned.base.version)
+
+
+def test_a_slot_without_rows_is_made_too(derived):
+    """Else it would be made again in each round."""
+    held = filled(derived)
+    process = derived()
+    process.commit(process.planned({A: [], 9: []}, source=7))
+    del held[A]
+    assert derived().contents() == held
+    assert (facts(derived, A).source, facts(derived, 9).source) == (7, 7)
+
+
+def test_others_changed_other_slots(derived):
+    held = filled(derived)
+    one, two = derived(), derived()
+    second = two.planned({B: ["mine"]}, source=2)
+    one.commit(one.planned({A: ["theirs"]}, source=2))
+    assert isinstance(two.commit(second), Committed)
+    assert not second.done | second.dropped.keys()
+    assert derived().contents() == {**held, A: ["theirs"], B: ["mine"]}
+
+
+@pytest.mark.parametrize("theirs", [5, 6])
+def test_others_made_the_slot_from_the_same_source_version_or_a_later_one(derived, theirs):
+    """It is done, and no conflict; the other slots of the pack that it shares are committed."""
+    held = filled(derived)
+    one, two = derived(), derived()
+    second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=5)
+    one.commit(one.planned({A: ["theirs"]}, source=theirs))
+    assert isinstance(two.commit(second), Committed)
+    assert (second.done, second.dropped) == ({Slot(A)}, {})
+    assert derived().contents() == {**held, A: ["theirs"], B: ["mine"]}
+    assert facts(derived, A).source == theirs
+
+
+def test_others_made_all_the_slots(derived):
+    held = filled(derived)
+    one, two = derived(), derived()
+    second = two.planned({A: ["mine"]}, source=5)
+    one.commit(one.planned({A: ["theirs"]}, source=5))
+    assert isinstance(two.commit(second), NothingLeft)
+    assert second.done == {Slot(A)}
+    assert derived().contents() == {**held, A: ["theirs"]}
+
+
+def test_others_made_the_slot_from_an_earlier_source_version(derived):
+    held = filled(derived)
+    one, two = derived(), derived()
+    second = two.planned({A: ["mine"]}, source=5)
+    one.commit(one.planned({A: ["theirs"] * 3}, source=4))
+    assert isinstance(two.commit(second), Committed)
+    assert not second.done
+    assert derived().contents() == {**held, A: ["mine"]}
+    assert facts(derived, A).source == 5
+
+
+def test_a_slot_is_made_again_from_the_same_source_version_if_nobody_else_has(derived):
+    """As a new transform demands."""
+    held = filled(derived)
+    process = derived()
+    assert isinstance(process.commit(process.planned({A: ["again"]}, source=1)), Committed)
+    assert derived().contents() == {**held, A: ["again"]}
+
+
+def test_others_merged_the_packs(derived):
+    held = filled(derived, slots=(A,))
+    one = derived()
+    for slot in (B, C):
+        one.commit(one.planned({slot: values(slot, "x")}))
+        held[slot] = values(slot, "x")
+    two = derived()
+    second = two.planned({B: ["mine"]}, source=2)
+    # The fourth small pack is one too many.
+    for slot in (3, 4, 5):
+        one.commit(one.planned({slot: values(slot, "x")}))
+        held[slot] = values(slot, "x")
+    assert len(one.table.opened().packs) < 6
+    assert isinstance(two.commit(second), Committed)
+    assert derived().contents() == {**held, B: ["mine"]}
+
+
+def test_another_engine_merged_the_packs(derived):
+    """Its file is in another order, and says nothing of slots."""
+    held = filled(derived)
+    process = derived()
+    second = process.planned({B: ["mine"]}, source=2)
+    (pack,) = second.base.packs.values()
+    rows = pa.concat_tables([*process.whole.data.opened(pack).groups()])
+    path = LAYOUT.pack_path("part-1")
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(rows.sort_by([("value", "descending")]), sink)
+    process.store.put(LAYOUT.file(path), sink.getvalue().to_pybytes())
+    added = replace(
+        pack, path=path, since=0, until=2**63 - 1, slots=(0, 2**63 - 1), stats=json.dumps({"numRecords": 15})
+    )
+    body = LogVersion(
+        adds=(replace(added, data_change=False),), removes=(pack.removed(1, data_change=False),)
+    ).dumps()
+    foreign = b"".join(line for line in body.splitlines(keepends=True) if b'"txn"' not in line)
+    process.store.put(LAYOUT.version(second.base.version + 1), foreign)
+    assert isinstance(process.commit(second), Committed)
+    assert derived().contents() == {**held, B: ["mine"]}
+
+
+def grown(planned, **columns):
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    planned.metadata = MetaData(id=planned.base.table, schema=schema, created_ms=1)
+    return planned
+
+
+def test_others_let_the_schema_grow_too(derived):
+    one, two = derived(), derived()
+    one.table.opened()
+    first = grown(one.planned({A: ["a"]}), value="string", x="long")
+    second = grown(two.planned({B: ["b"]}), value="string", y="date")
+    one.commit(first)
+    assert isinstance(two.commit(second), Committed)
+    schema = json.loads(derived().table.opened().metadata.schema)
+    assert [each["name"] for each in schema["fields"]] == ["value", "x", "y"]
+    assert derived().contents() == {A: ["a"], B: ["b"]}
+
+
+def test_others_gave_a_column_another_type(derived):
+    """The slots that have rows wait for a new plan; one without rows can be made."""
+    one, two = derived(), derived()
+    one.table.opened()
+    second = grown(two.planned({B: ["b"], C: []}), x="string")
+    one.commit(grown(one.planned({A: ["a"]}), x="long"))
+    assert isinstance(two.commit(second), Committed)
+    assert second.dropped.keys() == {Slot(B)}
+    assert derived().contents() == {A: ["a"]}
+
+
+def test_the_table_began_anew(derived):
+    filled(derived)
+    planned = derived().planned({A: ["x"]}, source=9)
+    assert planned.onto(replace(planned.base, table="another")) is None
+    assert planned.dropped.keys() == {Slot(A)}
+
+
+def test_columns_of_ours_may_be_there_with_nulls_and_in_any_order(derived):
+    process = derived()
+    schema = {"_key": pa.string(), "_offset": pa.string(), "value": pa.string()}
+    held = {A: ["b", None, "a"], B: [None, "z"]}
+    process.commit(process.planned(held, **schema))
+    process.commit(process.planned({A: ["c"]}, **schema))
+    (rows,) = [
+        group.to_pylist()
+        for pack in process.table.opened().packs.values()
+        for group in process.whole.data.opened(pack).groups()
+        if B in group["_slot"].to_pylist()
+    ]
+    assert [row["_key"] for row in rows if row["_slot"] == B] == [None, "z"]
+
+
+def test_the_check_counts_the_rows_of_slots(derived):
+    filled(derived)
+    process = derived()
+    planned = process.planned({A: ["x", "y"]})
+    planned.slots = {Slot(A): replace(planned.slots[Slot(A)], rows=5)}
+    process.commit(planned)
+    checked = check_table(process.whole, process.table.opened())
+    assert checked.problems == ("slot 0 has 2 rows, and its manifest says 5",)
+    process.commit(process.planned({A: ["x"]}))
+    assert check_table(process.whole, process.table.opened()).ok, "replacing a slot mends it"
+
+
+SCALE = 32
+
+
+def scaled():
+    """`DERIVED`, a part of it in bytes."""
+    sizes = {
+        name: getattr(DERIVED, name) // SCALE for name in ("target", "smallest", "group", "own", "budget")
+    }
+    return PackSizes(**sizes, fan=DERIVED.fan, by_slot=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_replacing_one_slot_writes_little_of_others(derived, seed):
+    """Slots of all sizes, replaced one by one and in batches; none compresses."""
+    source, sizes = random.Random(seed), scaled()
+    process, held = derived(sizes=sizes), {}
+
+    def made():
+        return [source.randbytes(60).hex() for _ in range(int(10 ** source.uniform(0, 3.7)))]
+
+    for turn in range(40):
+        slots = source.sample(range(40), 1 if turn % 4 else 12)
+        new = {slot: made() for slot in slots}
+        planned = process.planned(new, source=turn)
+        done = process.commit(planned)
+        assert isinstance(done, Committed)
+        held |= {slot: sorted(rows) for slot, rows in new.items()}
+        if len(slots) == 1:
+            assert sum(map(len, done.proposal.files.values())) < MAX_OTHERS // SCALE
+    assert process.contents() == held
+    snapshot = process.table.opened()
+    classes = 1 + sizes.class_of(sizes.target - 1)
+    assert len(snapshot.packs) <= sum(each.size for each in snapshot.packs.values()) / sizes.target + (
+        classes * sizes.in_class
+    )

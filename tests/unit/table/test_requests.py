@@ -1,0 +1,159 @@
+"""The requests of a whole warm round on a table of 1000 slots, by kind: the table's part of the budget."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.delegating import DelegatingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.lake import LAYOUT, Table
+from tests.support.lake_rounds import SCHEMA
+
+
+class KindsStore(DelegatingStore):
+    """Counts requests by method and folder."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.counts = Counter()
+
+    def _count(self, method, key):
+        folder = key.removeprefix(LAYOUT.own).removeprefix(LAYOUT.prefix).split("/")[0]
+        self.counts[f"{method} {folder.strip('_').removeprefix('s3notify-')}"] += 1
+
+    def get(self, key, **given):
+        self._count("GET", key)
+        return self.store.get(key, **given)
+
+    def get_range(self, key, start, end):
+        self._count("GET", key)
+        return self.store.get_range(key, start, end)
+
+    def head(self, key):
+        self._count("HEAD", key)
+        return self.store.head(key)
+
+    def put(self, key, body, **given):
+        self._count("PUT", key)
+        return self.store.put(key, body, **given)
+
+    def list(self, prefix, **given):
+        self._count("LIST", prefix)
+        return self.store.list(prefix, **given)
+
+
+PROBE = {"HEAD delta_log": 1, "GET delta_log": 1, "GET known": 1}
+VERSION = {"PUT manifest": 1, "PUT delta_log": 1, "PUT known": 1}
+
+
+class Process:
+    """A warm process that takes in objects by their keys, as an engine does."""
+
+    def __init__(self, store):
+        self.store = KindsStore(store)
+        self.table = Table(store=self.store)
+        self.whole = self.table.whole
+        self.table.opened()
+
+    def round(self, keys, etag):
+        """Objects of two rows, new or overwritten. Returns the requests."""
+        self.store.counts.clear()
+        base = self.whole.newest()
+        assert isinstance(base, Snapshot)
+        by_slot = {}
+        for key in sorted(keys):
+            by_slot.setdefault(slot_of(key), []).append(key)
+        held = self.whole.states.lookup(base.manifest.states, by_slot)
+        label = base.version + 1
+        rows = [
+            (slot, key, etag, offset, offset)
+            for slot in sorted(by_slot)
+            for key in by_slot[slot]
+            for offset in range(2)
+        ]
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
+        ]
+        staged, files = self.whole.data.staged(write([pa.table(columns, SCHEMA)]), label=label)
+        for key, body in files.items():
+            self.store.put(key, body)
+        slots = {
+            slot: SlotRound(
+                changes={
+                    key: ObjectState(key=key, etag=etag, size=1, rows=2, since=label, until=label)
+                    for key in some
+                },
+                before={key: held[key] for key in some if key in held},
+            )
+            for slot, some in by_slot.items()
+        }
+        change = Round(base=base, slots=slots, table=self.whole, clock=self.table.clock, rows=staged)
+        assert isinstance(self.whole.commit(change, base), Committed)
+        return dict(self.store.counts)
+
+
+KEYS = [f"raw/{n:06}.json" for n in range(20_000)]
+
+
+@pytest.fixture(scope="module")
+def table():
+    """A table of some packs and state files."""
+    store = MemoryObjectStore()
+    writer = Process(store)
+    for start in range(0, 20_000, 5000):
+        writer.round(KEYS[start : start + 5000], "e0")
+    return store
+
+
+@pytest.fixture
+def process(table, monkeypatch):
+    """A warm one: of the state files it has the filters, and no page, as if they were large."""
+    monkeypatch.setattr("s3notify_platform.table.state_reader.STATE_WHOLE_BYTES", 0)
+    store = MemoryObjectStore()
+    for meta in list_all(table, ""):
+        store.put(meta.key, table.get(meta.key).body)
+    found = Process(store)
+    found.round(["raw/warm.json"], "e0")
+    return found
+
+
+def test_one_new_object(process):
+    """No page of a state, no pack."""
+    assert process.round(["raw/new.json"], "e1") == {**PROBE, "PUT data": 1, **VERSION}
+
+
+def test_one_overwritten_object(process):
+    """Its page, and the pack that has its rows, which is written again."""
+    found = process.round([KEYS[7]], "e1")
+    assert found == {**PROBE, "GET state": 1, "GET data": 1, "PUT data": 2, **VERSION}
+    # Its state is in the manifest now, and its rows are in a pack of their own, which goes.
+    assert process.round([KEYS[7]], "e2") == {**PROBE, "GET data": 1, "PUT data": 1, **VERSION}
+
+
+def test_many_new_objects(process):
+    """Of 694 objects in about 500 slots none costs a request of its own, but for pages that filters are wrong about."""
+    keys = [f"raw/many/{n}.json" for n in range(694)]
+    assert 450 < len({slot_of(key) for key in keys}) < 550
+    found = process.round(keys, "e1")
+    assert found.pop("GET state", 0) <= 6
+    assert found == {**PROBE, "PUT data": 1, "PUT state": 1, "PUT changes": 1, **VERSION}
+
+
+def test_many_overwritten_objects(process):
+    """Pages that lie together are read together; 2 requests for each pack that is rewritten."""
+    before = process.whole.newest().packs.keys()
+    found = process.round(KEYS[1000:11_410:15], "e1")
+    rewritten = len(before - process.whole.newest().packs.keys())
+    assert 2 <= rewritten <= 4
+    assert found.pop("GET state") <= 6
+    packs = {"GET data": rewritten, "PUT data": rewritten + 1}
+    assert found == {**PROBE, **packs, "PUT state": 1, "PUT changes": 1, **VERSION}

@@ -1,0 +1,460 @@
+"""States of objects: what a set answers, for how many requests, and what of it stands in a manifest."""
+
+import io
+import json
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.table import state_columns, state_file, state_merge
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.state_cache import StateCache, StoredRanges
+from s3notify_platform.table.state_file import StateFile, state_files
+from s3notify_platform.table.state_filter import filter_of, hash_of, may_hold
+from s3notify_platform.table.state_reader import StateReader
+from s3notify_platform.table.states import StateSet
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.states import Site, gone, state
+
+MANY = 30_000
+
+
+def keys(count, start=0):
+    return [f"events/2026/{n % 12:02d}/part-{n:07d}.json" for n in range(start, start + count)]
+
+
+@pytest.fixture(scope="module")
+def large():
+    """One large file, as a first batch leaves it: 30,000 objects in 8 pages."""
+    site = Site()
+    site.write([state(key, etag=f"{n:032x}", rows=n) for n, key in enumerate(keys(MANY))])
+    assert len(site.states.files) == 1
+    return site
+
+
+def test_few_changes_stay_in_the_manifest_and_many_go_to_a_file():
+    site = Site()
+    site.write([state(key) for key in keys(200)])
+    assert not site.states.files
+    site.write([state(key) for key in keys(100, 200)])
+    assert [file.states for file in site.states.files] == [300]
+    assert not site.states.inline
+    assert len(site.lookup(keys(400))) == 300
+
+
+def test_long_states_go_to_a_file_however_few():
+    site = Site()
+    site.write([state(f"{n}", trace="x" * 4096, reason="?") for n in range(10)])
+    assert [file.failing for file in site.states.files] == [10]
+
+
+def test_a_manifest_s_part_stays_small():
+    site = Site()
+    changed = [state(key, etag="0" * 32, size=12345, rows=100, since=7, until=7) for key in keys(256)]
+    site.write(changed)
+    assert len(json.dumps(site.states.json(), separators=(",", ":"))) < 25_000
+
+
+def test_json_and_back(large):
+    site = Site()
+    odd = ["", "a\nb", "'\"\\", "é" * 512, "\U0010ffff", "\ud7ff", "x" * 1024, "\x7f"]
+    states = [state(key, etag="", size=0) for key in odd[:3]] + [gone(key) for key in odd[3:5]]
+    states += [
+        state(key, reason="r", trace="t", again=True, offset=2**62, reach_end=False) for key in odd[5:]
+    ]
+    full = StateSet(inline=site.changes(states), files=large.states.files)
+    body = json.loads(json.dumps(full.json()))
+    assert StateSet.of(body, where="m") == full
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        {},
+        {"inline": [], "files": 3},
+        {"inline": [[0]], "files": []},
+        {"inline": [[-1, "k"]], "files": []},
+        {"inline": [[0, "k", "e", "1"]], "files": []},
+        {"inline": [[0, "k", "e", True]], "files": []},
+        {"inline": [[0, "k", "e", 1, 1, 1, 1, "", 2]], "files": []},
+        {"inline": [[0, "k", "e", 2**63]], "files": []},
+        {"inline": [], "files": [["a/../b", 0, 1, 9, 3, 1, 0, "", 1, ""]]},
+        {"inline": [], "files": [["a", 0, 1, 9, 10, 1, 0, "", 1, ""]]},
+        {"inline": [], "files": [["a", 0, 1, 9, 3, 1, 1, "", 0, ""]]},
+        {"inline": [], "files": [["a", 0, 1, 9, 3, 1, 0, "", 1, ""]] * 2},
+        {"inline": [], "files": [["a", 1, 1, 9, 3, 1, 0, "", 2, ""], ["b", 1, 1, 9, 3, 1, 1, "", 3, ""]]},
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_refused_by_name(found):
+    with pytest.raises(CorruptError, match="manifest 7"):
+        StateSet.of(found, where="manifest 7")
+
+
+def test_keys_of_any_characters_are_found_again():
+    site = Site(slots=3)
+    odd = [
+        "a\nb",
+        "'\"\\",
+        "é" * 512,
+        "\U0010ffff",
+        "\U0010ffff" * 256,
+        "\ud7ff",
+        "\ue000",
+        "x" * 1024,
+        "\x01",
+    ]
+    site.write([state(key, rows=n) for n, key in enumerate(odd)] + [state(key) for key in keys(300)])
+    assert site.states.files
+    found = site.lookup([*odd, *(key + "x" for key in odd)], site.cold())
+    assert {key: found[key].rows for key in found} == {key: n for n, key in enumerate(odd)}
+
+
+def test_a_key_that_is_known_costs_one_page(large):
+    wanted = keys(1, 4711)
+    large.lookup(keys(1, 3))  # for the tail
+    reader = large.reader
+    reader.cache.__init__()
+    reader.tail(large.states.files[0])
+    assert sum(large.ranges.cost(lambda: large.lookup(wanted)).values()) == 1
+    assert sum(large.ranges.cost(lambda: large.lookup(wanted)).values()) == 0
+    assert large.lookup(wanted)[wanted[0]].rows == 4711
+
+
+def test_new_keys_cost_next_to_nothing(large):
+    reader = large.cold()
+    reader.tail(large.states.files[0])
+    new = keys(694, MANY)
+    found = []
+    cost = large.ranges.cost(lambda: found.append(large.lookup(new, reader)))
+    assert found == [{}]
+    assert sum(cost.values()) <= 8
+
+
+def test_a_cold_process_reads_the_tail_once_then_the_page(large):
+    reader = large.cold()
+    large.ranges.cost(lambda: large.lookup(keys(1, 99), reader))
+    (file,) = large.states.files
+    assert len(large.ranges.reads) == 2
+    assert large.ranges.reads[0] == (file.name, file.bytes - file.tail, file.bytes)
+
+
+def test_near_pages_are_read_together(large):
+    reader = large.cold()
+    cost = large.ranges.cost(lambda: large.lookup(keys(MANY), reader))
+    assert sum(cost.values()) == 2
+
+
+def test_a_small_file_is_read_whole():
+    site = Site()
+    site.write([state(key) for key in keys(300)])
+    reader = site.cold()
+    assert sum(site.ranges.cost(lambda: site.lookup(keys(300), reader)).values()) == 1
+    assert sum(site.ranges.cost(lambda: site.lookup(keys(600), reader)).values()) == 0
+
+
+def test_only_files_whose_range_has_the_key_are_read():
+    site = Site(slots=2)
+    site.write([state(key) for key in keys(1000) if site.slot(key) == 0])
+    other = next(key for key in keys(1000) if site.slot(key) == 1)
+    assert not site.ranges.cost(lambda: site.lookup([other], site.cold()))
+
+
+def test_failing_and_pending_ones_are_found_by_their_pages(large):
+    site = Site()
+    failing, waiting, again = keys(3, 5000)
+    states = [state(key) for key in keys(MANY)]
+    states[5000] = state(failing, reason="broken")
+    states[5001] = state(waiting, reach_end=False, offset=5)
+    states[5002] = state(again, reason="broken, too", again=True)
+    site.write(states)
+    reader = site.cold()
+    reader.tail(site.states.files[0])
+    slots = range(1000)
+    found = []
+    cost = site.ranges.cost(lambda: found.append(reader.failing(site.states, slots)))
+    assert sum(cost.values()) <= 2
+    assert {k for some in found[0].values() for k in some} == {failing, again}
+    assert {k for some in reader.pending(site.states, slots).values() for k in some} == {waiting, again}
+    assert not reader.failing(site.states, [site.slot(waiting)])
+    # Newer states decide, without reading the page again.
+    site.write([state(failing), gone(again), state(keys(1)[0], reach_end=False)])
+    assert reader.failing(site.states, slots) == {}
+    pending = reader.pending(site.states, slots)
+    assert {k for some in pending.values() for k in some} == {waiting, keys(1)[0]}
+    assert not site.ranges.cost(lambda: large.reader.failing(large.states, slots))
+
+
+def test_whole_slots_come_in_order_in_few_requests(large):
+    reader = large.cold()
+    found = {}
+    cost = large.ranges.cost(lambda: found.update(reader.of_slots(large.states, range(1000))))
+    assert sum(cost.values()) == 2
+    assert list(found) == list(range(1000))
+    assert sum(map(len, found.values())) == MANY
+    assert found[large.slot(keys(1)[0])][keys(1)[0]].rows == 0
+    one = large.slot(keys(1)[0])
+    assert dict(reader.of_slots(large.states, [one])) == {one: found[one]}
+
+
+def test_the_cache_stays_within_its_bytes(large):
+    cache = StateCache(limit=2 << 20)
+    reader = large.cold()
+    reader = type(reader)(ranges=large.ranges, cache=cache)
+    assert len(large.lookup(keys(MANY), reader)) == MANY
+    assert 0 < cache.bytes <= cache.limit
+
+
+def test_other_readers_of_parquet_read_a_state_file(large, tmp_path):
+    (file,) = large.states.files
+    body = large.ranges.bodies[file.name]
+    path = tmp_path / "states.parquet"
+    path.write_bytes(body)
+    names = ["slot", *state_columns.FIELDS]
+    assert pq.read_table(io.BytesIO(body)).column_names == names
+    assert pl.read_parquet(path).shape == (MANY, len(names))
+    assert duckdb.sql(f"select count(*), sum(rows) from '{path}'").fetchall() == [(MANY, sum(range(MANY)))]
+
+
+@pytest.mark.parametrize("where", ["filter", "footer", "page", "short", "missing"])
+def test_a_damaged_file_is_refused_by_name_and_with_the_remedy(large, where):
+    site = Site()
+    site.states = large.states
+    (file,) = site.states.files
+    body = bytearray(large.ranges.bodies[file.name])
+    at = {"filter": len(body) - file.tail + 10, "footer": len(body) - 100, "page": 50_000}.get(where)
+    if at is not None:
+        body[at] ^= 1
+    site.ranges.bodies = {file.name: bytes(body)}
+    if where == "short":
+        site.ranges.read = lambda *_: b""
+    if where == "missing":
+        site.ranges.bodies.clear()
+    with pytest.raises(CorruptError, match=rf"{file.name}.*restore"):
+        dict(site.reader.of_slots(site.states, range(1000)))
+    with pytest.raises(CorruptError, match=rf"{file.name}.*restore"):
+        site.lookup(keys(MANY), site.cold())
+
+
+def test_states_are_read_from_a_store_by_ranges(large):
+    layout, store = TableLayout(prefix="lake/t/"), CountingStore(MemoryObjectStore())
+    (file,) = large.states.files
+    store.put(layout.state(file.name), large.ranges.bodies[file.name])
+    reader = StateReader(ranges=StoredRanges(store=store, key=layout.state), cache=StateCache())
+    assert large.lookup(keys(1), reader)[keys(1)[0]].etag == "0" * 32
+    assert store.counts == {"PUT": 1, "GET": 2}
+    for damage in (
+        lambda: store.put(layout.state(file.name), b"short"),
+        lambda: store.delete(layout.state(file.name)),
+    ):
+        damage()
+        with pytest.raises(CorruptError, match=rf"{file.name}.*restore"):
+            large.lookup(keys(MANY), reader)
+
+
+def test_filters_have_no_false_negative_and_few_false_positives():
+    inside, outside = keys(4096), keys(20_000, 4096)
+    body = filter_of(inside)
+    assert len(body) == 4096 * 12 // 8
+    assert all(may_hold(body, hash_of(key)) for key in inside)
+    assert np.mean([may_hold(body, hash_of(key)) for key in outside]) < 0.006
+
+
+def test_a_filter_that_takes_a_key_for_known_costs_a_request_and_no_answer(monkeypatch):
+    site = filled(9)
+    site.write([gone(key) for key in keys(300, 200)])
+    expected = site.lookup(keys(2000))
+    assert expected
+    monkeypatch.setattr(state_file, "may_hold", lambda *_: True)
+    assert site.lookup(keys(2000)) == site.lookup(keys(2000), site.cold()) == expected
+
+
+def test_files_end_with_slots_and_their_bounds_name_no_key():
+    site = Site(slots=20)
+    columns = state_columns.columns_of(site.changes(state(key) for key in keys(MANY)))
+    files = [file for file, _ in state_files([columns], level=1, name=site.name, file_bytes=20_000)]
+    assert len(files) > 3
+    assert all(file.first[1] == file.end[1] == "" for file in files)
+    assert sum(file.states for file in files) == MANY
+
+
+def test_a_slot_that_is_larger_than_a_file_is_cut():
+    site = Site(slots=1)
+    columns = state_columns.columns_of(site.changes(state(key) for key in keys(MANY)))
+    made = [*state_files([columns], level=1, name=site.name, file_bytes=1)]
+    files = [file for file, _ in made]
+    assert len(files) > 3
+    site.ranges.bodies = {file.name: body for file, body in made}
+    site.states = StateSet(files=tuple(files))
+    assert not site.states.misplaced()
+    assert StateSet.of(json.loads(json.dumps(site.states.json())), where="m") == site.states
+    assert len(site.lookup(keys(MANY))) == MANY
+
+
+def test_long_reasons_make_smaller_pages():
+    site = Site()
+    site.write([state(key, reason="r" * 1000, trace="t" * 4000) for key in keys(4000)])
+    tail = site.reader.tail(site.states.files[0])
+    assert len(tail.pages) >= 4
+    assert len(site.lookup(keys(4000))) == 4000
+
+
+# Merges
+
+
+def filled(batches, of=300, **options):
+    site = Site(**options)
+    for n in range(batches):
+        site.write([state(key, rows=n) for key in keys(of, n * 100)], merged=False)
+    return site
+
+
+def test_level_0_is_merged_when_it_has_8_files():
+    site = filled(7)
+    assert state_merge.plan_merge(site.states) is None
+    site.write([state(key) for key in keys(300)], merged=False)
+    before = dict(site.reader.of_slots(site.states, range(1000)))
+    site.write([])
+    assert {file.level for file in site.states.files} == {1}
+    assert dict(site.reader.of_slots(site.states, range(1000))) == before
+    assert sum(file.states for file in site.states.files) == sum(map(len, before.values()))
+
+
+def test_marks_of_what_is_gone_leave_with_the_lowest_level():
+    site = filled(8)
+    site.write([gone(key) for key in keys(300)])
+    (fresh, below) = site.states.files
+    assert (fresh.gone, below.level) == (300, 1)
+    assert not site.lookup(keys(300))
+    for n in range(7):
+        site.write([state(key) for key in keys(300, 10_000 + 300 * n)])
+    site.write([])
+    assert sum(file.gone for file in site.states.files) == 0
+    assert not site.lookup(keys(300))
+
+
+def test_a_mark_that_hides_nothing_is_not_kept():
+    site = Site()
+    site.write([state("a"), gone("b")])
+    assert not site.lookup(["b"])
+    site.write([gone("a")])
+    assert site.states == StateSet()
+
+
+def test_a_merge_is_dropped_when_others_have_merged_the_same():
+    site = filled(8)
+    base = site.states
+    plan = state_merge.plan_merge(base)
+    mine = state_merge.merge(site.reader, plan, name=site.name)
+    changes = [state(key, etag="mine") for key in keys(400, 50)]
+    upcoming = base.after(site.changes(changes), name=site.name, merge=mine)
+    assert upcoming.merge is mine
+    site.write([state("theirs")])
+    theirs = site.states
+    rebased = upcoming.rebased(theirs)
+    assert rebased.merge is None
+    assert not {file.name for file in mine.added} & rebased.states.names
+    site.ranges.bodies |= upcoming.bodies | dict(rebased.bodies)
+    site.states = rebased.states
+    found = site.lookup([*keys(1000), "theirs"], site.cold())
+    assert {key for key in found if found[key].etag == "mine"} == {each.key for each in changes}
+    assert "theirs" in found
+    # The round's own file is not written again, since nothing of it has changed.
+    assert set(rebased.bodies) <= set(upcoming.bodies)
+
+
+def test_a_merge_stays_when_others_have_only_added():
+    site = filled(8)
+    base = site.states
+    mine = state_merge.merge(site.reader, state_merge.plan_merge(base), name=site.name)
+    upcoming = base.after(site.changes([state("mine")]), name=site.name, merge=mine)
+    site.write([state(key) for key in keys(300, 5000)], merged=False)
+    rebased = upcoming.rebased(site.states)
+    assert rebased.merge is mine
+    assert [file.level for file in rebased.states.files] == [0, 1]
+
+
+def test_a_slot_in_conflict_leaves_nothing_of_a_round():
+    site = Site(slots=2)
+    base = site.states
+    mine = [state(key, etag="mine") for key in keys(600)]
+    upcoming = base.after(site.changes(mine), name=site.name)
+    site.write([state("theirs")])
+    rebased = upcoming.rebased(site.states, without=[0])
+    site.ranges.bodies |= rebased.bodies
+    site.states = rebased.states
+    assert set(site.lookup(keys(600))) == {key for key in keys(600) if site.slot(key) == 1}
+    assert not set(upcoming.bodies) & site.states.names
+
+
+def test_each_step_takes_part_of_a_large_table(monkeypatch):
+    """A level gives some of its files to the next one, and no step has more than the budget, or the smallest one."""
+    monkeypatch.setattr(state_merge, "STATE_FILE_BYTES", (20_000, 40_000))
+    monkeypatch.setattr(state_merge, "STATE_LEVEL_BYTES", 60_000)
+    monkeypatch.setattr(state_merge, "STATE_MERGE_BYTES", 300_000)
+    site = Site()
+    model = {}
+    rng = np.random.default_rng(1)
+    largest = 0
+    for n in range(200):
+        changed = [f"k{key}" for key in rng.integers(0, 40_000, 600)]
+        if plan := state_merge.plan_merge(site.states):
+            largest = max(largest, plan.bytes)
+        states = [gone(key) if n % 10 == 3 else state(key, rows=n) for key in dict.fromkeys(changed)]
+        site.write(states)
+        model |= {each.key: each for each in states}
+        assert not site.states.misplaced()
+    live = {key: each for key, each in model.items() if not each.gone}
+    found = dict(site.reader.of_slots(site.states, range(1000)))
+    assert {key: each for some in found.values() for key, each in some.items()} == live
+    assert max(file.level for file in site.states.files) >= 2
+    assert len(site.states.level(0)) <= 9
+    assert largest < 600_000
+    assert len(json.dumps(site.states.json())) < 32_000
+
+
+def test_erase_rewrites_what_holds_the_key_and_nothing_else():
+    site = filled(9)
+    site.write([])
+    for n in range(3):
+        site.write([state(key, rows=n) for key in keys(300, 3000 * n)])
+    erased = keys(1, 150)[0]
+    site.write([gone(erased)], merged=False)
+    before, names = site.states, site.states.names
+    done = state_merge.without(site.reader, before, site.by_slot([erased]), name=site.name)
+    assert done.removed
+    assert set(done.removed) == names - done.states.names
+    holding = {n for n in names if erased.encode() in pq_keys(site.ranges.bodies[n])}
+    assert holding == set(done.removed)
+    assert not any(erased.encode() in pq_keys(body) for body in done.bodies.values())
+    assert erased not in json.dumps(done.states.json())
+    expected = dict(site.reader.of_slots(before, range(1000)))
+    site.ranges.bodies = {
+        n: b for n, b in (site.ranges.bodies | dict(done.bodies)).items() if n in done.states.names
+    }
+    assert dict(site.cold().of_slots(done.states, range(1000))) == expected
+    assert state_merge.without(site.reader, done.states, site.by_slot([erased]), name=site.name).bodies == {}
+
+
+def pq_keys(body):
+    return b"\n".join(key.encode() for key in pq.read_table(io.BytesIO(body))["key"].to_pylist())
+
+
+def test_a_state_file_s_row_is_short():
+    file = StateFile(
+        name="0" * 32,
+        level=2,
+        states=10**6,
+        bytes=3 * 10**7,
+        tail=10**6,
+        check=2**32 - 1,
+        first=(17, ""),
+        end=(18, ""),
+    )
+    assert len(json.dumps(file.row(), separators=(",", ":"))) < 100
+    assert StateFile.of(file.row()) == file
