@@ -12,11 +12,12 @@ from typing import Final, Literal
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.unforeseen import REASON_MAX
 from s3notify_platform.table.round import SlotRound
 from s3notify_platform.limits import MAX_UNFORESEEN
-from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 
 FAILING_MAX: Final = 10_000
@@ -30,26 +31,12 @@ TRACES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSlot:
-    """A slot's changes, with the states of their keys before, and how many of its objects are in quarantine."""
-
-    changes: SlotChanges
-    before: Mapping[str, ObjectState] = field(default_factory=dict)
-    failing: int = 0
-
-    @property
-    def slot(self) -> Slot:
-        """Which slot."""
-        return self.changes.slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
     """The facts that hold for all slots of a round.
 
     `label`: that of its rows. `last_attempt`: slots whose objects go to quarantine if their read fails. `complete`:
-    slots for which everything that has changed is read, or has left. `evolving`: a slot with fields that the schema
-    lacks waits for another schema.
+    slots for which everything that has changed is read, or has left. `failing`: how many objects of a slot are in
+    quarantine. `evolving`: a slot with fields that the schema lacks waits for another schema.
     """
 
     label: int
@@ -58,6 +45,7 @@ class RoundFacts:
     last_attempt: frozenset[Slot] = frozenset()
     complete: frozenset[Slot] = frozenset()
     signals: Mapping[Slot, str] = field(default_factory=dict)
+    failing: Mapping[Slot, int] = field(default_factory=dict)
     evolving: bool = False
 
 
@@ -70,7 +58,7 @@ class Settled:
     new_fields: tuple[str, ...] = ()
 
 
-def settled(planned: PlannedSlot, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
+def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
     """A slot, settled. `outcomes`: of each object that was to be read, joined (`outcome.joined`).
 
     `CorruptError`: an object was read on from a place to which no such version had been read.
@@ -109,7 +97,9 @@ def settled(planned: PlannedSlot, outcomes: Mapping[str, Outcome], facts: RoundF
         gone=len(gone),
         superseded=sum(outcome.status == "superseded" for outcome in outcomes.values()),
         bytes=sum(outcome.bytes for outcome in read.values()),
-        without_records=sum(changes[key].without_records for key in read),
+        without_records=sum(
+            changes[key].without_records and not outcome.rows for key, outcome in read.items()
+        ),
         complete=all(outcome.reach_end or outcome.failed for outcome in read.values()),
         failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
         unavailable=unavailable,
@@ -137,7 +127,7 @@ def settled(planned: PlannedSlot, outcomes: Mapping[str, Outcome], facts: RoundF
 
 
 def _left(
-    planned: PlannedSlot, outcomes: Mapping[str, Outcome], facts: RoundFacts
+    planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts
 ) -> tuple[set[str], set[str]]:
     """The keys whose rows leave since their objects have, and those whose rows stay (`on_delete`)."""
     known, changes = planned.before, planned.changes
@@ -156,13 +146,13 @@ def _left(
 
 
 def _quarantined(
-    planned: PlannedSlot, failed: Mapping[str, str], unforeseen: Collection[str], facts: RoundFacts
+    planned: SlotPlan, failed: Mapping[str, str], unforeseen: Collection[str], facts: RoundFacts
 ) -> dict[str, str]:
     """The objects that go to quarantine, of those that failed, with their reasons."""
     if planned.slot not in facts.last_attempt:
         return {}
     there = sum(state.failing for key, state in planned.before.items() if key in failed)
-    room = max(0, FAILING_MAX - (planned.failing - there))
+    room = max(0, FAILING_MAX - (facts.failing.get(planned.slot, 0) - there))
     beyond = sorted(unforeseen)[MAX_UNFORESEEN:]
     wanted = sorted(failed.keys() - beyond)
     return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in wanted[:room]}
@@ -180,7 +170,7 @@ def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFac
         offset=outcome.offset,
         reach_end=outcome.reach_end,
         by_record=outcome.by_record,
-        rows=outcome.rows + (begun.rows if begun else 0),
+        rows=(outcome.rows if outcome.stored is None else outcome.stored) + (begun.rows if begun else 0),
         rejects=outcome.rejects + (begun.rejects if begun else 0),
         since=begun.since if begun else facts.label,
         until=facts.label,

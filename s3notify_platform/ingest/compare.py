@@ -6,7 +6,7 @@ entry names is seen, and the entry may go when the slot is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.errors import S3NotifyError, UsageError
-from s3notify_platform.ingest.compare_columns import compared
-from s3notify_platform.ingest.fetch import windows
-from s3notify_platform.ingest.follow import last_signal_queued, named_versions
+from s3notify_platform.ingest.compare_columns import Listed, compared
+from s3notify_platform.ingest.follow import named_versions
 from s3notify_platform.ingest.row_schema import Batches, numbers_of, runs_of
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
     PLANNED,
+    Before,
     ComparedSlot,
     FailedSlot,
     Gone,
@@ -29,7 +29,6 @@ from s3notify_platform.ingest.wire import (
     QueuedEntry,
     Requests,
     ToRead,
-    UnqueuedSlot,
     WantedSlot,
 )
 from s3notify_platform.parallel import readers
@@ -44,10 +43,11 @@ from s3notify_platform.protocols.source_enumerator import (
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.heads import NONE_KNOWN
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reread import backfilled_keys
-from s3notify_platform.table.states import states_of
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.state_columns import pending_in, states_of
+from s3notify_platform.table.table import LogTable
 
 if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry, TopicUser
@@ -56,23 +56,15 @@ IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
 """Keys of a slot that S3 clients cannot address and that are named."""
 
-_AT_ALL: Final = float("inf")
-"""The driver, whose clock it is, looks whether a plan took too long to rely on what was recalled for it."""
-
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What was found of one slot. `touched`: the keys that were looked at; None: all of them, and `listed` has them.
-
-    `newest`: its newest generation, None if that is still to be asked for; or a `recalled` one (`table.heads`).
-    """
+    """What was found of one slot. `touched`: the keys that were looked at; None: all of them, and `listed` has them."""
 
     slot: Slot
-    newest: Generation | None = None
-    recalled: bool = False
     versions: list[ObjectVersion] = field(default_factory=list)
     listed: list[pa.RecordBatch] = field(default_factory=list)
     entries: list[QueuedEntry] = field(default_factory=list)
@@ -108,52 +100,64 @@ def lister(
     return run
 
 
-def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batches], Batches]:
-    """Tasks that compare what was listed, slot by slot; at most `quota` changes of each."""
+def comparer(
+    source: Source, manifest: Manifest, wanted: Sequence[Slot], tasks: int, quota: int, skip: frozenset[str]
+) -> Callable[[Batches], Batches]:
+    """Tasks that compare a listing with the states that the manifest names, slot by slot; at most `quota` changes each.
+
+    Each of the `tasks` has the slots of a range (`group_of`), sorted.
+    """
+    groups: dict[int, list[Slot]] = {}
+    for slot in wanted:
+        groups.setdefault(group_of(slot, tasks, source.location.slots), []).append(slot)
 
     def run(batches: Batches) -> Batches:
-        comparison = _Comparison(source, quota, skip)
-        yield from map(PLANNED.batch, comparison.run(_by_slot(batches)))
-        yield PLANNED.batch([Requests(requests=comparison.store.counts)])
+        store = CountingStore(shared_store(source.location.platform))
+        comparison = Comparison(source, manifest, quota, skip)
+        states: Iterator[tuple[Slot, pa.RecordBatch]] = iter(())
+        began = False
+        for found in _by_slot(batches):
+            if isinstance(found, Requests):
+                yield PLANNED.batch([found])
+                continue
+            if not began:
+                slots = groups[group_of(found.slot, tasks, source.location.slots)]
+                states, began = source.table(store=store).states.columns(manifest.states, slots), True
+            slot, columns = next(states)
+            assert slot == found.slot, "each wanted slot has a row"
+            yield PLANNED.batch(comparison.listed(found, columns))
+        yield PLANNED.batch([Requests(requests=store.counts)])
 
     return run
 
 
+def group_of(slot: Slot, tasks: int, slots: int) -> int:
+    """The task, of so many, that compares a slot of so many. Pure."""
+    return slot * tasks // slots
+
+
 def follow(
     source: Source,
+    table: LogTable,
+    snapshot: Snapshot,
     slots: Sequence[Slot],
     quota: int,
     skip: frozenset[str],
-    recalled: Mapping[Slot, Generation] = NONE_KNOWN,
     *,
     user: "TopicUser | None" = None,
 ) -> Iterator[Planned]:
     """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each.
 
-    `user`: see `NotificationQueue.entries`.
+    `user`: see `NotificationQueue.entries`. Requests: of that; 1 HEAD for each key that an entry does not describe, and
+    `StateReader.lookup` for all of them together.
     """
-    comparison = _Comparison(source, quota, skip)
+    manifest = snapshot.manifest
     bucket = CountingStore(shared_store(source.input.bucket))
-    yield from chain.from_iterable(
-        comparison.run(_followed(source, slots, recalled, comparison.store, bucket, user=user))
-    )
-    yield Requests(requests=comparison.store.counts)
-    yield Requests(requests=bucket.counts)
-
-
-def _followed(
-    source: Source,
-    slots: Sequence[Slot],
-    recalled: Mapping[Slot, Generation],
-    platform: CountingStore,
-    bucket: CountingStore,
-    *,
-    user: "TopicUser | None",
-) -> Iterator[_Found | FailedSlot]:
-    newest = {**source.table(store=platform).newest({*slots} - recalled.keys()), **recalled}
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    for entry in source.location.queue(platform).entries(source.name, slots, user=user):
+    queue = source.location.queue(table.reader.store)
+    for entry in queue.entries(source.name, slots, user=user):
         by_slot[Slot(entry.slot)].append(entry)
+    found: list[_Found] = []
     with readers(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             try:
@@ -163,14 +167,35 @@ def _followed(
             except S3NotifyError as error:
                 yield FailedSlot.of(slot, error)
                 continue
-            yield _Found(
-                slot,
-                newest=newest[slot],
-                recalled=slot in recalled,
-                versions=[version for version in named.values() if version is not None],
-                entries=[*map(QueuedEntry.of, entries)],
-                touched=frozenset(named),
+            found.append(
+                _Found(
+                    slot,
+                    versions=[version for version in named.values() if version is not None],
+                    entries=[*map(QueuedEntry.of, entries)],
+                    touched=frozenset(named),
+                )
             )
+    comparison = Comparison(source, manifest, quota, skip)
+    try:
+        whole = [each.slot for each in found if comparison.is_whole(each.slot)]
+        waiting = [each.slot for each in found if manifest.slot(each.slot).pending]
+        keys = {each.slot: each.touched or () for each in found if each.slot not in whole}
+        known = table.states.lookup(manifest.states, keys)
+        pending = table.states.pending(manifest.states, waiting) if waiting else {}
+        every = dict(table.states.of_slots(manifest.states, whole)) if whole else {}
+    except UsageError:
+        raise
+    except S3NotifyError as error:
+        for each in found:
+            yield FailedSlot.of(each.slot, error)
+        found = []
+    for each in found:
+        of_slot = every.get(each.slot) or {
+            **{key: known[key] for key in each.touched or () if key in known},
+            **pending.get(each.slot, {}),
+        }
+        yield from comparison.followed(each, of_slot)
+    yield Requests(requests=bucket.counts)
 
 
 def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
@@ -180,64 +205,60 @@ def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
     return frozenset(key for key, entry in newest.items() if entry.expiry)
 
 
-class _Comparison:
-    """Compares what was found of slots with their committed states, several at a time."""
+class Comparison:
+    """Compares what was found of slots with their committed states. Pure."""
 
-    def __init__(self, source: Source, quota: int, skip: frozenset[str]) -> None:
-        self.store = CountingStore(shared_store(source.location.platform))
+    def __init__(self, source: Source, manifest: Manifest, quota: int, skip: frozenset[str]) -> None:
         self._source = source
+        self._manifest = manifest
         self._quota = quota
         self._skip = skip
-        self._table = source.table(store=self.store)
         self._choice = source.enumerator().choice
 
     def _chosen(self, key: str) -> bool:
         return not self._choice.why_not(key)
 
-    def run(self, slots: Iterable[_Found | FailedSlot | Requests]) -> Iterator[list[Planned]]:
-        """The rows of these slots; what is no slot to compare is passed on."""
-        with readers(IN_FLIGHT) as pool:
-            for window in windows(slots, most=4 * IN_FLIGHT):
-                yield [*chain.from_iterable(pool.map(self._compare, window))]
+    def _is_other(self, slot: Slot) -> bool:
+        """Whether the slot's rows were made by another version of the transform."""
+        version, facts = self._source.input.code_version, self._manifest.slot(slot)
+        return version is not None and bool(facts.generation) and facts.code_version != version
 
-    def _compare(self, found: _Found | FailedSlot | Requests) -> list[Planned]:
-        if not isinstance(found, _Found):
-            return [found]
-        try:
-            return self._planned(found)
-        except UsageError:
-            raise
-        except S3NotifyError as error:
-            return [FailedSlot.of(found.slot, error)]
+    def is_whole(self, slot: Slot) -> bool:
+        """Whether all states of a slot are looked at: its rows are to be made again, or some that earlier batches left."""
+        return self._is_other(slot) or self._manifest.slot(slot).backfill > 0
 
-    def _planned(self, found: _Found) -> list[Planned]:
-        unqueued = found.touched is not None and not last_signal_queued(
-            self._source.location, found.slot, store=self.store
+    def listed(self, found: _Found, columns: pa.RecordBatch) -> list[Planned]:
+        """The rows of a slot that was listed, given all its states."""
+        pending = frozenset(columns.filter(pending_in(columns)).column("key").to_pylist())
+        listed = compared(
+            found.listed,
+            pa.Table.from_batches([columns]),
+            pending | self._skip,
+            whole=self.is_whole(found.slot),
+            on_delete=self._source.input.on_delete,
+            chosen=self._chosen,
         )
-        if unqueued and not found.touched:
-            return [UnqueuedSlot(slot=found.slot)]
-        head = self._table.head(found.slot, found.newest)
-        pending = frozenset(head.pending if head else ())
-        version = self._source.input.code_version
-        # All rows of the slot have to be made again, or some that an earlier batch could not.
-        other = version is not None and head is not None and head.code_version != version
-        whole = other or (head is not None and head.backfill > 0)
-        listed = None
-        if found.touched is None:
-            listed = compared(
-                found.listed,
-                self._table.state_columns(head),
-                pending | self._skip,
-                whole=whole,
-                on_delete=self._source.input.on_delete,
-                chosen=self._chosen,
-            )
-            found.versions, states = listed.versions(found.slot), states_of(listed.states)
-        else:
-            states = self._table.states(head, None if whole else found.touched | pending)
-        # What is in quarantine as a whole is left there, whatever the code.
-        stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
-        stale |= backfilled_keys(head, states)
+        batches = listed.states.combine_chunks().to_batches()
+        states = states_of(batches[0]) if batches else {}
+        found.versions = listed.versions(found.slot)
+        return self._planned(found, states, listed)
+
+    def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> list[Planned]:
+        """The rows of a slot whose entries were followed, given the states that concern it."""
+        return self._planned(found, states, None)
+
+    def _planned(
+        self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None
+    ) -> list[Planned]:
+        facts, version = self._manifest.slot(found.slot), self._source.input.code_version
+        pending = frozenset(key for key, state in states.items() if state.pending)
+        # Objects that are in quarantine as a whole stay there, whatever the code.
+        stale = {
+            key
+            for key, state in states.items()
+            if self._is_other(found.slot) and state.code_version != version and not state.reason
+        }
+        stale |= backfilled_keys(facts, states)
         versions, touched = found.versions, found.touched
         expired = frozenset[str]()
         if self._source.input.on_delete == "keep_expired":
@@ -245,7 +266,7 @@ class _Comparison:
         if touched is not None:
             versions = versions + [
                 ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
-                for key in (stale | pending & states.keys()) - touched
+                for key in (stale | pending) - touched
                 if not states[key].expired  # nothing is there to be read again
             ]
         changes = changes_of_slot(
@@ -260,14 +281,6 @@ class _Comparison:
             expired=expired,
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
-        generation = head.generation if head else Generation(0)
-        # A commit would meet what came after it. Without one, or where a person would be alarmed, that is asked for.
-        withdrawn = (
-            listed.withdrawn - len(expired & states.keys() - {v.key for v in versions}) if listed else 0
-        )
-        unsure = found.recalled and (not changes or withdrawn > 0)
-        if unsure and not self._table.stands(found.slot, generation, seen_at=_AT_ALL):
-            return self._planned(replace(found, newest=None, recalled=False))
         announced = {entry.key for entry in found.entries}
         # Read on, or again: no change that anybody would have to announce.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
@@ -278,14 +291,17 @@ class _Comparison:
             Gone(slot=found.slot, key=key, announced=key in announced, expired=key in changes.expired)
             for key in changes.gone
         ]
-        if unqueued:
-            rows.append(UnqueuedSlot(slot=found.slot))
+        concerned = (*(split.version.key for split in changes.read), *changes.gone)
+        rows += [Before(slot=found.slot, state=states[key]) for key in concerned if key in states]
+        withdrawn = 0
+        if listed is not None:
+            kept = expired & states.keys() - {v.key for v in versions}
+            withdrawn = listed.withdrawn - len(kept)
         odd = listed.unaddressable if listed else [v.key for v in versions if unaddressable(v.key)]
         rows.append(
             ComparedSlot(
                 slot=found.slot,
-                generation=generation,
-                objects=listed.objects if listed else head.objects if head else 0,
+                objects=listed.objects if listed else facts.objects,
                 held=listed.held if listed else 0,
                 withdrawn=withdrawn,
                 complete=changes.complete,
@@ -317,7 +333,7 @@ def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
             for row in LISTED.read([piece.filter(pc.invert(of_object))]):
                 match row:
                     case WantedSlot():
-                        found.newest, found.recalled = row.generation, row.recalled
+                        pass
                     case QueuedEntry():
                         found.entries.append(row)
                     case Requests():

@@ -22,7 +22,6 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicUser
 from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
@@ -131,25 +130,13 @@ def _named(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | 
     return enumerator.current(event.key)
 
 
-def last_signal_queued(location: Location, slot: Slot, *, store: ObjectStore) -> bool:
-    """Whether the writer of the slot's last signal queues; yes if there is none. 1 HEAD."""
-    signal = store.head(signal_key(location.keyspace_prefix, slot))
-    return signal is None or QUEUED in signal.metadata
-
-
-def note_writers(
-    backlog: RescanBacklog, decision: Decision, *, unqueued: Iterable[Slot], unannounced: int
-) -> None:
+def note_writers(backlog: RescanBacklog, decision: Decision, *, unannounced: int) -> None:
     """Note that a writer does not queue, if the batch found one. No request if not, else as `RescanBacklog.add`.
 
-    `unqueued`: slots that were followed, whose last signal is of such a writer: they wait for a rescan. `unannounced`:
-    changes that a listing found and no entry names; where everything is compared, or without a topic, these are
-    nothing unusual.
+    `unannounced`: changes that a listing found and no entry names; where everything is compared, or without a topic,
+    these are nothing unusual.
     """
-    if decision.how == "follow":
-        waiting = {*unqueued}
-        backlog.add(waiting, unqueued=bool(waiting))
-    elif decision.how == "rescan" and decision.topic and unannounced:
+    if decision.how == "rescan" and decision.topic and unannounced:
         backlog.add((), unqueued=True)
 
 

@@ -6,19 +6,17 @@ follows it, reading every object for the first time, takes many times that.
 
 The driver reads the queue's entries before anything is listed, and gives tasks nothing but where to begin.
 
-Requests, beside 1 LIST for each 1000 objects: `SlotTable.newest`, `NotificationQueue.entries`; where the first page is
-not all, for `SAMPLE_SLOTS` slots 1 GET (a LIST more for some) and 1 for each page of states; for each cut 3 LISTs of
-`HANDOVER_KEYS` keys. A simulated listing of 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and
+Requests, beside 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the first page is not all,
+`StateReader.columns` of `SAMPLE_SLOTS` slots; for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and
 162 s in one chain, 1025 and 24 s in 8, 1054 and 13 s in 16; the largest part was 1.07 times the mean.
 """
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from s3notify_platform.errors import NotFoundError, S3NotifyError
+from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE, Start
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import Listed, QueuedEntry, Requests, WantedSlot
@@ -27,14 +25,10 @@ from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.heads import NONE_KNOWN
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import LogTable
 
 SAMPLE_SLOTS: Final = 4
-
-PAGES_ENOUGH: Final = 8
-"""Pages of states that a slot has, for the first key of each to be sample enough without reading any."""
 
 CHAIN_OBJECTS: Final = 5_000
 """Objects that are worth a chain of their own: 5 LISTs, against 3 for the cut. Smaller buckets are one chain."""
@@ -58,7 +52,8 @@ def begin_listing(
     source: Source,
     wanted: frozenset[Slot],
     tasks: int,
-    recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+    snapshot: Snapshot,
+    table: LogTable,
     *,
     user: TopicUser | None = None,
 ) -> Listing:
@@ -66,16 +61,11 @@ def begin_listing(
 
     `user`: see `NotificationQueue.entries`.
     """
-    platform = CountingStore(shared_store(source.location.platform))
     bucket = CountingStore(shared_store(source.input.bucket))
-    table = source.table(store=platform)
-    newest = {**table.newest(wanted - recalled.keys()), **recalled}
     # Each slot, so that one whose objects are all gone is compared too.
-    rows: list[Listed] = [
-        WantedSlot(slot=slot, generation=newest[slot], recalled=slot in recalled) for slot in newest
-    ]
+    rows: list[Listed] = [WantedSlot(slot=slot) for slot in sorted(wanted)]
     with suppress(NotFoundError):  # nobody follows this source yet
-        entries = source.location.queue(platform).entries(source.name, newest, user=user)
+        entries = source.location.queue(table.reader.store).entries(source.name, sorted(wanted), user=user)
         rows += map(QueuedEntry.of, entries)
     page = bucket.list(source.input.prefix)
     rows += source.enumerator(bucket).among(page.objects, wanted)
@@ -83,40 +73,25 @@ def begin_listing(
     cuts: frozenset[str] = frozenset()
     if page.next_token is not None:
         listed = frozenset(meta.key for meta in page.objects)
-        sample = quantiles_of(table, newest, source.location.slots, tasks * CHAINS_AT_ONCE, listed)
+        sample = quantiles_of(table, snapshot, source.location.slots, tasks * CHAINS_AT_ONCE, listed)
         cuts = frozenset(choose_cuts(bucket, source.input.prefix, sample)) - listed
         starts = [Start(token=page.next_token), *(Start(after=cut) for cut in sorted(cuts))]
         tasks = min(tasks, len(starts))
         parts = [starts[len(starts) * n // tasks : len(starts) * (n + 1) // tasks] for n in range(tasks)]
-    rows += [Requests(requests=store.counts) for store in (platform, bucket)]
+    rows.append(Requests(requests=bucket.counts))
     return Listing(rows=rows, parts=parts, cuts=cuts)
 
 
 def quantiles_of(
-    table: SlotTable, newest: Mapping[Slot, Generation | None], slots: int, most: int, listed: frozenset[str]
+    table: LogTable, snapshot: Snapshot, slots: int, most: int, listed: frozenset[str]
 ) -> list[str]:
     """Keys that cut what is not yet listed into up to `most` equal parts, each worth a chain; none without a sample."""
-    committed = [slot for slot, generation in newest.items() if generation != 0]
-    # Slots that are known to have a commit first: `newest` could not tell of the others.
-    committed.sort(key=lambda slot: newest[slot] is None)
-
-    def sample_of(slot: Slot) -> tuple[int, set[str]] | None:
-        try:
-            generation = newest[slot]
-            head = table.head(slot) if generation is None else table.read(slot, generation)
-            if head is None:
-                return None
-            if len(head.pages) >= PAGES_ENOUGH:
-                return head.objects, {page.first for page in head.pages}
-            keys = table.states(head).keys() - listed
-        except S3NotifyError:
-            return None  # vacuum was quicker; or it is damaged, which the comparison will say
-        return len(keys), keys
-
-    with ThreadPoolExecutor(SAMPLE_SLOTS) as pool:
-        found = [sample for sample in pool.map(sample_of, committed[:SAMPLE_SLOTS]) if sample is not None]
-    if not found:
-        return []
-    objects = sum(count for count, _ in found) * slots // len(found)
+    held = [slot for slot, facts in snapshot.manifest.slots.items() if facts.objects][:SAMPLE_SLOTS]
+    objects = sum(facts.objects for facts in snapshot.manifest.slots.values())
     parts = min(most, objects // CHAIN_OBJECTS)
-    return quantiles((key for _, keys in found for key in keys), parts) if parts > 1 else []
+    if not held or parts < 2:
+        return []
+    keys: set[str] = set()
+    for _, columns in table.states.columns(snapshot.manifest.states, held):
+        keys.update(columns.column("key").to_pylist())
+    return quantiles(keys - listed, parts)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from s3notify_platform.formats.rescue import added
-from s3notify_platform.table.commit import TableFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +13,9 @@ class Outcome:
 
     `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
     read, and `reach_end` says whether there is more. `failed`: why the rest could not be read; `outage`: the store was
-    at fault, not the object; `trace`: the traceback, if nobody foresaw the error (`unforeseen`). `data` and `rejected`
-    are the files of this part alone. `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
+    at fault, not the object; `trace`: the traceback, if nobody foresaw the error (`unforeseen`). `parts`: where the
+    parts begin that count. `stored`: the rows that a transform has made of it; None: there is no transform.
+    `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -30,14 +30,14 @@ class Outcome:
     reach_end: bool = True
     by_record: bool = False
     bytes: int = 0
-    data: tuple[TableFile, ...] = ()
-    rejected: tuple[TableFile, ...] = ()
     failed: str = ""
     outage: bool = False
     trace: str = ""
     unnamed: Mapping[str, int] = field(default_factory=dict)
     mismatches: Mapping[str, int] = field(default_factory=dict)
     gets: int = 0
+    parts: tuple[int, ...] = ()
+    stored: int | None = None
 
     @classmethod
     def whole(cls, status: Any, etag: str, size: int, **found: Any) -> "Outcome":
@@ -50,8 +50,8 @@ def _none_of(
     outcome: Outcome, status: Literal["failed", "deleted", "superseded"], reason: str = ""
 ) -> Outcome:
     return replace(
-        outcome, status=status, reason=reason or outcome.reason, rows=0, rejects=0, bytes=0, data=(), rejected=(),
-        unnamed={}, mismatches={},
+        outcome, status=status, reason=reason or outcome.reason, rows=0, rejects=0, bytes=0, unnamed={},
+        mismatches={}, parts=(),
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
     """
     if len(parts) == 1 and parts[0].status == "ok" and parts[0].reach_end:
-        return parts[0]
+        return replace(parts[0], parts=(parts[0].start,))
     for status in ("deleted", "superseded"):
         if any(part.status == status for part in parts):
             return _none_of(parts[0], status)
@@ -89,8 +89,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         mismatches=added(part.mismatches for part in read),
         offset=read[-1].offset,
         reach_end=read[-1].reach_end and not failed,
-        data=tuple(file for part in read for file in part.data),
-        rejected=tuple(file for part in read for file in part.rejected),
+        parts=tuple(part.start for part in read),
         failed=failed,
         outage=outage,
         trace=trace,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
+    Before,
     ComparedSlot,
     FailedSlot,
     Gone,
@@ -18,21 +19,19 @@ from s3notify_platform.ingest.wire import (
     QueuedEntry,
     Requests,
     ToRead,
-    UnqueuedSlot,
 )
 from s3notify_platform.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import SlotChanges
+from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.layout import Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """What one slot needs, on top of which generation of its table."""
+    """The changes of one slot, with the committed states of their keys."""
 
     changes: SlotChanges
-    generation: Generation
+    before: Mapping[str, ObjectState] = field(default_factory=dict)
 
     @property
     def slot(self) -> Slot:
@@ -44,12 +43,10 @@ class SlotPlan:
 class Plan:
     """A round's work, by slot, and what finding it cost.
 
-    `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, or whose
-    commits are `missing`, and which therefore have no plan. `entries` were there before the bucket was looked at:
-    remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
-    which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
-    listing found and no entry names.
-    Of the slots with `errors`, the store was at fault for those in `outages`.
+    `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, and which
+    therefore have no plan: for those in `outages` the store was at fault. `entries` were there before the bucket was
+    looked at: remove them when their slot is committed. `unannounced` are the changed keys that a listing found and no
+    entry names.
     `unaddressable` objects have keys that S3 clients cannot address; some of them by name.
     `held`: objects that a listing was compared with, of which it found `withdrawn` no more.
     `chains`: in how many the bucket was listed, and how many of the places where one was to end it `overran`, because
@@ -62,11 +59,9 @@ class Plan:
     errors: dict[Slot, str] = field(default_factory=dict)
     outages: set[Slot] = field(default_factory=set)
     entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
-    unqueued: set[Slot] = field(default_factory=set)
     unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
     unaddressable: int = 0
     unaddressable_keys: list[str] = field(default_factory=list)
-    missing: set[Slot] = field(default_factory=set)
     held: Counter[Slot] = field(default_factory=Counter)
     withdrawn: Counter[Slot] = field(default_factory=Counter)
     chains: int = 0
@@ -90,13 +85,6 @@ class Plan:
         self.errors[slot] = error
 
 
-def refuse_missing(found: Plan, heads: Mapping[Slot, Generation], source: Source) -> None:
-    """Slots that miss commits get an error instead of a plan. `heads`: known before the plan was made (`known`)."""
-    for slot in [slot for slot, of in found.slots.items() if of.generation < heads.get(slot, 0)]:
-        found.missing.add(slot)
-        found.refuse(slot, f"CorruptError: {missing_commits(source, [slot])}")
-
-
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
     """If a listing would withdraw too much, an error for the slots concerned, except `confirmed` ones. Why, or ""."""
     gone, held = found.withdrawn.total(), found.held.total()
@@ -111,16 +99,6 @@ def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source)
     for slot in slots:
         found.refuse(slot, f"UsageError: {reason}")
     return reason
-
-
-def missing_commits(source: Source, slots: Iterable[Slot]) -> str:
-    """What is wrong with slots whose commits are gone, and what a person can do."""
-    names, own = ",".join(map(str, sorted(slots))), source.location
-    return (
-        f"commits of slots {names} are gone from {own.layout.all_commits!r} of bucket {own.platform.bucket!r}: restore "
-        "the table's objects, or go on from the commits that are left, which takes objects in again: "
-        f"{own.command('forget', f'--slots {names}')}"
-    )
 
 
 def collected(topic: str, rows: Iterable[Planned]) -> Plan:
@@ -152,8 +130,6 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
                 result.errors[slot] = row.error
                 if row.outage:
                     result.outages.add(slot)
-            case UnqueuedSlot():
-                result.unqueued.add(slot)
             case ComparedSlot():
                 changes = SlotChanges(
                     slot=slot,
@@ -163,7 +139,8 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
                     complete=row.complete,
                     beyond=row.beyond,
                 )
-                result.slots[slot] = SlotPlan(changes=changes, generation=row.generation)
+                before = {each.state.key: each.state for each in rows if isinstance(each, Before)}
+                result.slots[slot] = SlotPlan(changes=changes, before=before)
                 result.listed[slot] = row.objects
                 result.held[slot], result.withdrawn[slot] = row.held, row.withdrawn
                 result.unaddressable += row.unaddressable

@@ -1,12 +1,7 @@
 """A task reads splits: it fetches objects, or parts of them, and parses them to Arrow.
 
-Splits are assigned by slots, so that a task can stage what it read (`slot_writer.read_stager`) and no row passes
-through the JVM. Where that is too uneven they are assigned one by one (`part_writer`). Only where a transform has to
-see the rows does Spark's shuffle bring those of a slot together.
-
-A batch of the output holds one kind of record (`wire.READ`): a slot of the job (so that a slot with nothing to
-read is staged too), the outcome of an object or of a part of one, files, rejects, or rows. The driver never sees
-them. Within a task an outcome is not encoded.
+Rows come with their lineage in front, rejects as batches of their own, and the outcome of an object, or of a part of
+one, after both.
 """
 
 from base64 import b64encode
@@ -15,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,20 +35,25 @@ from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.splits import is_big, work_of
-from s3notify_platform.ingest.task_chain import TaskChain
-from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, ReadSlot, Reject
+from s3notify_platform.ingest.splits import is_big
+from s3notify_platform.ingest.wire import LINEAGE_SCHEMA, ReadObject
 from s3notify_platform.limits import BATCH_BYTES, MAX_REJECTS
 from s3notify_platform.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.reader import in_slices
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.reading import in_slices
 
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
-Found: TypeAlias = pa.RecordBatch | ReadObject
-"""Rows or rejects, or an outcome."""
+class Rejected(NamedTuple):
+    """Rejected records, in the columns of `REJECT_SCHEMA`."""
+
+    batch: pa.RecordBatch
+
+
+Found: TypeAlias = pa.RecordBatch | Rejected | ReadObject
+"""Rows, or rejects, or an outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class SplitReader:
 
     @property
     def output(self) -> pa.Schema:
-        """Control columns, then the data's, then those of the object."""
-        return pa.schema([*READ.schema, *self.target.output, *self.source.input.origin.schema])
+        """Columns of lineage, then the data's, then those of the object."""
+        return pa.schema([*LINEAGE_SCHEMA, *self.target.output, *self.source.input.origin.schema])
 
     @property
     def target(self) -> Target:
@@ -107,7 +107,7 @@ class SplitReader:
         form = format_for(version.key, self.source.input)
         refused = _refused(version.key, self.source)
         if form is None or refused:
-            yield control(self.output, [_rejected(version, 0, refused, b"")])
+            yield _rejects([(version, 0, refused, b"")])
             yield _ended(version, replace(outcome, rejects=1))
             return
         remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
@@ -143,29 +143,10 @@ class SplitReader:
         yield _ended(version, outcome)
 
 
-def read_task(reader: SplitReader, chain: TaskChain) -> Callable[[Batches], Batches]:
-    """The function of a task that reads its work (`wire.WORK`) for a transform, and says so in `chain` at its end."""
-
-    def run(batches: Batches) -> Batches:
-        slots, splits, children = work_of(batches)
-        yield control(reader.output, [ReadSlot(slot=slot) for slot in slots])
-        outcomes: list[ReadObject] = []
-        for found in reader.read(splits):
-            if isinstance(found, ReadObject):
-                outcomes.append(found)
-            else:
-                yield found
-        yield control(reader.output, outcomes)
-        if children:
-            chain.stamp(children, shared_store(reader.source.location.platform))
-
-    return run
-
-
-def _rejected(version: ObjectVersion, offset: int | None, reason: str, raw: bytes | None) -> Reject:
-    return Reject(
-        slot=version.slot, key=version.key, etag=version.etag, offset=offset, reason=reason, raw=raw
-    )
+def _rejects(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
+    columns = zip(*((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, REJECT_SCHEMA, strict=True)]
+    return Rejected(pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA))
 
 
 def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
@@ -201,7 +182,7 @@ class _Counted:
         self._fields: list[pa.Schema] = []
         self._beyond: dict[int, ParsedReject] = {}
 
-    def batches(self, parsed: Parsed) -> Batches:
+    def batches(self, parsed: Parsed) -> Iterator[pa.RecordBatch | Rejected]:
         """Count what was parsed; its rows and rejects."""
         self._unnamed.append(parsed.unnamed)
         self._mismatches.append(parsed.mismatches)
@@ -226,17 +207,17 @@ class _Counted:
                 self._beyond.setdefault(reject.index, reject)
         yield from self._written(kept)
 
-    def beyond(self) -> Batches:
+    def beyond(self) -> Iterator[Rejected]:
         """Of each object with more rejects than are kept, one that says how many."""
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
             for index, first in self._beyond.items()
         )
 
-    def _written(self, rejects: Iterable[ParsedReject]) -> Batches:
-        rows = [_rejected(self._versions[r.index], r.offset, r.reason, r.raw) for r in rejects]
+    def _written(self, rejects: Iterable[ParsedReject]) -> Iterator[Rejected]:
+        rows = [(self._versions[r.index], r.offset, r.reason, r.raw) for r in rejects]
         if rows:
-            yield control(self._output, rows)
+            yield _rejects(rows)
 
     def of(self, place: int) -> dict[str, Any]:
         """What `Outcome` is to say of an object."""
@@ -306,7 +287,13 @@ def _over_which_it_raises(fetched: Fetched, error: Exception) -> ReadObject:
 
 
 def _bytes_of(found: Found) -> int:
-    return found.nbytes if isinstance(found, pa.RecordBatch) else 0
+    match found:
+        case ReadObject():
+            return 0
+        case Rejected():
+            return int(found.batch.nbytes)
+        case _:
+            return int(found.nbytes)
 
 
 def _parse(
@@ -346,30 +333,14 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
 def _row_batches(
     part: Sequence[ObjectVersion], parsed: Parsed, of_object: Sequence[pa.Array], output: pa.Schema
 ) -> Batches:
-    count = len(parsed.index)
     index = pa.array(parsed.index, pa.int64())
     places = ((version.slot, version.key, version.etag) for version in part)
     slot, key, etag = (pa.array(column).take(index) for column in zip(*places, strict=True))
-    of_row = {
-        "_kind": pa.array(np.full(count, READ.kind(Lineage)), pa.int32()),
-        "_slot": slot.cast(pa.int32()),
-        "_key": key,
-        "_etag": etag,
-        "_offset": pa.array(parsed.offset, pa.int64()),
-    }
-    columns = [of_row.get(each.name, pa.nulls(count, each.type)) for each in READ.schema]
-    columns += parsed.table.columns
+    columns = [slot.cast(pa.int32()), key, etag, pa.array(parsed.offset, pa.int64()), *parsed.table.columns]
     columns += [values.take(index) for values in of_object]
     rows = pa.Table.from_arrays(columns, schema=output).combine_chunks()
     for batch in rows.to_batches(max_chunksize=100_000):
         yield from in_slices(batch, BATCH_BYTES)
-
-
-def control(output: pa.Schema, rows: Sequence[Read]) -> pa.RecordBatch:
-    """Records that are no rows, of one kind."""
-    arrays = READ.batch(rows).columns
-    blank = [pa.nulls(len(rows), field.type) for field in list(output)[len(arrays) :]]
-    return pa.RecordBatch.from_arrays([*arrays, *blank], schema=output)
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:

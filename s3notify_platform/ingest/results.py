@@ -29,8 +29,9 @@ class Reading:
 class SlotResult:
     """How one slot ended, and what the run did to it.
 
-    `generation`: the version of the table that last changed it; 0: none has. `rows` and `rejects` count the records of the `objects` that were read, before any transform, and `without_records`
-    those of them that have bytes, but gave neither; `live_rows` what the slot holds now. `failed_objects` are keys
+    `generation`: the version of the table that last changed it; 0: none has. `rows` and `rejects` count the records of
+    the `objects` that were read, before any transform, and `without_records` those of them that have bytes, but gave
+    neither; `live_rows` what the slot holds now. `failed_objects` are keys
     whose read failed, with the reason; the other objects are committed. `quarantined` ones failed too, and are in
     quarantine. Of `unavailable` ones nothing is known, since the store was at fault; with `outage` that goes for the
     slot. `traces`: those of keys whose read failed by an error that nobody foresaw; `trace`: that of the slot.
@@ -84,13 +85,12 @@ class SlotResult:
 class BatchResult:
     """How a batch ended, or has gone so far: its slots, the seconds of each phase, and the requests by kind.
 
-    `entries` and `unqueued` are those of its plans (`Plan`), and `unannounced` counts theirs: remove the entries of
-    slots that are `ok` and `complete`. `schema_added`: the fields that it brought to the table, with their types.
+    `entries` are those of its plans (`Plan`), and `unannounced` counts theirs: remove the entries of slots that are
+    `ok` and `complete`. `schema_added`: the fields that it brought to the table, with their types.
     """
 
     slots: dict[Slot, SlotResult] = field(default_factory=dict)
     entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
-    unqueued: set[Slot] = field(default_factory=set)
     unannounced: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
@@ -120,7 +120,6 @@ class BatchResult:
         """Count in what became of other slots of the batch."""
         self.slots |= other.slots
         self.entries |= other.entries
-        self.unqueued |= other.unqueued
         self.unannounced += other.unannounced
         for phase, seconds in other.seconds.items():
             self.took(phase, seconds)
@@ -144,8 +143,6 @@ class Run:
     """When the round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)
     conflicts: Counter[Slot] = field(default_factory=Counter)
-    heads: Mapping[Slot, Generation] = field(default_factory=dict)
-    """What is known of the table since before the run looked at it (`table.known`)."""
     confirmed: set[Slot] = field(default_factory=set)
     """Slots of which a person has confirmed that objects leave."""
     later: set[Slot] = field(default_factory=set)

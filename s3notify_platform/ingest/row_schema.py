@@ -154,6 +154,8 @@ class _Column:
             hint = hint.__supertype__
         found = _ARROW.get(str if get_origin(hint) is Literal else hint)
         self._json = found is None
+        self._none = () if get_origin(hint) is tuple else {}
+        self._empty = "[]" if get_origin(hint) is tuple else "{}"
         self.type = pa.string() if found is None else found
         plain = not (self._json or optional)
         self.dump: Callable[[Any], Any] = attrgetter(".".join(path)) if plain else self._dump
@@ -161,11 +163,15 @@ class _Column:
     def _dump(self, row: Any) -> Any:
         for name in self._path:
             row = None if row is None else getattr(row, name)
-        return json_of(row) if self._json and row is not None else row
+        if self._json and row is not None:
+            return json_of(row) if row else self._empty  # most are empty
+        return row
 
     def load(self, columns: Mapping[str, list[Any]], number: int) -> Any:
         value = columns[self.name][number]
-        return of_json(self._hint, json.loads(value)) if self._json and value is not None else value
+        if self._json and value is not None:
+            return self._none if value == self._empty else of_json(self._hint, json.loads(value))
+        return value
 
 
 def _declared(

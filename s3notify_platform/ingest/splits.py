@@ -1,13 +1,13 @@
 """Splits of a batch: how big objects are cut into parts, and which task reads what.
 
-An object of up to `Source.split_bytes` is read whole, with all others of its slot that one task can take. A larger one
-is read in parts by many tasks, if its format and encoding let it begin in the middle.
+An object of up to `Source.split_bytes` is read whole. A larger one is read in parts by many tasks, if its format and
+encoding let it begin in the middle.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, groupby
-from typing import Final, NamedTuple, assert_never
+from typing import Final
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.csv import Csv
@@ -16,13 +16,13 @@ from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches, Task, numbers_of
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SlotOfTask, SplitOfTask, Work
-from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
-from s3notify_platform.slots import Slot
+from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SplitOfTask
+from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, parts_of
 
 TASK_BYTES: Final = 64 << 20
-SKEW: Final = 1.5
-"""How much more than the mean a task may have to read, for each slot to be read in one task."""
+
+SMALL_TASK_BYTES: Final = 8 << 20
+"""A task that reads less costs more than it gains, and each writes a pack of its own."""
 
 
 def is_big(split: Split, source: Source) -> bool:
@@ -99,75 +99,30 @@ def begun(parts: Sequence[Split], rows: Iterable[Scouted]) -> list[Split]:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
-    """Who reads what. `together`: all splits of a slot are read by one task."""
+def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], list[int]]:
+    """The splits in order of slots and keys, and the task that reads each of them. Pure.
 
-    splits: Sequence[Split]
-    tasks: int
-    slot_tasks: Sequence[int]
-    split_tasks: Sequence[int]
-    together: bool
-
-
-def assign_splits(slots: Sequence[Slot], splits: Sequence[Split], width: int, source: Source) -> Assigned:
-    """Assign `splits` to tasks: slot by slot if that is about as balanced as one by one, and none is big. Pure."""
-    sizes = [split.end - split.start for split in splits]
-    tasks = max(1, min(len(slots), max(width, -(-sum(sizes) // TASK_BYTES))))
-    costs = dict.fromkeys(slots, 0)
-    for split, size in zip(splits, sizes, strict=True):
-        costs[split.version.slot] += size + OBJECT_COST_BYTES
-    slot_tasks = assign(list(costs.values()), tasks)
-    loads = [0] * tasks
-    for cost, task in zip(costs.values(), slot_tasks, strict=True):
-        loads[task] += cost
-    balanced = max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks)
-    if together := balanced and not any(is_big(split, source) for split in splits):
-        task_of = dict(zip(slots, slot_tasks, strict=True))
-        split_tasks = [task_of[split.version.slot] for split in splits]
-    else:
-        tasks = max(1, min(len(splits), max(width, -(-sum(sizes) // TASK_BYTES))))
-        slot_tasks, split_tasks = [0] * len(slots), assign(sizes, tasks)
-    return Assigned(
-        splits=splits, tasks=tasks, slot_tasks=slot_tasks, split_tasks=split_tasks, together=together
-    )
-
-
-def work_rows(slots: Sequence[Slot], assigned: Assigned, children: Sequence[str] = ()) -> list[Work]:
-    """What each task is to do. Pure.
-
-    `children`: what each split is called in the job's chain (`TaskChain.cut`), if it is named there.
+    Each task has a range of slots, of about as many bytes as the others. So its packs cover few slots, and later
+    rounds rewrite few of them. There are up to `width` tasks of at least `SMALL_TASK_BYTES`; more where they would have
+    more than `TASK_BYTES`.
     """
-    rows: list[Work] = [
-        SlotOfTask(task=Task(task), slot=slot) for task, slot in zip(assigned.slot_tasks, slots, strict=True)
-    ]
-    names: Sequence[str | None] = children or [None] * len(assigned.splits)
-    rows += [
-        SplitOfTask(task=Task(task), split=split, child=child)
-        for task, split, child in zip(assigned.split_tasks, assigned.splits, names, strict=True)
-    ]
-    return rows
+    ordered = sorted(splits, key=lambda split: (split.version.slot, split.version.key, split.start))
+    costs = [split.end - split.start + OBJECT_COST_BYTES for split in ordered]
+    total = sum(costs)
+    tasks = max(-(-total // TASK_BYTES), min(width, -(-total // SMALL_TASK_BYTES)))
+    tasks = max(1, min(tasks, len(ordered)))
+    done, found = 0, []
+    for cost in costs:
+        found.append(min(tasks - 1, (done + cost // 2) * tasks // max(total, 1)))
+        done += cost
+    return ordered, found
 
 
-class TaskWork(NamedTuple):
-    """What a task has to do. `children`: what its splits are called in the job's chain, if they are named there."""
-
-    slots: list[Slot]
-    splits: list[Split]
-    children: list[str]
+def work_rows(splits: Sequence[Split], tasks: Sequence[int]) -> list[SplitOfTask]:
+    """The rows by which tasks learn their splits. Pure."""
+    return [SplitOfTask(task=Task(task), split=split) for split, task in zip(splits, tasks, strict=True)]
 
 
-def work_of(batches: Batches) -> TaskWork:
-    """What the rows that reach a task say it has to do."""
-    work = TaskWork([], [], [])
-    for row in WORK.read(batches):
-        match row:
-            case SlotOfTask():
-                work.slots.append(row.slot)
-            case SplitOfTask():
-                work.splits.append(row.split)
-                if row.child is not None:
-                    work.children.append(row.child)
-            case _ as unreachable:
-                assert_never(unreachable)
-    return work
+def work_of(batches: Batches) -> list[Split]:
+    """The splits of the rows that reach a task."""
+    return [row.split for row in WORK.read(batches)]

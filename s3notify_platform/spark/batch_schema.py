@@ -1,7 +1,7 @@
 """What a batch is parsed with: the schema as declared, as pinned, or inferred, and what a transform makes of it.
 
-Pinned in the table before anything is read with it, so that all runs parse alike; another run's fields stand,
-and this one's are added to them.
+It is pinned by the version that brings the first rows with it. Another run's columns stand, and this one's are added to
+them; where both gave a column another type, the later one is a conflict, and plans again.
 """
 
 import json
@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.clock import Clock
-from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.inference import new_fields
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
@@ -27,13 +27,14 @@ from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
-from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, READ
+from s3notify_platform.engine.stage import STAGED_COLUMN
+from s3notify_platform.ingest.wire import LINEAGE_COLUMNS
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import hinted, origin_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory import limited
-from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
+from s3notify_platform.table.schema import TableSchema, added_fields, grown, merged
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -48,37 +49,33 @@ class BatchSchemas:
     clock: Clock
     progress: Progress
 
-    def choose(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
+    def choose(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
         """See `Jobs.choose_schema`."""
-        none, declared, head = StructType(), self.source.input, self.source.schemas().head()
-        if run.heads and head is None:
-            own = self.source.location
-            raise CorruptError(
-                f"{own.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
-                f"loss of the whole table: remove what is left below {own.layout.prefix!r}, then run "
-                f"{own.command('forget', '--slots all')}"
-            )
+        none, declared = StructType(), self.source.input
         if declared.schema is not None:
-            return self._pinned(none, parse_schema(declared.schema, self.source), run, inferred=False)
+            return self._grown(known, parse_schema(declared.schema, self.source), run, inferred=False)
         if (fixed := fixed_schema(declared.format)) is not None:
-            return self._pinned(none, from_arrow_schema(fixed), run, inferred=False)
-        if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return self._pinned(none, self._with_new_hints(json_schema(head.source)), run, inferred=True)
+            return self._grown(known, from_arrow_schema(fixed), run, inferred=False)
+        if known is not None and known.inferred and json.loads(known.source)["fields"]:
+            return self._grown(known, self._with_new_hints(json_schema(known.source)), run, inferred=True)
         self.progress("inferring the schema from a sample")
         started = self.clock.monotonic()
         sample = sample_of(self.source, [s.version for p in busy for s in p.changes.read])
         inferred = infer_schema(self.spark, self.source, sample, self.progress) if sample else none
         run.result.took("infer", self.clock.monotonic() - started)
-        return self._pinned(none, hinted(inferred, self.source), run, inferred=True)
+        return self._grown(known, hinted(inferred, self.source), run, inferred=True)
 
-    def widen(self, schema: TableSchema, found: Iterable[str], run: Run) -> TableSchema:
+    def widen(
+        self, schema: TableSchema, found: Iterable[str], run: Run, known: TableSchema | None
+    ) -> TableSchema:
         """See `Jobs.widen_schema`: of types that differ, the widest."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(
             schemas, FORMATS.get(self.source.input.format), self.source.input.origin.schema.names
         )
         added = from_arrow_schema(wider) if wider else StructType()
-        return self._pinned(json_schema(schema.source), added, run, inferred=True)
+        source = merged(schema.source, added.json(), strict=False, bounded=True)
+        return self._grown(known, json_schema(source), run, inferred=True)
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""
@@ -96,23 +93,17 @@ class BatchSchemas:
         except UsageError as error:
             raise UsageError(f"schema_hints: {error}, or take the hint out") from error
 
-    def _pinned(self, known: StructType, found: StructType, run: Run, *, inferred: bool) -> TableSchema:
-        """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
-        registry = self.source.schemas()
-        source = merged(known.json(), found.json(), strict=False, bounded=inferred)
-        for _ in range(PIN_ATTEMPTS):
-            parsing = json_schema(source)
-            rows = self._check_transform(self.delivered(parsing)).json()
-            pinned = registry.pin(source=source, rows=rows, inferred=inferred, batch=run.batch)
-            if pinned is not None:
-                if pinned.batch == run.batch:
-                    run.result.schema_added = {**run.result.schema_added, **pinned.added}
-                return pinned
-            # Another run was first to infer: what it found stands, and ours adds to it.
-            head = registry.head()
-            if head is not None:
-                source = merged(head.source, source, strict=False, bounded=inferred)
-        raise ConflictError("the table's schema kept changing; try again")
+    def _grown(
+        self, known: TableSchema | None, found: StructType, run: Run, *, inferred: bool
+    ) -> TableSchema:
+        """The pinned schema, grown so that it parses with `found`, with the columns of the rows that this leads to."""
+        held = known.source if known is not None and inferred else StructType().json()
+        source = merged(held, found.json(), strict=False, bounded=inferred)
+        rows = self._check_transform(self.delivered(json_schema(source))).json()
+        schema = grown(known, source=source, rows=rows, inferred=inferred)
+        if known is not None and (added := added_fields(known.rows, schema.rows)):
+            run.result.schema_added = {**run.result.schema_added, **added}
+        return schema
 
     def _check_transform(self, source: StructType) -> StructType:
         """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
@@ -134,9 +125,8 @@ class BatchSchemas:
                         f"{whose} drops or changes the lineage column {column.name!r}: keep "
                         f"{', '.join(LINEAGE_COLUMNS)} as they are (use withColumn, or add them to select)"
                     )
-            taken = {*READ.schema.names} - {*LINEAGE_COLUMNS}
             names = [f.name for f in out]
-            if clash := [name for name in names if name in taken or names.count(name) > 1]:
+            if clash := [name for name in names if name == STAGED_COLUMN or names.count(name) > 1]:
                 raise UsageError(f"{whose} makes a column {clash[0]!r}, twice or reserved: rename it")
         return StructType(
             [

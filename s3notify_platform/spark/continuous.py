@@ -1,6 +1,6 @@
 """A committed table kept in step with its bucket, without Dagster.
 
-`run` polls the keyspace, and takes in the slots that changed by `Ingest.run`. The heads of the table are the truth, and
+`run` polls the keyspace, and takes in the slots that changed by `Ingest.rounds`. The table is the truth, and
 what was seen of the signals (`ingest.seen`) is only a hint: slots that are taken in again commit nothing twice. Several
 of these, and Dagster besides, may work on one table.
 
@@ -23,6 +23,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.engine.rounds import after_commit, commit_round
 from s3notify_platform.errors import (
     OUTAGES,
     ConflictError,
@@ -48,7 +49,7 @@ from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.missing import slots_of_older_copy
+from s3notify_platform.table.opening import OpenTable
 
 
 def _in_background(seconds: float, action: Callable[[], None]) -> None:
@@ -88,6 +89,8 @@ class ContinuousIngest:
     """Slots whose last batch did not commit all of them, whichever process took it; as of the last look."""
     unfinished: frozenset[Slot] = frozenset()
     """Slots of the last batch that were asked for again at once."""
+    opened: OpenTable | None = None
+    """The source's table, as it was when the batch began."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
 
@@ -99,8 +102,7 @@ class ContinuousIngest:
         """Take in what changes until `stop` is set, polling so often; None: what is signalled now, then return.
 
         It goes on from what any process has seen of the source (`ingest.seen`); at first, and with `sweep`, it compares
-        all objects. Slots that miss commits are refused, also where nothing has changed, if the table is an older copy
-        of itself. Outages are waited out with backoff, and reported by `progress`; with None they are raised. Errors
+        all objects. A table that misses versions is refused, also where nothing has changed. Outages are waited out with backoff, and reported by `progress`; with None they are raised. Errors
         of Spark, once it does not work any more, and those that only an operator can fix, are raised.
 
         An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
@@ -124,7 +126,7 @@ class ContinuousIngest:
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
 
-        Requests as `Ingest.run`, 2 or more for topic and backlog, `NotificationQueue.remove` for what is committed.
+        Requests as `Ingest.rounds`, 2 or more for topic and backlog, and those of `after_commit`.
         Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
         slot that fails is in `failing`, and asked for again.
         """
@@ -174,7 +176,6 @@ class ContinuousIngest:
     ) -> BatchResult:
         """As `take`, by what `decided` said."""
         location, backlog, topic = self.source.location, self._backlog, decision.topic
-        queue = location.queue()
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
         slots = frozenset(location.all_slots()) if decision.everything else decision.slots
@@ -188,10 +189,8 @@ class ContinuousIngest:
             progress=self.progress,
         ):
             result.add(part)
-        note_writers(backlog, decision, unqueued=result.unqueued, unannounced=result.unannounced)
+        note_writers(backlog, decision, unannounced=result.unannounced)
         done = {slot for slot, each in result.slots.items() if each.ok and each.complete}
-        if entries := [e for slot, of_slot in result.entries.items() if slot in done for e in of_slot]:
-            queue.remove(entries)
         failed = self._failed(result)
         backlog.add(result.slots.keys() - done - failed.keys())
         backlog.note_failed(failed, ended=self.failing.keys() & slots - failed.keys())
@@ -204,7 +203,7 @@ class ContinuousIngest:
         counts = result.counts()
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
-        again = (result.slots.keys() - done - self.failing.keys()) | result.unqueued
+        again = result.slots.keys() - done - self.failing.keys()
         if topic and self._topic_epoch() != topic:
             again |= slots  # some entries may be gone with the topic: the next batch compares everything
         self.unfinished = frozenset(again)
@@ -221,10 +220,11 @@ class ContinuousIngest:
             clock=self.clock,
             progress=self.progress,
             reads=self.reads,
+            opened=self.opened,
         )
         last = [slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)]
         try:
-            return ingest.run(
+            for done in ingest.rounds(
                 slots,
                 batch=batch,
                 signals={slot: etag for slot, etag in signals.items() if etag},
@@ -232,7 +232,10 @@ class ContinuousIngest:
                 only_found=decision.everything,
                 seen_ms=self.clock.wall_ms(),
                 last_attempt=last,
-            )
+            ):
+                commit_round(done)
+                after_commit(done, queue=self.source.location.queue())
+            return ingest.result()
         except (NotFoundError, UsageError) as error:
             if decision.topic and self._topic_epoch() != decision.topic:
                 raise UnavailableError(f"topic {self.source.name!r} is another one since: {error}") from error
@@ -307,7 +310,7 @@ class _Following:
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
-        table = location.open_table(expected=self._table)
+        table = ingest.opened = ingest.source.open_table(expected=self._table)
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
         decision, rescans = ingest.decided(self._waiting, unqueued=bool(self._unqueued))
@@ -334,8 +337,7 @@ class _Following:
             backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(backlog.read().slots)  # what an earlier process has left
         self._table = seen.table if seen else ""
-        known = location.open_table(platform, expected=self._table).known
-        self._waiting |= dict.fromkeys(slots_of_older_copy(location.table(store=platform), known))  # refused
+        location.open_table(platform, expected=self._table)  # refused, if it is not whole
         return Watcher(
             platform,
             prefix=location.keyspace_prefix,

@@ -7,6 +7,7 @@ that may have the rows. Bodies are returned, to be written with the version.
 """
 
 import io
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.table import vectors
 from s3notify_platform.table.actions import Add, Remove
 from s3notify_platform.table.compaction import Rewrite, plan_round
@@ -35,7 +36,7 @@ from s3notify_platform.table.packs import (
 )
 from s3notify_platform.table.statistics import hidden as with_vector
 from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectStore, StoredObject
+from s3notify_platform.ports import ObjectStore, StoredObject, Written
 
 READS_IN_FLIGHT: Final = 4
 """Packs in memory at once."""
@@ -50,6 +51,16 @@ class StagedPack:
 
     add: Add
     slots: Mapping[int, int]
+
+    def dumps(self) -> str:
+        """JSON, in which it travels from a task to its driver."""
+        return json.dumps([self.add.json(), [*self.slots.items()]], separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str) -> "StagedPack":
+        """Inverse of `dumps`."""
+        add, slots = json.loads(text)
+        return cls(add=Add.of(add), slots={slot: rows for slot, rows in slots})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,6 +212,21 @@ class PackSet:
             files[self.layout.file(add.path)] = pack.body
         return found, files
 
+    def narrowed(self, own: StagedPack, slots: frozenset[int]) -> list[StagedPack]:
+        """A staged pack without the rows of these slots, stored under a new name; empty if nothing is left of it.
+
+        No request if it has none of them, or no others; else 1 GET and 1 PUT.
+        """
+        dropped = frozenset(slots & own.slots.keys())
+        if not dropped or dropped == own.slots.keys():
+            return [] if dropped else [own]
+        found = PackChanges()
+        self._join(own, dropped, found)
+        for key, body in found.files.items():
+            put(self.store, key, body)
+        rest = {slot: rows for slot, rows in own.slots.items() if slot not in dropped}
+        return [StagedPack(add=add, slots=rest) for add in found.adds]
+
     def opened(self, pack: Add) -> PackReader:
         """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector that is in a file."""
         where = self.layout.file(pack.path)
@@ -237,6 +263,13 @@ class PackSet:
         if not isinstance(found, StoredObject):
             raise CorruptError(f"{self.layout.file(pack.path)} is missing, which is live: restore it")
         return found.body
+
+
+def put(store: ObjectStore, key: str, body: bytes) -> None:
+    """Store a file under its new name. 1 PUT. `UnavailableError`: try again."""
+    # A repeated write writes the same.
+    if not isinstance(outcome := store.put(key, body), Written):
+        raise UnavailableError(f"{key}: {outcome}: try again")
 
 
 def _frozen(leaving: Mapping[str, Sequence[Withdrawal]]) -> object:

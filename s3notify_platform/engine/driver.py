@@ -1,0 +1,625 @@
+"""Drives one run: plan, read, stage, commit, in rounds; slot by slot, each to its own outcome. Knows no Spark.
+
+The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. What takes a cluster is behind
+`Jobs`. A round is one version of the table. It is committed by whoever takes it (`rounds.commit_round`), and decides
+what the next one is about: a slot that another run committed meanwhile is planned again, and so is one with more to
+read. Nothing here raises for one slot.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.engine.collect import StagedPart
+from s3notify_platform.engine.rounds import Results, Round, StagedTable, commit_round
+from s3notify_platform.engine.settle import RoundFacts, Settled, settled
+from s3notify_platform.errors import OUTAGES, ConflictError, FencedError, S3NotifyError
+from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_withdrawals
+from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.splits import may_be_cut
+from s3notify_platform.ingest.wire import FailedSlot
+from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
+from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.source_enumerator import cut_to_bytes
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.actions import MetaData
+from s3notify_platform.table.actions import Protocol as DeltaProtocol
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.pack_set import PackSet, StagedPack
+from s3notify_platform.table.round import CONFLICT
+from s3notify_platform.table.round import Round as TableRound
+from s3notify_platform.table.schema import TableSchema, described, is_same, schema_of
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.table import LogTable
+
+MAX_CONFLICTS: Final = 6
+"""Times one run plans a slot again because another run committed it first."""
+
+MAX_EVOLUTIONS: Final = 3
+"""Times that one batch widens its inferred schema for fields not seen before."""
+
+QUARANTINED_SHOWN: Final = 5
+"""Objects of a slot that go to quarantine and are named in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The table, and the snapshot of it that a round is planned on."""
+
+    table: LogTable
+    snapshot: Snapshot
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The pinned schema."""
+        return schema_of(self.snapshot.metadata)
+
+    @property
+    def label(self) -> int:
+        """That of the rows that are staged on top of it."""
+        return self.snapshot.version + 1
+
+
+class Jobs(Protocol):
+    """What the engine has a cluster do."""
+
+    def plan(
+        self,
+        slots: Iterable[Slot],
+        base: Base,
+        *,
+        listing: bool = True,
+        skip: frozenset[str] = frozenset(),
+        user: TopicUser | None = None,
+    ) -> Plan:
+        """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
+
+        `listing`: by one LIST for each 1000 objects of the source prefix (`listing_chains` says what more). Else by the
+        entries of the source's topic: `NotificationQueue.entries` for them, and at most 1 HEAD for each key that they
+        name; `NotFoundError` if there is no topic. For the states `StateReader.columns`, or `lookup`. `user`: the
+        table, if the entries will be taken out once they are committed.
+        """
+
+    def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
+        """What this batch is parsed with: as declared, as pinned (`known`), or inferred from a sample of it."""
+
+    def widen_schema(
+        self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
+    ) -> TableSchema:
+        """The schema with new fields (`Outcome.new_fields`); the same one if it cannot be widened."""
+
+    def stage(
+        self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
+    ) -> list[StagedPart]:
+        """Read what is planned, write it to packs. Adds what that took to `run.result`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ingest:
+    """Turns changed objects of slots into commits. One instance a run."""
+
+    jobs: Jobs
+    source: Source
+    clock: Clock = SYSTEM_CLOCK
+    progress: Progress = lambda _: None
+    reads: Callable[[Reading | None], None] = lambda _: None
+    """Called when a round begins to read, and with None when it has read."""
+    opened: OpenTable | None = None
+    """The source's table; opened by the first round, if it is not given."""
+    state: Run = field(init=False)
+    _waits: int = field(default=0, init=False)
+    _waited_seconds: float = field(default=0.0, init=False)
+    _fresh: Snapshot | None = field(default=None, init=False)
+    """The snapshot with which the table was opened, for the first round."""
+
+    def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
+        """Ingest `slots`: commit all rounds. See `rounds`."""
+        for each in self.rounds(slots, batch=batch, **arguments):
+            commit_round(each)
+        return self.result()
+
+    def rounds(
+        self,
+        slots: Iterable[Slot],
+        *,
+        batch: str,
+        run: str | None = None,
+        signals: Mapping[Slot, str] | None = None,
+        listing: bool = True,
+        only_found: bool = False,
+        last_attempt: Iterable[Slot] = (),
+        seen_ms: int = 0,
+    ) -> Iterator[Round]:
+        """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
+
+        Each slot has a result; with `only_found`, only if it has objects or a commit. A round reads at most
+        `Input.max_objects` and `max_bytes`; none begins after `max_seconds`. So what a crash costs is one round, and
+        an object may take several.
+
+        An object whose read fails is left out, and its slot is not `ok`; in the slots of `last_attempt` it goes to
+        quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is
+        retried (`table.quarantine`), and its earlier version's rows leave.
+
+        An outage is no verdict on an object, whatever the attempt. What it concerns is tried again, behind everything
+        else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or
+        where nothing could be planned `UnavailableError` is raised.
+
+        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
+        `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
+        `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
+        `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
+        is of other settings; `CorruptError` if it is not whole (`opening.open_table`).
+        """
+        self.state = Run(
+            batch=batch,
+            run=run or batch,
+            signals=signals or {},
+            listing=listing,
+            only_found=only_found,
+            last_attempt=frozenset(last_attempt),
+            seen_ms=seen_ms,
+        )
+        state, self._fresh = self.state, self._opened().snapshot
+        pending = sorted(set(slots))
+        started = self.clock.monotonic()
+        while pending:
+            one = _Round(ingest=self, started=started)
+            try:
+                planned = one.planned(pending)
+            except OUTAGES as error:
+                if not self.is_patient:
+                    raise
+                self._wait(str(error))
+                continue
+            yield planned
+            pending = one.again
+            if state.later and not pending:
+                self._wait(f"{len(state.later)} slots wait for the store")
+                pending = sorted(state.later)
+                state.later, state.postponed = set(), set()
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the run has not waited for `OUTAGE_SECONDS` yet, in all, for a store that was at fault."""
+        return self._waited_seconds < OUTAGE_SECONDS
+
+    def _opened(self) -> OpenTable:
+        while True:
+            try:
+                return self.table
+            except OUTAGES as error:
+                if not self.is_patient:
+                    raise
+                self._wait(str(error))
+
+    def _wait(self, why: str) -> None:
+        # Half of it at random, so that runs do not come back all at once; the other half bounds their number.
+        most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
+        seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
+        self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
+        self._waits += 1
+        self._waited_seconds += seconds
+        self.clock.sleep(seconds)
+
+    @property
+    def table(self) -> OpenTable:
+        """The source's table. Refused as `opening.open_table` says, when it is first asked for."""
+        if self.opened is None:
+            self.opened = self.source.open_table()
+            for warning in self.opened.warnings:
+                self.progress(warning)
+        return self.opened
+
+    def base(self, store: CountingStore) -> Base:
+        """The table, through `store`, and its newest snapshot. Requests of `LogTable.newest`; none at first."""
+        table = self.source.table(store=store, clock=self.clock)
+        fresh, self._fresh = self._fresh, None
+        # It was read just now, unless this process has committed since.
+        found = fresh if fresh is not None and table.memory.kept() is fresh else table.newest()
+        if isinstance(found, Absent):  # it was forgotten: open it again
+            self.opened = None
+            found = self.table.snapshot or table.newest()
+        assert isinstance(found, Snapshot), "it was created when it was opened"
+        return Base(table=table, snapshot=found)
+
+    def result(self) -> BatchResult:
+        """How the run went, so far."""
+        return self.state.result
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    """One plan, and what follows from it."""
+
+    ingest: Ingest
+    started: float
+    again: list[Slot] = field(default_factory=list)
+    """Slots to be planned again, once the round is committed."""
+    round: Round = field(init=False)
+    _plan: Plan = field(default_factory=Plan)
+    _base: Base = field(init=False)
+    _store: CountingStore = field(init=False)
+
+    def planned(self, slots: Sequence[Slot]) -> Round:
+        """Plan and stage these slots."""
+        ingest, state = self.ingest, self.ingest.state
+        ingest.progress(f"planning {len(slots)} slots")
+        self._store = CountingStore(shared_store(ingest.source.location.platform))
+        started = ingest.clock.monotonic()
+        base = self._base = ingest.base(self._store)
+        found = self._plan = ingest.jobs.plan(
+            slots,
+            base,
+            listing=state.listing,
+            skip=state.skip,
+            user=ingest.table.topic_user(ingest.source.location.slots),
+        )
+        state.result.took("plan", ingest.clock.monotonic() - started)
+        state.planned_ms = ingest.clock.wall_ms()
+        facts, known = base.snapshot.manifest.slot, base.snapshot.known
+        confirmed = known.confirmed if known is not None else -1
+        state.confirmed |= {slot for slot in found.slots if facts(slot).generation <= confirmed}
+        if reason := refuse_withdrawals(found, state.confirmed, ingest.source):
+            ingest.progress(reason)
+        result = state.result
+        result.requests.update(found.requests)
+        result.entries.update(found.entries)
+        unannounced = sum(map(len, found.unannounced.values()))
+        result.unannounced += unannounced
+        wanted = self._reading()
+        self._cut()
+        busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
+        staged = _StagedRound()
+        if busy:
+            self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
+            try:
+                staged = self._stage(busy)
+            finally:
+                self.ingest.reads(None)
+        for slot, error in found.errors.items():
+            staged.failed[slot] = FailedSlot(slot=slot, error=error, outage=slot in found.outages)
+        table = StagedTable(name=ingest.source.name, commit=lambda: self._settle(self._committed(staged)))
+        self.round = Round(tables=iter([table]), unannounced=unannounced)
+        return self.round
+
+    def _reading(self) -> int:
+        return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
+
+    def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
+        """Report what is read now, of the `wanted` objects, and how long all of them may take, at the pace so far."""
+        ingest, reading = self.ingest, self._reading()
+        done = sum(each.objects for each in ingest.state.result.slots.values())
+        size = sum(split.version.size for p in busy for split in p.changes.read)
+        text = (
+            f"reading {reading} objects of {len(busy)} slots, {size / 1e6:.1f} MB, "
+            f"{sum(len(p.changes.gone) for p in busy)} gone"
+        )
+        if wanted > reading:
+            text = f"{text}; {wanted - reading} objects wait for the next rounds"
+            if done:
+                seconds = (ingest.clock.monotonic() - self.started) / done * wanted
+                text = f"{text}, about {seconds / 60:.1f} minutes to go"
+        ingest.progress(text)
+        ingest.reads(Reading(objects=reading, bytes=size, wanted=wanted, done=done))
+
+    def _cut(self) -> None:
+        """Leave what is beyond `max_bytes` for the next round."""
+        source, found = self.ingest.source, self._plan
+        cut = cut_to_bytes(
+            [p.changes for p in found.slots.values()],
+            source.input.max_bytes,
+            least=source.input.split_bytes,
+            cuttable=lambda split: split.by_record or may_be_cut(split, source),
+        )
+        for slot_plan, changes in zip([*found.slots.values()], cut, strict=True):
+            found.slots[slot_plan.slot] = replace(slot_plan, changes=changes)
+
+    # Staging
+
+    def _stage(self, busy: Sequence[SlotPlan]) -> "_StagedRound":
+        """`busy`, staged with a schema that has the fields of their objects."""
+        jobs, state, base = self.ingest.jobs, self.ingest.state, self._base
+        schema = jobs.choose_schema(busy, state, base.schema)
+        done = _StagedRound()
+        evolutions = MAX_EVOLUTIONS if schema.inferred else 0
+        for attempt in range(MAX_EVOLUTIONS + 1):
+            wider: dict[Slot, tuple[str, ...]] = {}
+            for part in jobs.stage(busy, schema, state, label=base.label):
+                facts = self._facts(part, evolving=attempt < evolutions)
+                found = {p.slot: settled(p, _of(part, p), facts) for p in part.plans if p.slot not in part.failed}
+                wider |= {slot: each.new_fields for slot, each in found.items() if each.new_fields}
+                done.take(part, {slot: each for slot, each in found.items() if slot not in wider})
+            if not wider:
+                break
+            busy = [p for p in busy if p.slot in wider]
+            self.ingest.progress(f"{len(wider)} slots have new fields")
+            earlier = schema
+            new_fields = {one for of_slot in wider.values() for one in of_slot}
+            schema = jobs.widen_schema(schema, new_fields, state, base.schema)
+            if schema == earlier:
+                evolutions = 0
+        done.schema = schema
+        self._keep_within_limit(done)
+        return done
+
+    def _facts(self, part: StagedPart, *, evolving: bool = False) -> RoundFacts:
+        source, state, base = self.ingest.source, self.ingest.state, self._base
+        skipped = {slot_of(key, source.location.slots) for key in state.skip}
+        slots = [plan.slot for plan in part.plans]
+        return RoundFacts(
+            label=base.label,
+            on_delete=source.input.on_delete,
+            code_version=source.input.code_version or "",
+            last_attempt=state.last_attempt.intersection(slots),
+            complete=frozenset(p.slot for p in part.plans if p.changes.complete) - skipped,
+            signals={slot: state.signals[slot] for slot in slots if slot in state.signals},
+            failing={slot: base.snapshot.manifest.slot(slot).failing for slot in slots},
+            evolving=evolving,
+        )
+
+    def _keep_within_limit(self, done: "_StagedRound") -> None:
+        """Settle again, as if it were not their last attempt, slots for which too many objects would be in quarantine.
+
+        No more objects are there for unforeseen errors than `MAX_UNFORESEEN`. If the round has such an object:
+        `StateReader.failing` for all slots that have failing objects.
+        """
+        ingest, state, base = self.ingest, self.ingest.state, self._base
+        wanted = {
+            slot: unforeseen
+            for slot, each in done.settled.items()
+            if (unforeseen := each.result.traces.keys() & each.result.quarantined.keys())
+        }
+        if not wanted:
+            return
+        manifest = base.snapshot.manifest
+        failing = [slot for slot, facts in manifest.slots.items() if facts.failing]
+        there = {
+            key
+            for found in base.table.states.failing(manifest.states, failing).values()
+            for key, each in found.items()
+            if each.trace
+        }
+        if len(there.union(*wanted.values())) <= MAX_UNFORESEEN:
+            return
+        ingest.progress(
+            f"{len(wanted)} slots stay failed: with their objects more than {MAX_UNFORESEEN} would be in quarantine "
+            "for errors that nobody foresaw, as their tracebacks show. If it is a defect, install a version, or "
+            "mend the transform, that has it no more; else remove these objects"
+        )
+        state.last_attempt = state.last_attempt.difference(wanted)
+        for part in done.parts:
+            facts = self._facts(part)
+            for plan in part.plans:
+                if plan.slot in wanted and done.of[plan.slot] is part:
+                    done.settled[plan.slot] = settled(plan, _of(part, plan), facts)
+
+    def _log_traces(self, outcome: SlotResult) -> None:
+        """Say each traceback once, whatever number of slots and objects has it."""
+        ingest, logged = self.ingest, self.ingest.state.logged
+        for key, trace in outcome.every_trace.items():
+            if trace not in logged:
+                logged.add(trace)
+                ingest.progress(f"slot {outcome.slot}{f', {key!r}' if key else ''}: {trace}")
+
+    # The commit
+
+    def _committed(self, staged: "_StagedRound") -> Results:
+        """Commit what is staged, as one version; how each slot of the round ended."""
+        ingest = self.ingest
+        started = ingest.clock.monotonic()
+        results = {slot: self._unchanged(slot) for slot in (*self._plan.slots, *self._plan.errors)}
+        for slot, failed in staged.failed.items():
+            results[slot] = replace(
+                self._unchanged(slot),
+                status="failed",
+                error=failed.error,
+                outage=failed.outage,
+                trace=failed.trace,
+            )
+        for slot, each in staged.settled.items():
+            found = each.result
+            results[slot] = replace(
+                results[slot],
+                failed_objects=found.failed_objects,
+                traces=found.traces,
+                unavailable=found.unavailable,
+                superseded=found.superseded,
+                complete=found.complete,
+            )
+        wanted = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
+        if wanted:
+            results |= self._commit(staged, results)
+            ingest.state.result.took("commit", ingest.clock.monotonic() - started)
+        ingest.state.result.requests.update(self._store.counts)
+        self._store.counts.clear()
+        return results
+
+    def _commit(self, staged: "_StagedRound", results: Results) -> Results:
+        """The results of the slots that were to be committed."""
+        ingest, base = self.ingest, self._base
+        slots = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
+        try:
+            rows, rejects = staged.packs(base.table, slots)
+            metadata, protocol = self._schema(staged.schema)
+            change = TableRound(
+                base=base.snapshot,
+                slots=slots,
+                table=base.table,
+                clock=ingest.clock,
+                rows=rows,
+                rejects=rejects,
+                metadata=metadata,
+                protocol=protocol,
+                note=self._note(staged, slots),
+            )
+            done = base.table.commit(change, base.snapshot)
+        except (ConflictError, FencedError):
+            return {slot: _conflict(results[slot]) for slot in slots}
+        except S3NotifyError as error:
+            failed = FailedSlot.of(min(slots), error)
+            return {
+                slot: replace(results[slot], status="failed", error=failed.error, outage=failed.outage)
+                for slot in slots
+            }
+        facts = done.snapshot.manifest
+        found: Results = {}
+        for slot in slots:
+            why = change.dropped.get(slot, "" if isinstance(done, Committed) else CONFLICT)
+            if why == CONFLICT:
+                found[slot] = _conflict(results[slot])
+            elif why:
+                found[slot] = replace(results[slot], status="failed", error=why)
+            else:
+                now = facts.slot(slot)
+                found[slot] = replace(
+                    staged.settled[slot].result,
+                    generation=now.generation,
+                    live_objects=now.objects,
+                    live_rows=now.rows,
+                    live_rejects=now.rejects,
+                    live_failing=now.failing,
+                )
+        return found
+
+    def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, DeltaProtocol | None]:
+        """The table's columns and protocol, if the round changes them."""
+        ingest, snapshot = self.ingest, self._base.snapshot
+        assert schema is not None, "chosen when the round was staged"
+        vectors = ingest.source.input.overwrites == "vectors"
+        metadata, protocol = described(
+            schema, created_ms=ingest.clock.wall_ms(), table=snapshot.table, vectors=vectors
+        )
+        held = snapshot.metadata.configuration
+        if is_same(schema, self._base.schema) and metadata.configuration.items() <= held.items():
+            return None, None
+        return metadata, protocol
+
+    def _note(self, staged: "_StagedRound", slots: Collection[Slot]) -> dict[str, Any]:
+        """What the history shows of the version."""
+        state = self.ingest.state
+        results = [staged.settled[slot].result for slot in slots]
+        counts = {
+            name: sum(getattr(each, name) for each in results)
+            for name in ("objects", "rows", "rejects", "gone", "bytes")
+        }
+        times = {name: at for name in ("seen_ms", "planned_ms") if (at := getattr(state, name))}
+        added = dict(state.result.schema_added)
+        return {
+            "batch": state.batch,
+            "run": state.run,
+            **counts,
+            **times,
+            **({"schema_added": added} if added else {}),
+        }
+
+    def _unchanged(self, slot: Slot) -> SlotResult:
+        facts = self._base.snapshot.manifest.slot(slot)
+        return SlotResult(
+            slot=slot,
+            status="unchanged",
+            generation=facts.generation,
+            live_objects=self._plan.listed.get(slot, 0),
+            live_rows=facts.rows,
+            live_rejects=facts.rejects,
+            live_failing=facts.failing,
+        )
+
+    def _settle(self, outcomes: Results) -> Results:
+        """Add the outcomes to the run's results; those of the slots that the run is done with."""
+        ingest, state, found = self.ingest, self.ingest.state, self._plan
+        results = state.result.slots
+        for slot, outcome in outcomes.items():
+            self._log_traces(outcome)
+            for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
+                ingest.progress(f"in quarantine: {key!r}, because {reason}")
+            changes = found.slots[slot].changes if slot in found.slots else None
+            state.postponed |= outcome.unavailable.keys()
+            if (outcome.outage or outcome.unavailable) and ingest.is_patient:
+                state.later.add(slot)
+            if outcome.status == "conflict":
+                state.conflicts[slot] += 1
+                if state.conflicts[slot] < MAX_CONFLICTS:
+                    self.again.append(slot)
+            elif outcome.status != "failed" and not (
+                changes is not None and changes.complete and outcome.complete
+            ):
+                self.again.append(slot)
+            self._add(slot, outcome)
+        if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
+            for slot in state.later.union(self.again) & outcomes.keys():
+                result = results.get(slot, SlotResult(slot=slot, status="unchanged"))
+                results[slot] = replace(result, complete=False)
+            self.again, state.later = [], set()
+        left = state.later.union(self.again)
+        done = sorted(outcomes.keys() - left)
+        # Of slots without a result too: nothing is there, and nothing was.
+        entries = state.result.entries
+        self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
+        return {slot: results[slot] for slot in done if slot in results}
+
+    def _add(self, slot: Slot, outcome: SlotResult) -> None:
+        state = self.ingest.state
+        earlier = state.result.slots.get(slot)
+        busy = slot in self._plan.slots and self._plan.slots[slot].changes
+        if outcome.status == "unchanged" and not busy:
+            if state.only_found and earlier is None and not (outcome.live_objects or outcome.generation):
+                return
+            if earlier is not None and earlier.status == "committed" and not earlier.unavailable:
+                return
+        waiting = {
+            key: why
+            for key, why in (earlier.unavailable if earlier else {}).items()
+            if key in state.postponed
+        }
+        outcome = replace(outcome, complete=True, unavailable={**waiting, **outcome.unavailable})
+        state.result.slots[slot] = added_result(earlier, outcome)
+
+
+@dataclass(slots=True, kw_only=True)
+class _StagedRound:
+    """The staged slots of a round. `of`: the part that each is settled from."""
+
+    schema: TableSchema | None = None
+    parts: list[StagedPart] = field(default_factory=list)
+    settled: dict[Slot, Settled] = field(default_factory=dict)
+    of: dict[Slot, StagedPart] = field(default_factory=dict)
+    failed: dict[Slot, FailedSlot] = field(default_factory=dict)
+
+    def take(self, part: StagedPart, found: Mapping[Slot, Settled]) -> None:
+        """Add what a job has staged. Slots that are not `found` come again, or failed."""
+        self.parts.append(part)
+        self.settled |= found
+        self.of |= dict.fromkeys(found, part)
+        self.failed |= part.failed
+
+    def packs(
+        self, table: LogTable, slots: Collection[Slot]
+    ) -> tuple[list[StagedPack], list[StagedPack]]:
+        """Packs of rows and of rejects, without rows that are not to be committed. Requests of `narrowed`."""
+        rows: list[StagedPack] = []
+        rejects: list[StagedPack] = []
+        for part in self.parts:
+            kept = {slot for slot in slots if self.of[slot] is part}
+            rows += _only(table.data, part.rows, kept)
+            rejects += _only(table.quarantine, part.rejects, kept)
+        return rows, rejects
+
+
+def _only(packs: PackSet, staged: Iterable[StagedPack], slots: set[Slot]) -> Iterator[StagedPack]:
+    for pack in staged:
+        yield from packs.narrowed(pack, frozenset(pack.slots.keys() - slots))
+
+
+def _of(part: StagedPart, plan: SlotPlan) -> dict[str, Any]:
+    """The outcomes of one slot's objects."""
+    keys = (split.version.key for split in plan.changes.read)
+    return {key: part.outcomes[key] for key in keys if key in part.outcomes}
+
+
+def _conflict(result: SlotResult) -> SlotResult:
+    return replace(result, status="conflict", error=CONFLICT)
