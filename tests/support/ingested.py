@@ -1,21 +1,23 @@
 """A source on a real server, ingested in one process and without Spark."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ingest.engine import Ingest
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.rounds import Round
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.rounds import Round
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.missing import Forgotten, forget_slots
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.opening import Forgotten, forget
+from s3notify_platform.table.reading import plan_read, read
+from s3notify_platform.table.snapshot import Absent, Snapshot
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
@@ -39,12 +41,20 @@ class Place:
     def rounds(self, **arguments: Any) -> Iterator[Round]:
         return self.ingest().rounds(self.source.location.all_slots(), batch="b", **arguments)
 
-    def known(self) -> Mapping[Slot, Generation]:
-        return self.source.open_table().heads
+    def snapshot(self) -> Snapshot:
+        """The newest version, which is whole."""
+        table = self.source.table()
+        found = table.newest()
+        assert isinstance(found, Snapshot)
+        assert not check_table(table, found).problems
+        return found
 
-    def heads(self) -> dict[Slot, Generation]:
-        found = self.source.table().heads(self.source.location.all_slots())
-        return {slot: head.generation for slot, head in found.items() if head is not None}
+    def generations(self) -> dict[Slot, int]:
+        """The version that last changed each slot."""
+        found = self.source.table().newest()
+        if isinstance(found, Absent):
+            return {}
+        return {slot: facts.generation for slot, facts in found.manifest.slots.items() if facts.generation}
 
     def run(self, batch: str, **settings: Any) -> BatchResult:
         """One run over all slots, of the source with these settings."""
@@ -56,18 +66,27 @@ class Place:
         for meta in list(list_all(self.store, prefix)):
             self.store.delete(meta.key)
 
-    def forget(self, *slots: Slot) -> Forgotten:
-        location = self.source.location
-        backlog = RescanBacklog(location.records())
-        chosen = frozenset(slots or location.all_slots())
-        return forget_slots(location.sides(), location.table(), backlog, chosen, every=location.slots)
+    def forget(self) -> Forgotten:
+        backlog = RescanBacklog(self.source.location.records())
+        return forget(
+            self.source.table().committer, lambda: backlog.add(self.source.location.all_slots())
+        )
 
-    def snapshot(self) -> dict[str, str]:
-        """All objects, with their ETags."""
+    def objects(self) -> dict[str, str]:
+        """All objects of the bucket, with their ETags."""
         return {meta.key: meta.etag for meta in list_all(self.store, "")}
 
+    def rows(self, *, rejects: bool = False) -> list[dict[str, Any]]:
+        """All rows of the newest version, or its rejects."""
+        found = self.snapshot()
+        packs = found.manifest.rejects if rejects else found.packs.values()
+        schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
+        return [
+            row
+            for task in plan_read(packs)
+            for batch in read(self.store, self.source.location.layout, task, schema)
+            for row in batch.to_pylist()
+        ]
+
     def values(self) -> Counter[int]:
-        found: Counter[int] = Counter()
-        for part in read_slots(self.source.table(), self.source.location.all_slots()):
-            found.update(part.table["a"].to_pylist() if part.table.num_rows else ())
-        return found
+        return Counter(row["a"] for row in self.rows())

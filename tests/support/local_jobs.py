@@ -1,25 +1,24 @@
 """The engine's jobs without Spark: the functions of its tasks, called one after the other in this process."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from s3notify_platform.ingest.compare import comparer, follow, lister
+from s3notify_platform.engine.collect import Collected, StagedPart
+from s3notify_platform.engine.driver import Base
+from s3notify_platform.engine.stage import staging_task
+from s3notify_platform.ingest.compare import comparer, follow, group_of, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Run
-from s3notify_platform.ingest.slot_writer import StageContext, read_stager
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
-from s3notify_platform.ingest.task_chain import TaskChain
-from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK, Requests, Staged
+from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.heads import NONE_KNOWN
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.schema import TableSchema
+from s3notify_platform.table.schema import TableSchema, grown
 
 COLUMN = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
 
@@ -34,66 +33,53 @@ class LocalJobs:
     def plan(
         self,
         slots: Iterable[Slot],
+        base: Base,
         *,
         listing: bool = True,
         skip: frozenset[str] = frozenset(),
-        recalled: Mapping[Slot, Generation] = NONE_KNOWN,
         user: TopicUser | None = None,
     ) -> Plan:
-        wanted = sorted(set(slots))
-        quota = max(1, self.source.input.max_objects // len(wanted))
+        source, wanted, snapshot = self.source, sorted(set(slots)), base.snapshot
+        quota = max(1, source.input.max_objects // len(wanted))
         if not listing:
-            return collected(self.source.name, follow(self.source, wanted, quota, skip, recalled, user=user))
-        begun = begin_listing(self.source, frozenset(wanted), self.width, recalled, user=user)
-        list_part = lister(self.source, frozenset(wanted), begun.parts, begun.cuts)
+            rows = follow(source, base.table, snapshot, wanted, quota, skip, user=user)
+            return collected(source.name, rows)
+        begun = begin_listing(source, frozenset(wanted), self.width, snapshot, base.table, user=user)
+        list_part = lister(source, frozenset(wanted), begun.parts, begun.cuts)
         batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
-        rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()
-        return collected(self.source.name, PLANNED.read(comparer(self.source, quota, skip)(iter(rows))))
+        table = pa.Table.from_batches(batches).sort_by("slot")
+        compare = comparer(source, snapshot.manifest, wanted, self.width, quota, skip)
+        found = []
+        for number in range(self.width):
+            of_group = [
+                slot is None or group_of(Slot(slot), self.width, source.location.slots) == number
+                for slot in table["slot"].to_pylist()
+            ]
+            part = table.filter(pa.array(of_group)).to_batches()
+            found += PLANNED.read(compare(iter(part)))
+        return collected(source.name, found)
 
-    def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
-        pinned = self.source.schemas().pin(source=COLUMN, rows=COLUMN, inferred=False, batch=run.batch)
-        assert pinned is not None
-        return pinned
+    def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
+        return grown(known, source=COLUMN, rows=COLUMN, inferred=False)
 
-    def widen_schema(self, schema: TableSchema, new_fields: Iterable[str], run: Run) -> TableSchema:
+    def widen_schema(
+        self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
+    ) -> TableSchema:
         raise AssertionError("it is not inferred")
 
     def stage(
-        self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, evolving: bool
-    ) -> list[Staged]:
-        slots = [p.slot for p in busy]
+        self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
+    ) -> list[StagedPart]:
         splits = [split for p in busy for split in p.changes.read]
-        chain = TaskChain.opened(self.source, run.run, slots)
-        context = StageContext(
-            source=self.source,
-            heads={p.slot: p.generation for p in busy},
-            gone={p.slot: p.changes.gone for p in busy},
-            expired=frozenset[str]().union(*(p.changes.expired for p in busy)),
-            signals=run.signals,
-            batch=run.batch,
-            schema_generation=schema.generation,
-            transformed=False,
-            complete=frozenset(p.slot for p in busy if p.changes.complete),
-            last_attempt=run.last_attempt,
-            seen_ms=run.seen_ms,
-            planned_ms=run.planned_ms,
-            evolving=evolving,
-            chain=chain,
-        )
-        assigned = assign_splits(slots, splits, self.width, self.source)
-        assert assigned.together
-        work = work_rows(slots, assigned)
+        ordered, tasks = assign_splits(splits, self.width)
+        work = work_rows(ordered, tasks)
         reader = SplitReader(source=self.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
-        rows = [
-            row
-            for task in range(assigned.tasks)
-            for row in STAGED.read(
-                read_stager(context, reader)(iter([WORK.batch([each for each in work if each.task == task])]))
-            )
-        ]
-        assert not chain.missing()
-        chain.forget()
-        return [row for row in rows if not isinstance(row, Requests)]
+        found = Collected()
+        for task in sorted(set(tasks)):
+            rows = WORK.batch([each for each in work if each.task == task])
+            found.add(STAGED.read(staging_task(self.source, reader, label)(iter([rows]))))
+        run.result.requests.update(found.requests)
+        return [found.part(busy, found.outcomes(whole=False), transformed=False)]
 
 
 def _numbers(count: int) -> "Iterable[pa.RecordBatch]":
