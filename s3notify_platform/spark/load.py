@@ -1,126 +1,92 @@
-"""Committed slots as one DataFrame, read in tasks by exactly the files that their heads name.
+"""Committed rows of slots as one DataFrame: the packs of one snapshot, dealt to tasks.
 
-Neither the bucket nor the data is listed, and no s3a is needed. The columns are those of the table's pinned
-schema; files written before a column existed give nulls.
+Neither the bucket nor the data is listed, no task reads the log, and no s3a is needed. The columns are those of the
+table; packs that were written before a column existed give nulls.
 """
 
 import json
 import pickle
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from s3notify_platform.errors import CorruptError, NotFoundError
-from s3notify_platform.ingest.fetch import windows
-from s3notify_platform.ingest.row_schema import Batches
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.ingest.row_schema import Batches, numbers_of
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.limits import BATCH_BYTES, MAX_CELLS
-from s3notify_platform.parallel import readers
-from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
-from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
-from s3notify_platform.table.layout import Generation, TableLayout
-from s3notify_platform.table.reader import in_slices
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.reading import ReadTask, plan_read, read
+from s3notify_platform.table.schema import schema_of
+from s3notify_platform.table.snapshot import Absent, Snapshot
 
 LINEAGE: Final = (
     StructType().add("_slot", "integer").add("_key", "string").add("_etag", "string").add("_offset", "long")
 )
 
-REQUESTS_IN_FLIGHT: Final = 16
-WINDOW_FILES: Final = 64
-
 
 def load_slots(
     spark: SparkSession,
     source: Source,
-    slots: Iterable[Slot],
+    slots: Iterable[Slot] | None,
     *,
-    layout: TableLayout | None = None,
-    generations: Mapping[Slot, Generation] | None = None,
+    asset: str | None = None,
+    snapshot: Snapshot | None = None,
 ) -> DataFrame:
-    """The live rows of `slots`, with `_slot`, `_key`, `_etag` and `_offset`.
+    """The live rows of `slots` (None: of all), with `_slot`, `_key`, `_etag` and `_offset`, as of one snapshot.
 
-    With `generations`, exactly those (no LIST at all); else each task takes the head of each slot as it reads
-    it. `NotFoundError` if nothing was ever committed. Driver: 1 LIST + 1 GET; tasks: for each slot 1 GET
-    (and 1 LIST without `generations`), and 1 GET for each file.
+    `asset`: of a slot asset's table, which has of these columns `_slot`, and others that its function keeps.
+    `snapshot`: without it, the newest. `NotFoundError`: nothing was ever committed. Requests: those of
+    `LogTable.newest`, and of `reading.read` in tasks.
     """
     ship_package(spark)
     pickle.dumps(source)  # `UsageError` for keys given by value
-    schema = table_schema(source, layout)
-    wanted = sorted(set(slots))
-    tasks = max(1, min(len(wanted), 2 * parallelism(spark)))
-    frame = pa.table(
-        {
-            "task": pa.array([n % tasks for n in range(len(wanted))], pa.int32()),
-            "slot": pa.array(wanted, pa.int32()),
-            "generation": pa.array([(generations or {}).get(slot) for slot in wanted], pa.int64()),
-        }
-    )
-    spread = spark.createDataFrame(frame).repartitionById(tasks, "task")
-    output = to_arrow_schema(schema)
+    found = snapshot if snapshot is not None else newest(source, asset)
+    wanted = None if slots is None else sorted(set(slots))
+    tasks = plan_read(found.packs.values(), wanted, tasks=2 * parallelism(spark))
+    return frame_of(spark, source, tasks, columns_of(source, found, asset), asset=asset)
+
+
+def frame_of(
+    spark: SparkSession, source: Source, tasks: list[ReadTask], columns: StructType, *, asset: str | None
+) -> DataFrame:
+    """The rows of these tasks, with these columns."""
+    output = to_arrow_schema(columns)
+    if not tasks:
+        return spark.createDataFrame([], columns)
+    layout = source.location.table_layout(asset)
 
     def run(batches: Batches) -> Batches:
-        rows = (row for batch in batches for row in batch.to_pylist())
-        yield from read_slots(source.table(layout), ((r["slot"], r["generation"]) for r in rows), output)
+        store = shared_store(source.location.platform)
+        for number in numbers_of(batches):
+            yield from read(store, layout, tasks[number], output)
 
-    return spread.mapInArrow(run, schema)
+    numbers = pa.table({"task": pa.array(range(len(tasks)), pa.int32())})
+    spread = spark.createDataFrame(numbers).repartitionById(len(tasks), "task")
+    return spread.mapInArrow(run, columns)
 
 
-def table_schema(source: Source, layout: TableLayout | None = None) -> StructType:
-    """The columns of committed rows; `NotFoundError` if nothing was ever committed. 1 LIST + 1 GET."""
-    pinned = source.schemas(layout).head()
+def newest(source: Source, asset: str | None = None) -> Snapshot:
+    """The newest snapshot of the table, or of that of a slot asset. `NotFoundError`: there is none."""
+    found = source.location.table(asset).newest()
+    if isinstance(found, Absent):
+        raise _nothing(source, asset)
+    return found
+
+
+def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> StructType:
+    """The columns of committed rows. `NotFoundError`: nothing was ever committed."""
+    pinned = schema_of(snapshot.metadata, derived=asset is not None)
     if pinned is None:
-        raise NotFoundError(f"the table of source {source.name!r} has no commit yet: materialize it first")
-    return StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
+        raise _nothing(source, asset)
+    own = LINEAGE.fields[: 1 if asset is not None else None]
+    return StructType(own + StructType.fromJson(json.loads(pinned.rows)).fields)
 
 
-def read_slots(
-    table: SlotTable, wanted: Iterable[tuple[Slot, Generation | None]], output: pa.Schema
-) -> Batches:
-    """The rows of slots, each at a generation or, without one, at its head, with the columns of `output`.
-
-    `BATCH_BYTES` at a time: a JVM takes in a batch as a whole.
-    """
-    output = pa.schema([field.with_nullable(True) for field in output])
-
-    def commit_of(item: tuple[Slot, Generation | None]) -> SlotCommit | None:
-        slot, generation = item
-        if generation == 0:
-            return None
-        return table.head(slot) if generation is None else table.read(slot, generation)
-
-    def body_of(item: tuple[Slot, TableFile]) -> bytes:
-        key = table.layout.data(item[0], item[1].name)
-        found = table.store.get(key)
-        if not isinstance(found, StoredObject):
-            raise CorruptError(f"{key}: named by the commit of slot {item[0]} and missing; restore it")
-        return found.body
-
-    at_once = max(1, min(50_000, MAX_CELLS // len(output)))
-    with readers(REQUESTS_IN_FLIGHT) as pool:
-        commits = [commit for commit in pool.map(commit_of, wanted) if commit]
-        files = [(commit.slot, file) for commit in commits for file in commit.files]
-        for part in windows(files, lambda item: item[1].bytes, most=WINDOW_FILES):
-            for (slot, _), body in zip(part, pool.map(body_of, part), strict=True):
-                for piece in pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=at_once):
-                    given = dict(zip(piece.schema.names, piece.columns, strict=True))
-                    given["_slot"] = pa.repeat(pa.scalar(slot, pa.int32()), piece.num_rows)
-                    yield from in_slices(shaped(output, piece.num_rows, given), BATCH_BYTES)
-
-
-def shaped(output: pa.Schema, count: int, given: Mapping[str, Any]) -> pa.RecordBatch:
-    """Rows with the columns of `output`: those that are given, cast to its types, and nulls in place of others."""
-
-    def column(wanted: pa.Field) -> pa.Array:
-        values = given.get(wanted.name)
-        if values is None:
-            return pa.nulls(count, wanted.type)
-        return values.cast(wanted.type) if isinstance(values, pa.Array) else pa.array(values, wanted.type)
-
-    return pa.RecordBatch.from_arrays([*map(column, output)], schema=output)
+def _nothing(source: Source, asset: str | None) -> NotFoundError:
+    what = f"the table of slot asset {asset!r}" if asset else f"the table of source {source.name!r}"
+    return NotFoundError(f"{what} has no commit yet: materialize it first")

@@ -36,11 +36,11 @@ class TableSchema:
 NO_SCHEMA: Final = TableSchema()
 
 
-def schema_of(metadata: MetaData) -> TableSchema | None:
-    """The pinned schema of a table; None: nothing was committed yet. Pure."""
+def schema_of(metadata: MetaData, *, derived: bool = False) -> TableSchema | None:
+    """The pinned schema of a table; None: nothing was committed yet. Pure. `derived`: as in `delta_schema`."""
     if SOURCE not in metadata.configuration:
         return None
-    own = {name for name, _ in LINEAGE}
+    own = {name for name, _ in LINEAGE[: 1 if derived else None]}
     columns = [_plain(each) for each in json.loads(metadata.schema)["fields"] if each["name"] not in own]
     return TableSchema(
         source=metadata.configuration[SOURCE],

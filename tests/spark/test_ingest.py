@@ -17,7 +17,8 @@ from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.engine.driver import Base
+from s3notify_platform.table.history import snapshot_of
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 
@@ -33,7 +34,6 @@ def test_create_overwrite_delete_and_empty(
     Whether a slot is read by one task, or, being much larger than others, by all.
     """
     if spread:
-        monkeypatch.setattr(splits, "SKEW", 0)
         monkeypatch.setattr(splits, "TASK_BYTES", 1000)
     for number in range(12):
         lake.put(f"{number}.jsonl", [{"id": number, "v": f"{n}"} for n in range(3)])
@@ -41,7 +41,7 @@ def test_create_overwrite_delete_and_empty(
     assert {result.status for result in first.slots.values()} <= {"committed", "unchanged"}
     assert sum(result.rows for result in first.slots.values()) == 36
     assert sum(result.objects for result in first.slots.values()) == 12
-    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1"
+    assert lake.snapshot().manifest.slot(lake.slot("0.jsonl")).signal == "signal-1"
     lake.check()
 
     lake.put("0.jsonl", [{"id": 100}])
@@ -57,7 +57,7 @@ def test_create_overwrite_delete_and_empty(
     lake.put("2.jsonl", [{"id": 2, "v": "filled later"}])
     lake.ingest()
     lake.check()
-    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1", (
+    assert lake.snapshot().manifest.slot(lake.slot("0.jsonl")).signal == "signal-1", (
         "a signal that is not given again stays"
     )
 
@@ -240,7 +240,7 @@ def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
 def test_only_the_batch_reaches_the_driver(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """3,000 unchanged objects and 5 changed ones: the plan collects 5 splits and one head for each slot."""
+    """3,000 unchanged objects and 5 changed ones: the plan collects 5 splits, the states before, and a row for each slot."""
     lake = lake_of(slots=20, format="text")
     lake.put_many({f"{number}": b"x" for number in range(3000)})
     lake.ingest()
@@ -255,12 +255,13 @@ def test_only_the_batch_reaches_the_driver(
         return original(topic, rows)
 
     monkeypatch.setattr(planning, "collected", counted)
-    found = SparkJobs(lake.spark, lake.source, width=2).plan(lake.source.location.all_slots())
-    counting = collected[0] - 5 - 20
+    base = Base(table=lake.source.table(), snapshot=lake.snapshot())
+    found = SparkJobs(lake.spark, lake.source, width=2).plan(lake.source.location.all_slots(), base)
+    counting = collected[0] - 2 * 5 - 20
     assert 0 < counting <= 6, "rows that count requests: one kind a task, two of the driver"
     assert sum(len(p.changes.read) for p in found.slots.values()) == 5
     assert sum(found.listed.values()) == 3000
-    assert found.requests["LIST"] == 3 + 1, "and 1 GET, for there is no topic"
+    assert found.requests["LIST"] == 3
     assert found.chains == 1
     result = lake.ingest()
     assert sum(r.objects for r in result.slots.values()) == 5
@@ -268,14 +269,13 @@ def test_only_the_batch_reaches_the_driver(
 
 
 @pytest.mark.thorough
-def test_states_are_folded(lake_of: Callable[..., Lake]) -> None:
-    """More object states than a commit carries go to a page, and are found there again."""
+def test_states_beyond_the_manifest(lake_of: Callable[..., Lake]) -> None:
+    """More object states than a manifest carries go to a file, and are found there again."""
     lake = lake_of(slots=1, format="text")
     lake.put_many({f"{number}": b"x" for number in range(300)})
     lake.ingest()
-    (head,) = lake.history(Slot(0))
-    assert [page.objects for page in head.pages] == [300]
-    assert (head.objects, head.deltas) == (300, ())
+    manifest = lake.snapshot().manifest
+    assert (manifest.slot(Slot(0)).objects, manifest.states.inline) == (300, {})
     lake.put("7", b"changed")
     lake.delete("8")
     result = lake.ingest()
@@ -284,17 +284,19 @@ def test_states_are_folded(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_load_by_generation(lake: Lake) -> None:
-    """Slots are loaded as their heads have them, or as of exactly the generations asked for."""
+def test_load_as_of_a_version(lake: Lake) -> None:
+    """Slots are loaded as the newest version has them, or as of exactly the one asked for."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
     lake.ingest()
     slot = lake.slot("a.jsonl")
     lake.put("a.jsonl", [{"id": 10}])
     lake.ingest()
+    reader = lake.source.table().reader
     assert [row["id"] for row in lake.load([slot])][:1] == [10]
-    assert [row["id"] for row in lake.load([slot], generations={slot: Generation(1)})][:1] == [1]
-    assert lake.load([slot], generations={slot: Generation(0)}) == []
+    assert [row["id"] for row in lake.load([slot], snapshot=snapshot_of(reader, 1))][:1] == [1]
+    with pytest.raises(NotFoundError, match="no commit yet"):
+        lake.load([slot], snapshot=snapshot_of(reader, 0))
 
 
 @pytest.mark.thorough
@@ -328,7 +330,7 @@ def test_what_only_an_operator_can_correct(
     """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
     monkeypatch.setenv("STRANGER", "who")
     strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
-    monkeypatch.setattr("s3notify_platform.ingest.engine.OUTAGE_SECONDS", 0)
+    monkeypatch.setattr("s3notify_platform.engine.driver.OUTAGE_SECONDS", 0)
     config = {
         "bucket": ministack.config("no-such-bucket"),
         "credentials": S3Config(bucket="b", endpoint_url=seaweed.endpoint_url, **strangers),

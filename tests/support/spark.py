@@ -19,9 +19,11 @@ from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import Access, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.history import Event, history
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.snapshot import Snapshot
 from tests.support.sources import with_settings
 from tests.support.spark_options import named
 
@@ -117,17 +119,23 @@ class Lake:
 
     def rejects(self) -> list[dict[str, Any]]:
         """The committed rejects, without Spark."""
-        found = read_slots(self.source.table(), self.source.location.all_slots(), rejects=True)
-        rows = [row for slot in found for row in slot.table.to_pylist()]
+        found, layout = self.snapshot(), self.source.location.layout
+        batches = read_slots(self.store, layout, found.manifest.rejects, None, REJECT_SCHEMA)
+        rows = [row for batch in batches for row in batch.to_pylist()]
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
-    def history(self, slot: Slot) -> list[SlotCommit]:
-        """All generations of a slot, checked to be one line from the first on."""
+    def snapshot(self) -> Snapshot:
+        """The newest version, which is whole."""
         table = self.source.table()
-        head = table.head(slot)
-        line = [table.read(slot, Generation(n + 1)) for n in range(head.generation if head else 0)]
-        assert [c.parent_id for c in line] == [None, *(c.commit_id for c in line)][: len(line)]
-        return line
+        found = table.newest()
+        assert isinstance(found, Snapshot)
+        assert not check_table(table, found).problems
+        return found
+
+    def history(self, slot: Slot) -> list[Event]:
+        """The versions that changed a slot, the first one first."""
+        events = [*history(self.source.table().reader)]
+        return [each for each in reversed(events) if slot in each.body.note.get("slots", ())]
 
     def second_opinion(self) -> Iterator[tuple[int, str, str, int, str]]:
         """Rows of a JSONL bucket as they should be committed, read and parsed by other means."""
@@ -147,7 +155,8 @@ class Lake:
                 place += len(line) + 1
 
     def check(self) -> None:
-        """The table holds exactly what the (JSONL) bucket holds."""
+        """The table is whole, and holds exactly what the (JSONL) bucket holds."""
+        self.snapshot()
         committed = Counter(
             (
                 row["_slot"],
