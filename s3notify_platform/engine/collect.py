@@ -85,7 +85,9 @@ def _lost(
         found = [outcomes[key] for key in keys if key in outcomes]
         parsed = sum(each.rows for each in found if each.status == "ok")
         if parsed != arrived[plan.slot]:
-            error = f"CorruptError: slot {plan.slot}: {parsed} rows were parsed and {arrived[plan.slot]} arrived"
+            error = (
+                f"CorruptError: slot {plan.slot}: {parsed} rows were parsed and {arrived[plan.slot]} arrived"
+            )
             failed[plan.slot] = FailedSlot(slot=plan.slot, error=error)
     return failed
 

@@ -331,7 +331,9 @@ class _Round:
             wider: dict[Slot, tuple[str, ...]] = {}
             for part in jobs.stage(busy, schema, state, label=base.label):
                 facts = self._facts(part, evolving=attempt < evolutions)
-                found = {p.slot: settled(p, _of(part, p), facts) for p in part.plans if p.slot not in part.failed}
+                found = {
+                    p.slot: settled(p, _of(part, p), facts) for p in part.plans if p.slot not in part.failed
+                }
                 wider |= {slot: each.new_fields for slot, each in found.items() if each.new_fields}
                 done.take(part, {slot: each for slot, each in found.items() if slot not in wider})
             if not wider:
@@ -597,9 +599,7 @@ class _StagedRound:
         self.of |= dict.fromkeys(found, part)
         self.failed |= part.failed
 
-    def packs(
-        self, table: LogTable, slots: Collection[Slot]
-    ) -> tuple[list[StagedPack], list[StagedPack]]:
+    def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
         """Packs of rows and of rejects, without rows that are not to be committed. Requests of `narrowed`."""
         rows: list[StagedPack] = []
         rejects: list[StagedPack] = []

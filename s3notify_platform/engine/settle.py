@@ -15,10 +15,10 @@ from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.unforeseen import REASON_MAX
-from s3notify_platform.table.round import SlotRound
 from s3notify_platform.limits import MAX_UNFORESEEN
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.round import SlotRound
 
 FAILING_MAX: Final = 10_000
 """Objects of a slot in quarantine as a whole. More do not go there, and keep their slot failing."""
@@ -126,9 +126,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
     )
 
 
-def _left(
-    planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts
-) -> tuple[set[str], set[str]]:
+def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> tuple[set[str], set[str]]:
     """The keys whose rows leave since their objects have, and those whose rows stay (`on_delete`)."""
     known, changes = planned.before, planned.changes
     expired = {key for key in changes.expired.intersection(changes.gone) if key in known and known[key].rows}

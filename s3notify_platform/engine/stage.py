@@ -13,7 +13,7 @@ Memory of a task: `GATHERED_BYTES` of Arrow rows, as much while they are sorted 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -55,7 +55,7 @@ def staging_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 
     def run(batches: Batches) -> Batches:
         splits = work_of(batches)
-        table, store = _table_of(source)
+        table, store = table_of_task(source)
         with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
             rows, gets = _staged(reader, splits, table, label, pool)
             yield STAGED.batch([*rows, Requests(requests=store.counts + Counter(GET=gets))])
@@ -88,7 +88,7 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 
     def run(batches: Batches) -> Batches:
         splits = work_of(batches)
-        table, store = _table_of(source)
+        table, store = table_of_task(source)
         whole, big = reader.sorted_out(splits)
         found: list[Staged] = []
         with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
@@ -136,10 +136,10 @@ def storing_task(source: Source, label: int) -> Callable[[Batches], Batches]:
     """The function of a task that writes a transform's rows to packs: rows of `STAGED` out."""
 
     def run(batches: Batches) -> Batches:
-        table, store = _table_of(source)
+        table, store = table_of_task(source)
         counts: Counter[tuple[int, str, str]] = Counter()
         with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
-            packs = _Packs(packs=table.data, label=label, pool=pool)
+            packs = Packs(packs=table.data, label=label, pool=pool)
             for batch in batches:
                 _count(batch, counts)
                 packs.add(batch)
@@ -164,17 +164,18 @@ def _count(rows: pa.RecordBatch, counts: Counter[tuple[int, str, str]]) -> None:
         counts[slot, key, etag] += count
 
 
-def _table_of(source: Source) -> tuple[LogTable, CountingStore]:
+def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, CountingStore]:
+    """The table for a task, and the store that counts its requests."""
     store = CountingStore(shared_store(source.location.platform))
-    return source.table(store=store), store
+    return source.table(asset, store=store), store
 
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
     """Packs of rows and of rejects: of whole objects, or of the one part of a big object that `split` is."""
 
-    rows: "_Packs"
-    rejects: "_Packs"
+    rows: "Packs"
+    rejects: "Packs"
     split: Split | None
 
     @classmethod
@@ -182,8 +183,8 @@ class _Writer:
         cls, table: LogTable, label: int, pool: ThreadPoolExecutor, split: Split | None = None
     ) -> "_Writer":
         return cls(
-            rows=_Packs(packs=table.data, label=label, pool=pool),
-            rejects=_Packs(packs=table.quarantine, label=label, pool=pool),
+            rows=Packs(packs=table.data, label=label, pool=pool),
+            rejects=Packs(packs=table.quarantine, label=label, pool=pool),
             split=split,
         )
 
@@ -207,7 +208,7 @@ class _Writer:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Packs:
+class Packs:
     """Rows that gather, and the packs that they become."""
 
     packs: PackSet
@@ -229,7 +230,8 @@ class _Packs:
         """Write the rows that wait, in the background."""
         if not self.waiting:
             return
-        rows = in_order(pa.concat_tables([pa.Table.from_batches([each]) for each in self.waiting]))
+        rows = pa.concat_tables([pa.Table.from_batches([each]) for each in self.waiting])
+        rows = in_order(rows, self.packs.sizes.order)
         self.waiting, self.waiting_bytes = [], 0
         for pack in write([rows], self.packs.sizes):
             self.stored.append(self.pool.submit(self._store, pack, rows.schema))
@@ -254,18 +256,18 @@ class _Packs:
         return [each.dumps() for each in staged]
 
 
-def in_order(rows: pa.Table) -> pa.Table:
+def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:
     """The rows in the order of packs. Pure."""
     rows = rows.combine_chunks()
-    return rows if _is_in_order(rows) else rows.sort_by([(name, "ascending") for name in ORDER])
+    return rows if _is_in_order(rows, order) else rows.sort_by([(name, "ascending") for name in order])
 
 
-def _is_in_order(rows: pa.Table) -> bool:
+def _is_in_order(rows: pa.Table, order: Sequence[str]) -> bool:
     if rows.num_rows < 2:
         return True
     later = np.zeros(rows.num_rows - 1, bool)
     same = np.ones(rows.num_rows - 1, bool)
-    for name in ORDER:
+    for name in order:
         column = rows[name].combine_chunks()
         if column.null_count:
             return False
@@ -290,4 +292,3 @@ def check_readable(pack: NewPack, schema: pa.Schema) -> None:
         ) from error
     if not same:
         raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")
-

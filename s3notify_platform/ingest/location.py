@@ -273,7 +273,9 @@ class ReadOnly(ConditionalCommit):
     """Commits of a table that was opened without a settled `CommitMode`: refused with `UsageError`."""
 
     def _commit(self, operation: Operation) -> CommitOutcome:
-        raise UsageError(f"{operation.path}: the table was opened without a commit mode, so it can only be read")
+        raise UsageError(
+            f"{operation.path}: the table was opened without a commit mode, so it can only be read"
+        )
 
 
 @lru_cache(maxsize=REMEMBERED_TABLES)

@@ -46,6 +46,7 @@ from s3notify_platform.table.reading import in_slices
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
+
 class Rejected(NamedTuple):
     """Rejected records, in the columns of `REJECT_SCHEMA`."""
 
@@ -144,7 +145,9 @@ class SplitReader:
 
 
 def _rejects(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
-    columns = zip(*((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True)
+    columns = zip(
+        *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
+    )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, REJECT_SCHEMA, strict=True)]
     return Rejected(pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA))
 

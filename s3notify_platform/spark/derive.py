@@ -1,39 +1,41 @@
 """Downstream slot tables: a function of the committed rows of a slot, committed the same way.
 
-The function gets the rows of the wanted slots as one DataFrame and keeps the `_slot` column; what it returns
-for a slot replaces that slot of the derived table as a whole, under the next generation. A derived commit
-names the source generation it was made from, so that making it twice changes nothing.
+The function gets the rows of the wanted slots as one DataFrame and keeps the `_slot` column. The rows that it returns
+for a slot replace that slot of the derived table as a whole. A derived slot names the version of the source's table
+that last changed the slot that it was made from, so that making it twice changes nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.engine.rounds import Results, StagedTable
+from s3notify_platform.engine.stage import WRITES_IN_FLIGHT, Packs, table_of_task
+from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError, UsageError
 from s3notify_platform.ingest.results import Progress, SlotResult
-from s3notify_platform.ingest.rounds import StagedTable
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.slot_files import new_files
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
-from s3notify_platform.ingest.wire import WRITTEN, FailedSlot, StagedSlot, WrittenFile, slot_pieces
+from s3notify_platform.ingest.wire import STAGED, FailedSlot, WrittenPack
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import in_halves, reason_of
-from s3notify_platform.spark.load import LINEAGE, load_slots
+from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import parallelism
-from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
-from s3notify_platform.table.heads import NONE_KNOWN
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.opening import open_table
+from s3notify_platform.table.pack_set import StagedPack
+from s3notify_platform.table.replace import NewSlot, Replacement
+from s3notify_platform.table.round import CONFLICT
+from s3notify_platform.table.schema import NO_SCHEMA, described, grown, is_same, schema_of
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import LogTable
 
 
 def derived_tables(
@@ -41,36 +43,35 @@ def derived_tables(
     source: Source,
     asset: str,
     function: Transform,
-    generations: Mapping[Slot, Generation],
     *,
+    snapshot: Snapshot,
+    slots: Sequence[Slot],
     batch: str,
-    table_id: str = "",
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
-    """What the slot asset `asset` makes of exactly these source generations, in one piece, or more if it fails.
+    """The slots of the slot asset `asset`, made from this snapshot of the source, in one piece, or more if it fails.
 
-    A slot that was made from its generation, or a later one, is left as it is, unless `force`: for runs that a person
-    asked for, since the function may have become another one. A function that raises or loses `_slot` is tried again
-    with halves of the slots, so that a slot at fault fails alone. `table_id`: of the source's table.
+    A slot that was made from its source version, or a later one, is left as it is, unless `force`: for runs that a
+    person asked for, since the function may have become another one. A function that raises or loses `_slot` is tried
+    again with halves of the slots, so that a slot at fault fails alone.
 
-    Requests for each slot: 1 LIST (or 1 HEAD, if its head is remembered) and 2 GETs or more to read, 1 PUT or more to
-    write.
+    Requests: those of `LogTable.newest`, of `load_slots`, and of a commit; 1 PUT for each pack.
     """
-    table = source.table(source.location.table_layout(asset), table_id=table_id)
+    generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
-    def derived(slots: Sequence[Slot]) -> StagedTable:
-        base = _Base.read(asset, table, slots)
+    def derived(part: Sequence[Slot]) -> StagedTable:
+        base = _Base.opened(source, asset)
+        held = base.snapshot.manifest
         wanted = {
             slot: generations[slot]
-            for slot in slots
-            if generations[slot]
-            and (force or (head := base.heads[slot]) is None or head.source_generation < generations[slot])
+            for slot in part
+            if generations[slot] and (force or held.slot(slot).source < generations[slot])
         }
         if not wanted:
-            return base.staged()
+            return base.staged(part, dict)
         try:
-            frame = function(load_slots(spark, source, wanted, generations=wanted))
+            frame = function(load_slots(spark, source, wanted, snapshot=snapshot))
             names = frame.columns
         except S3NotifyError:
             raise
@@ -78,14 +79,15 @@ def derived_tables(
             raise UsageError(f"slot asset {asset!r} raised {type(error).__name__}: {error}") from error
         if "_slot" not in names:
             raise UsageError(f"slot asset {asset!r} drops _slot, which says where a row belongs: keep it")
-        return _staged(spark, source, base, frame, wanted, batch=batch)
+        return _staged(spark, base, frame, part, wanted, batch=batch)
 
-    def failed(slots: Sequence[Slot], error: Exception) -> StagedTable:
+    def failed(part: Sequence[Slot], error: Exception) -> StagedTable:
         trace = trace_of(error.__cause__) if error.__cause__ else ""
         if trace:
-            progress(f"{asset} of slot {slots[0]}: {trace}")
-        rows = [FailedSlot(slot=slot, error=f"{asset}: {reason_of(error)}", trace=trace) for slot in slots]
-        return _Base(asset=asset, table=table, heads=dict.fromkeys(slots)).staged(rows)
+            progress(f"{asset} of slot {part[0]}: {trace}")
+        reason = f"{asset}: {reason_of(error)}"
+        results = {slot: SlotResult(slot=slot, status="failed", error=reason, trace=trace) for slot in part}
+        return StagedTable(name=asset, commit=lambda: results)
 
     return in_halves(
         [[*generations]], derived, failed, errors=(S3NotifyError,), what=asset, progress=progress
@@ -97,107 +99,134 @@ def staged_frame(
     source: Source,
     asset: str,
     frame: DataFrame,
-    slots: Mapping[Slot, Generation],
+    slots: Mapping[Slot, int],
     *,
     batch: str,
 ) -> StagedTable:
     """Stage `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
-    `slots` gives for each the source generation it was made from, 0 if that is not known. Rows of other slots
-    are refused with `UsageError`: nothing becomes visible.
+    `slots` gives for each the source version it was made from, 0 if that is not known. Rows of other slots are refused
+    with `UsageError`: nothing becomes visible.
     """
-    base = _Base.read(asset, source.table(source.location.table_layout(asset)), slots)
-    return _staged(spark, source, base, frame, slots, batch=batch)
+    base = _Base.opened(source, asset)
+    return _staged(spark, base, frame, [*slots], slots, batch=batch)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Base:
-    """What the commits to a derived table are made on top of, read at a monotonic time."""
+    """A derived table, and the snapshot on which its slots are replaced."""
 
-    asset: str
-    table: SlotTable
-    heads: Mapping[Slot, SlotCommit | None]
-    planned_at: float = field(default_factory=SYSTEM_CLOCK.monotonic)
+    def __init__(self, source: Source, asset: str, table: LogTable, snapshot: Snapshot) -> None:
+        self.source, self.asset, self.table, self.snapshot = source, asset, table, snapshot
 
     @classmethod
-    def read(cls, asset: str, table: SlotTable, slots: Iterable[Slot]) -> Self:
-        planned_at = SYSTEM_CLOCK.monotonic()
-        return cls(asset=asset, table=table, heads=table.heads(slots), planned_at=planned_at)
+    def opened(cls, source: Source, asset: str) -> "_Base":
+        """The table of a slot asset. It is created if it was never there."""
+        table = source.table(asset)
+        first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
+        found = open_table(table, source.location.table_name, source.identity, create=first)
+        assert found.snapshot is not None, "it was created"
+        return cls(source, asset, table, found.snapshot)
 
-    def staged(
-        self, rows: Sequence[StagedSlot | FailedSlot] = (), made_from: Mapping[Slot, Generation] = NONE_KNOWN
-    ) -> StagedTable:
-        return StagedTable(
-            name=self.asset,
-            table=self.table,
-            planned_at=self.planned_at,
-            unchanged={slot: _unchanged(slot, head) for slot, head in self.heads.items()},
-            staged=rows,
-            made_from=made_from,
-        )
+    def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
+        """A commit, beside which the other slots are unchanged."""
+
+        def run() -> Results:
+            held = self.snapshot.manifest
+            unchanged = {
+                slot: SlotResult(slot=slot, status="unchanged", generation=held.slot(slot).generation)
+                for slot in slots
+            }
+            return {**unchanged, **commit()}
+
+        return StagedTable(name=self.asset, commit=run)
 
 
 def _staged(
     spark: SparkSession,
-    source: Source,
     base: _Base,
     frame: DataFrame,
-    slots: Mapping[Slot, Generation],
+    part: Sequence[Slot],
+    slots: Mapping[Slot, int],
     *,
     batch: str,
 ) -> StagedTable:
-    asset = base.asset
-    rows_schema = StructType([f for f in frame.schema if f.name not in LINEAGE.names])
-    written = _write(frame, source, asset, min(parallelism(spark), len(slots)))
-    if foreign := sorted(written.keys() - slots.keys()):
-        raise UsageError(
-            f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it "
-            "is"
-        )
-    pinned = source.schemas(base.table.layout).pin(
-        source="{}", rows=rows_schema.json(), inferred=False, batch=batch
+    source, asset, label = base.source, base.asset, base.snapshot.version + 1
+    rows = StructType([column for column in frame.schema if column.name != "_slot"])
+    known = schema_of(base.snapshot.metadata, derived=True)
+    schema = grown(known, source="{}", rows=rows.json(), inferred=False)
+    metadata, protocol = described(
+        schema, created_ms=SYSTEM_CLOCK.wall_ms(), table=base.snapshot.table, derived=True
     )
-    assert pinned is not None, "only an inferred source has to be pinned again"
-
-    def staged(slot: Slot) -> StagedSlot:
-        files = tuple(written.get(slot, ()))
-        commit = SlotCommit.after(
-            base.heads[slot],
-            slot,
-            batch=batch,
-            clock=SYSTEM_CLOCK,
-            files=files,
-            schema=pinned.generation,
-            source_generation=slots[slot],
+    packs = _write(spark, frame, source, asset, label)
+    counts: dict[int, int] = {}
+    for pack in packs:
+        for number, count in pack.slots.items():
+            counts[number] = counts.get(number, 0) + count
+    if foreign := sorted(counts.keys() - slots.keys()):
+        raise UsageError(
+            f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it is"
         )
-        size = sum(file.bytes for file in files)
-        result = SlotResult(slot=slot, status="committed", rows=commit.rows, bytes=size)
-        return StagedSlot(commit=commit.staged(), result=result)
+    grew = not is_same(schema, known)
+    change = Replacement(
+        base=base.snapshot,
+        slots={slot: NewSlot(rows=counts.get(slot, 0), source=made) for slot, made in slots.items()},
+        table=base.table,
+        rows=packs,
+        metadata=metadata if grew else None,
+        protocol=protocol if grew else None,
+        note={"batch": batch, "rows": sum(counts.values())},
+    )
+    return base.staged(part, partial(_committed, base, change))
 
-    return base.staged([*map(staged, slots)], slots)
 
-
-def _unchanged(slot: Slot, head: SlotCommit | None) -> SlotResult:
-    return SlotResult(slot=slot, status="unchanged", generation=Generation(head.generation if head else 0))
-
-
-def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slot, list[TableFile]]:
-    def run(batches: Batches) -> Batches:
-        table = source.table(source.location.table_layout(asset))
-        for slot, pieces in groupby(slot_pieces(batches), key=itemgetter(0)):
-            data, _ = new_files(table, slot, Generation(0))
-            for _, piece in pieces:
-                data.add(pa.Table.from_batches([piece]).drop_columns(["_slot"]))
-            data.flush()
-            yield WRITTEN.batch([WrittenFile(slot=slot, file=file) for file in data.written])
-
-    written: dict[Slot, list[TableFile]] = {}
+def _committed(base: _Base, change: Replacement) -> Results:
+    """Commit slots of a derived table; how each of them ended."""
     try:
-        by_slot = frame.repartition(tasks, "_slot").sortWithinPartitions("_slot")
-        found = map_in_arrow(by_slot, run, WRITTEN.ddl).toArrow()
+        done = base.table.commit(change, base.snapshot)
+    except (ConflictError, FencedError) as error:
+        return {
+            slot: SlotResult(slot=slot, status="conflict", error=f"{CONFLICT}: {error}")
+            for slot in change.slots
+        }
+    except S3NotifyError as error:
+        failed = FailedSlot.of(min(change.slots), error)
+        return {
+            slot: SlotResult(slot=slot, status="failed", error=failed.error, outage=failed.outage)
+            for slot in change.slots
+        }
+    facts = done.snapshot.manifest
+    results: Results = {}
+    for slot, new in change.slots.items():
+        if why := change.dropped.get(slot):
+            results[slot] = SlotResult(slot=slot, status="conflict", error=why)
+        elif slot in change.done or isinstance(done, Committed):
+            now = facts.slot(slot)
+            results[slot] = SlotResult(
+                slot=slot, status="committed", generation=now.generation, rows=new.rows, live_rows=now.rows
+            )
+    return results
+
+
+def _write(spark: SparkSession, frame: DataFrame, source: Source, asset: str, label: int) -> list[StagedPack]:
+    def run(batches: Batches) -> Batches:
+        table, _ = table_of_task(source, asset)
+        with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
+            packs = Packs(packs=table.data, label=label, pool=pool)
+            for batch in batches:
+                if batch.column("_slot").null_count:
+                    raise UsageError(f"slot asset {asset!r} made rows without _slot: keep it as it is")
+                packs.add(batch)
+            yield STAGED.batch(packs.written(of_rejects=False, split=None))
+
+    tasks = max(1, min(parallelism(spark), source.location.slots))
+    ordered = frame.select(
+        "_slot", *(f"`{name.replace('`', '``')}`" for name in frame.columns if name != "_slot")
+    )
+    try:
+        by_slot = ordered.repartition(tasks, "_slot").sortWithinPartitions("_slot")
+        found = map_in_arrow(by_slot, run, STAGED.ddl).toArrow()
     except PySparkException as error:
         lines = [line for line in str(error.getMessage() or error).splitlines() if line.strip()]
         raise UsageError(f"slot asset {asset!r} failed: {lines[-1] if lines else error}") from error
-    for row in WRITTEN.read(found.to_batches()):
-        written.setdefault(row.slot, []).append(row.file)
-    return written
+    rows = STAGED.read(found.to_batches())
+    return [StagedPack.loads(row.pack) for row in rows if isinstance(row, WrittenPack)]

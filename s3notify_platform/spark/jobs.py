@@ -209,9 +209,7 @@ class SparkJobs:
             return part
         return StagedPart(plans=[planned], failed={slot: failure})
 
-    def _staged(
-        self, part: Sequence[SlotPlan], schema: TableSchema, run: Run, label: int
-    ) -> StagedPart:
+    def _staged(self, part: Sequence[SlotPlan], schema: TableSchema, run: Run, label: int) -> StagedPart:
         """What one job makes of these slots."""
         found, splits = Collected(), _splits(part)
         columns = json_schema(schema.source)
@@ -270,9 +268,7 @@ class SparkJobs:
         rows = everything.where(F.col(STAGED_COLUMN).isNull())
         if bad:
             rows = rows.where(~F.col("_key").isin(bad))
-        rows = rows.select(
-            *LINEAGE_COLUMNS, *map(_column, self._schemas.delivered(columns).names)
-        )
+        rows = rows.select(*LINEAGE_COLUMNS, *map(_column, self._schemas.delivered(columns).names))
         try:
             made = transform(rows)
         except (S3NotifyError, *JOB_ERRORS):
@@ -288,7 +284,6 @@ class SparkJobs:
         stored = map_in_arrow(ordered, storing_task(self._source, label), STAGED.ddl).toArrow()
         found.add(STAGED.read(stored.to_batches()))
         return outcomes
-
 
     def _in_parts(self, splits: Sequence[Split]) -> list[Split]:
         """The splits, big ones in parts that tasks read at once: all parts of an object in order.

@@ -7,14 +7,15 @@ Requests: 1 LIST for each 1000 versions that are kept. `history` 1 GET for each 
 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.ports import ObjectMeta, list_all
+from s3notify_platform.slots import Slot
 
 PAGE: Final = 16
 
@@ -62,3 +63,9 @@ def snapshot_of(reader: LogReader, version: int) -> Snapshot:
         there = f"versions {kept[0]} to {kept[-1]} are kept" if kept else "there is no table"
         raise NotFoundError(f"version {version} of the table below {reader.layout.prefix!r}: {there}")
     return found
+
+
+def note_of(version: LogVersion, slot: Slot) -> Mapping[str, Any]:
+    """The note of the change that concerned this slot, of those that became this version; empty if none did. Pure."""
+    notes = version.note.get("together", (version.note,))
+    return next((note for note in reversed(notes) if slot in note.get("slots", ())), {})

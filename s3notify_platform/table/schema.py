@@ -60,10 +60,14 @@ def _plain(kind: Any) -> Any:
 
 def is_same(one: TableSchema, other: TableSchema | None) -> bool:
     """Whether two schemas differ in nothing. Pure."""
-    return other is not None and all(
-        json.loads(mine) == json.loads(theirs)
-        for mine, theirs in ((one.source, other.source), (one.rows, other.rows))
-    ) and one.inferred == other.inferred
+    return (
+        other is not None
+        and all(
+            json.loads(mine) == json.loads(theirs)
+            for mine, theirs in ((one.source, other.source), (one.rows, other.rows))
+        )
+        and one.inferred == other.inferred
+    )
 
 
 def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
