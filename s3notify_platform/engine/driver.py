@@ -210,7 +210,7 @@ class Ingest:
     def table(self) -> OpenTable:
         """The source's table. Refused as `opening.open_table` says, when it is first asked for."""
         if self.opened is None:
-            self.opened = self.source.open_table()
+            self.opened = self.source.open_table(clock=self.clock)
             for warning in self.opened.warnings:
                 self.progress(warning)
         return self.opened

@@ -31,18 +31,13 @@ FORMATS: Final[dict[str, Format]] = {
 
 RESERVED: Final = frozenset(
     {
-        "_kind",
         "_slot",
         "_key",
         "_etag",
         "_offset",
-        "_outcome",
-        "_data_files",
-        "_reject_files",
-        "_reason",
-        "_raw",
+        "_staged",
+        RESCUED.name,
     }
-    | {RESCUED.name}
 )
 """Names that a source's columns cannot have, in any case: Spark ignores it."""
 

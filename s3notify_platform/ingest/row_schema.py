@@ -110,7 +110,7 @@ class Rows(Generic[R]):
                 of.dump(row) if (of := of_kind[kind]) is not None else None
                 for kind, row in zip(kinds, rows, strict=True)
             ]
-            arrays.append(pa.array(values, column.type))
+            arrays.append(_array(values, column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def columns(self, kind: type[R], values: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
@@ -131,6 +131,14 @@ class Rows(Generic[R]):
             columns = {name: batch.column(name).to_pylist() for name in self.schema.names}
             for number, kind in enumerate(columns[self._prefix + "kind"]):
                 yield self._loaders[kind](columns, number)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:  # a message with bytes that are no text
+        texts = (each if each is None else each.encode(errors="backslashreplace").decode() for each in values)
+        return pa.array(texts, kind)
 
 
 def _rows(kinds: tuple[type[Any], ...], prefix: str) -> Rows[Any]:

@@ -155,11 +155,16 @@ class Source:
         return Identity(bucket=self.input.bucket.bucket, prefix=self.input.prefix, slots=self.location.slots)
 
     def open_table(
-        self, *, expected: str = "", create: bool = True, store: ObjectStore | None = None
+        self,
+        *,
+        expected: str = "",
+        create: bool = True,
+        store: ObjectStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> OpenTable:
         """The table, refused if it is not whole or of other settings. See `opening.open_table`."""
-        table = self.table(store=store)
-        first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms()) if create else None
+        table = self.table(store=store, clock=clock)
+        first = described(NO_SCHEMA, created_ms=clock.wall_ms()) if create else None
         endpoint = self.input.bucket.endpoint_url or ""
         return open_table(
             table, self.location.table_name, self.identity, endpoint=endpoint, expected=expected, create=first

@@ -310,7 +310,7 @@ class _Following:
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
-        table = ingest.opened = ingest.source.open_table(expected=self._table)
+        table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
         decision, rescans = ingest.decided(self._waiting, unqueued=bool(self._unqueued))

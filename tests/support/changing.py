@@ -16,10 +16,12 @@ from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.snapshot import Absent
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
 from tests.support.spark_options import named
@@ -196,13 +198,19 @@ class Changing:
 
     def pending(self) -> set[str]:
         """Keys that are committed in part."""
-        head = self.source.table().head(Slot(0))
-        return set(head.pending) if head else set()
+        return {key for key, state in self._states().items() if state.pending}
 
     def committed(self) -> dict[str, int]:
         """Rows of each key, as the state has them."""
+        return {key: state.rows for key, state in self._states().items()}
+
+    def _states(self) -> dict[str, ObjectState]:
         table = self.source.table()
-        return {key: state.rows for key, state in table.states(table.head(Slot(0))).items()}
+        found = table.newest()
+        if isinstance(found, Absent):
+            return {}
+        ((_, states),) = table.states.of_slots(found.manifest.states, [Slot(0)])
+        return states
 
     def settled(self) -> None:
         """Table and bucket are equal, no entry is left, and another run has nothing to do and reads nothing."""

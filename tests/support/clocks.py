@@ -9,12 +9,12 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class HandClock:
-    """Stands still until it is moved; sleeping moves it. It draws the same bytes in every run."""
+    """Stands still until it is moved; sleeping moves it. It draws the same bytes in every run, others for each name."""
 
-    def __init__(self):
+    def __init__(self, name=""):
         self.now = 1000.0
         self.slept = []
-        self._dice = random.Random("clock moved by hand")
+        self._dice = random.Random(f"clock moved by hand{name}")
 
     def monotonic(self):
         return self.now

@@ -4,17 +4,19 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
+from s3notify_platform.engine import stage
 from s3notify_platform.formats.base import Limits, SplitRecords
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.object_bytes import ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.ingest import slot_files
 from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.table.pack_file import NewPack
 
 KILLS = b'{"id":-9}\n'
 """Like a process that is killed for the memory it takes."""
@@ -66,15 +68,16 @@ def _die(body: bytes) -> None:
 
 def break_writer() -> None:
     """Have this process fail to write files with the row of `UNWRITABLE`; all others are written as ever."""
-    written = slot_files.encoded
-    if written.__name__ == "encoded":
+    written = stage.write
+    if written.__name__ == "write":
 
-        def broken(rows: pa.Table) -> bytes:
-            if "id" in rows.schema.names and -7 in rows["id"].to_pylist():
-                raise pa.ArrowNotImplementedError("nobody foresaw it")
-            return written(rows)
+        def broken(tables: Sequence[pa.Table], *arguments: Any) -> Iterator[NewPack]:
+            for rows in tables:
+                if "id" in rows.schema.names and -7 in rows["id"].to_pylist():
+                    raise pa.ArrowNotImplementedError("nobody foresaw it")
+            return written(tables, *arguments)
 
-        slot_files.encoded = broken
+        stage.write = broken  # type: ignore[assignment] - called in one way only
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,33 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.opening import Forgotten, forget
-from s3notify_platform.table.reading import plan_read, read
+from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
+
+
+def rows_of(source: Source, *, rejects: bool = False) -> list[dict[str, Any]]:
+    """All rows of the newest version, or its rejects, in order; the version is whole."""
+    table = source.location.table()
+    found = table.newest()
+    if isinstance(found, Absent):
+        return []
+    assert not check_table(table, found).problems
+    packs = found.manifest.rejects if rejects else found.packs.values()
+    schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
+    rows = [
+        row
+        for batch in read_slots(table.reader.store, source.location.layout, packs, None, schema)
+        for row in batch.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
+
+
+def keys_of(source: Source) -> Counter[str]:
+    """How many rows each object has."""
+    return Counter(row["_key"] for row in rows_of(source))
 
 
 class Place:
@@ -77,16 +99,7 @@ class Place:
         return {meta.key: meta.etag for meta in list_all(self.store, "")}
 
     def rows(self, *, rejects: bool = False) -> list[dict[str, Any]]:
-        """All rows of the newest version, or its rejects."""
-        found = self.snapshot()
-        packs = found.manifest.rejects if rejects else found.packs.values()
-        schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
-        return [
-            row
-            for task in plan_read(packs)
-            for batch in read(self.store, self.source.location.layout, task, schema)
-            for row in batch.to_pylist()
-        ]
+        return rows_of(self.source, rejects=rejects)
 
     def values(self) -> Counter[int]:
         return Counter(row["a"] for row in self.rows())

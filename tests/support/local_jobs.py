@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from s3notify_platform.engine.collect import Collected, StagedPart
 from s3notify_platform.engine.driver import Base
@@ -15,7 +16,7 @@ from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Run
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
-from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK
+from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, LISTED, PLANNED, STAGED, WORK
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema, grown
@@ -52,15 +53,21 @@ class LocalJobs:
         found = []
         for number in range(self.width):
             of_group = [
-                slot is None or group_of(Slot(slot), self.width, source.location.slots) == number
+                group_of(Slot(slot or 0), self.width, source.location.slots) == number
                 for slot in table["slot"].to_pylist()
             ]
             part = table.filter(pa.array(of_group)).to_batches()
             found += PLANNED.read(compare(iter(part)))
         return collected(source.name, found)
 
+    @property
+    def reader(self) -> SplitReader:
+        return SplitReader(source=self.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
+
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
-        return grown(known, source=COLUMN, rows=COLUMN, inferred=False)
+        columns = [column for column in self.reader.output if column.name not in LINEAGE_COLUMNS]
+        rows = from_arrow_schema(pa.schema(columns)).json()
+        return grown(known, source=COLUMN, rows=rows, inferred=False)
 
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
@@ -73,11 +80,10 @@ class LocalJobs:
         splits = [split for p in busy for split in p.changes.read]
         ordered, tasks = assign_splits(splits, self.width)
         work = work_rows(ordered, tasks)
-        reader = SplitReader(source=self.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
         found = Collected()
         for task in sorted(set(tasks)):
             rows = WORK.batch([each for each in work if each.task == task])
-            found.add(STAGED.read(staging_task(self.source, reader, label)(iter([rows]))))
+            found.add(STAGED.read(staging_task(self.source, self.reader, label)(iter([rows]))))
         run.result.requests.update(found.requests)
         return [found.part(busy, found.outcomes(whole=False), transformed=False)]
 

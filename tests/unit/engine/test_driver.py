@@ -15,7 +15,6 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.table.opening import confirm
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
-from tests.support.sources import with_settings
 
 pytestmark = pytest.mark.server
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.engine.settle import PlannedSlot, RoundFacts, settled
+from s3notify_platform.engine.settle import RoundFacts, settled
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.limits import MAX_UNFORESEEN
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.manifest import SlotFacts
 
 SLOT = Slot(3)
 FACTS = RoundFacts(label=8)
@@ -18,9 +19,9 @@ LAST = replace(FACTS, last_attempt=frozenset({SLOT}))
 HELD = ObjectState(key="k", etag="old", size=10, offset=10, rows=4, rejects=1, since=2, until=5)
 
 
-def planned(*before, gone=(), expired=(), failing=0):
+def planned(*before, gone=(), expired=()):
     changes = SlotChanges(slot=SLOT, read=(), gone=tuple(gone), complete=True, expired=frozenset(expired))
-    return PlannedSlot(changes=changes, before={state.key: state for state in before}, failing=failing)
+    return SlotPlan(changes=changes, before={state.key: state for state in before})
 
 
 def read(etag="new", **given):
@@ -166,7 +167,7 @@ def test_unforeseen_errors_beyond_a_number_are_no_quarantine():
 
 
 def test_a_slot_whose_quarantine_is_full_keeps_failing():
-    found = settled(planned(failing=9_999), {"a": failed(), "b": failed()}, LAST)
+    found = settled(planned(), {"a": failed(), "b": failed()}, replace(LAST, failing={SLOT: 9_999}))
     assert found.result.quarantined.keys() == {"a"}
     assert found.result.failed_objects.keys() == {"b"}
 

@@ -1,17 +1,17 @@
 """A plan's rows, and what sources and Spark errors come to. No Spark session."""
 
 import pickle
-from dataclasses import replace
 
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.plan import collected, refuse_missing
+from s3notify_platform.ingest.plan import collected
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import Input, Source
-from s3notify_platform.ingest.splits import TASK_BYTES, Assigned, assign_splits
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.splits import SMALL_TASK_BYTES, TASK_BYTES, assign_splits
 from s3notify_platform.ingest.wire import (
     PLANNED,
+    Before,
     ComparedSlot,
     FailedSlot,
     Gone,
@@ -19,19 +19,16 @@ from s3notify_platform.ingest.wire import (
     QueuedEntry,
     Requests,
     ToRead,
-    UnqueuedSlot,
 )
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import Place
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
+from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.failures import own_error, reason_of
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.table.layout import Generation
 
 BUCKET = S3Config(bucket="b")
-SPLIT_BYTES = Input(bucket=BUCKET).split_bytes
 
 
 def source(**fields: object) -> Source:
@@ -39,32 +36,10 @@ def source(**fields: object) -> Source:
     return Source.of(**given)
 
 
-def test_a_slot_whose_commits_are_missing_is_refused() -> None:
-    """Only that one: it is never read a second time unasked; a slot that never had a commit is."""
-    heads = [
-        ComparedSlot(
-            slot=Slot(slot),
-            generation=Generation(generation),
-            objects=1,
-            held=1,
-            withdrawn=0,
-            complete=True,
-            beyond=0,
-        )
-        for slot, generation in ((1, 0), (2, 0), (3, 4))
-    ]
-    found = collected("topic", heads)
-    refuse_missing(found, {Slot(1): Generation(1), Slot(3): Generation(4)}, source())
-    assert found.missing == {1}
-    assert found.slots.keys() == {2, 3}
-    assert found.errors.keys() == {1}
-    assert "s3notify table forget" in found.errors[Slot(1)]
-
-
 def test_collected() -> None:
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
     head = ComparedSlot(
-        slot=Slot(4), generation=Generation(3), objects=1, held=1, withdrawn=0, complete=False, beyond=0
+        slot=Slot(4), objects=1, held=1, withdrawn=0, complete=False, beyond=0
     )
     rows: list[Planned] = [
         Requests(requests={"LIST": 2}),
@@ -82,11 +57,10 @@ def test_collected() -> None:
             expiry=False,
             of_version=False,
         ),
-        UnqueuedSlot(slot=Slot(6)),
+        Before(slot=Slot(4), state=ObjectState(key="g", etag="old", size=1)),
         head,
         ComparedSlot(
             slot=Slot(5),
-            generation=Generation(0),
             objects=0,
             held=0,
             withdrawn=0,
@@ -104,16 +78,14 @@ def test_collected() -> None:
     assert found.errors == {7: "why", 8: "UnavailableError: 503"}
     assert found.outages == {8}
     assert found.requests == {"LIST": 3, "GET": 1}
-    assert found.slots[Slot(4)].generation == 3
+    assert found.slots[Slot(4)].before.keys() == {"g"}
     assert [s.version.key for s in found.slots[Slot(4)].changes.read] == ["k"]
     assert found.slots[Slot(4)].changes.gone == ("g",)
     assert not found.slots[Slot(4)].changes.complete
     assert not found.slots[Slot(5)].changes
     assert found.listed == {4: 1, 5: 0}
     assert found.unannounced == {4: {"g"}}
-    assert found.unqueued == {6}
     assert (found.unaddressable, found.unaddressable_keys) == (9, ["a/./b"])
-    assert Slot(6) not in found.slots
     (entry,) = found.entries[Slot(4)]
     assert entry.place == Place(topic="topic", epoch="epoch", shard=2, key="0-a.4", quota=7)
     assert (entry.id, entry.event.key) == ("0-a.9", "k")
@@ -130,53 +102,38 @@ def splits(sizes: dict[int, list[int]]) -> list[Split]:
     return [Split(version=version, start=0, end=version.size) for version in versions]
 
 
-def assigned(slots: list[Slot], work: list[Split], width: int) -> Assigned:
-    return assign_splits(slots, work, width, source())
+def test_tasks_have_ranges_of_slots() -> None:
+    """Of about as many bytes, so that their packs cover few slots."""
+    ordered, tasks = assign_splits(splits({n: [SMALL_TASK_BYTES // 4] * 2 for n in range(20)}), 4)
+    assert tasks == sorted(tasks)
+    assert sorted({*tasks}) == [0, 1, 2, 3]
+    assert [split.version.slot for split in ordered] == sorted(split.version.slot for split in ordered)
+    assert {tasks.count(task) for task in range(4)} == {10}
 
 
-def test_slots_are_assigned_whole_if_that_is_balanced() -> None:
-    found = assigned([Slot(n) for n in range(20)], splits({n: [100, n] for n in range(19)}), 4)
-    assert found.together
-    assert found.tasks == 4
-    assert sorted({*found.slot_tasks}) == [0, 1, 2, 3]
-    of_slot = dict(enumerate(found.slot_tasks))
-    assert [of_slot[s.version.slot] for s in found.splits] == found.split_tasks
-
-
-def test_a_slot_much_larger_than_others_is_spread() -> None:
-    """Unless all of it is little anyway."""
-    big = assigned([Slot(0), Slot(1)], splits({0: [TASK_BYTES] * 4, 1: [1]}), 2)
-    assert not big.together
-    assert len({t for s, t in zip(big.splits, big.split_tasks, strict=True) if s.version.slot == 0}) == 4
-    assert big.tasks == 5
-    assert assigned([Slot(0), Slot(1)], splits({0: [1000] * 10, 1: []}), 2).together
-
-
-def test_a_big_object_is_not_read_with_its_slot() -> None:
-    """Its parts are assigned one by one; so is what goes on from an offset, however little that is."""
-    (whole,) = splits({0: [SPLIT_BYTES + 1]})
-    assert not assigned([Slot(0)], [whole], 2).together
-    found = assigned([Slot(0)], parts_of(whole, SPLIT_BYTES // 2), 2)
-    assert (found.together, sorted({*found.split_tasks})) == (False, [0, 1])
-    assert not assigned([Slot(0)], [replace(whole, start=SPLIT_BYTES)], 2).together
-
-
-def test_nothing_to_read_is_assigned_too() -> None:
-    found = assigned([Slot(3), Slot(4)], [], 8)
-    assert (found.together, found.tasks, list(found.split_tasks)) == (True, 2, [])
+def test_a_little_is_read_by_few_tasks_and_much_by_more() -> None:
+    """A task that reads little costs more than it gains, however many there may be."""
+    _, tasks = assign_splits(splits({n: [100] for n in range(20)}), 50)
+    assert {*tasks} == {0}
+    _, tasks = assign_splits(splits({0: [TASK_BYTES] * 8, 1: [1]}), 2)
+    assert len({*tasks}) >= 8
+    (whole,) = splits({0: [TASK_BYTES * 4]})
+    _, tasks = assign_splits(parts_of(whole, TASK_BYTES), 2)
+    assert len({*tasks}) == 4
+    assert assign_splits([], 8) == ([], [])
 
 
 def test_results_of_several_rounds_add_up() -> None:
     first = SlotResult(
         slot=Slot(1),
         status="committed",
-        generation=Generation(1),
+        generation=1,
         objects=2,
         rows=3,
         failed_objects={"a": "x"},
     )
     second = SlotResult(
-        slot=Slot(1), status="committed", generation=Generation(2), objects=1, rows=1, live_rows=4
+        slot=Slot(1), status="committed", generation=2, objects=1, rows=1, live_rows=4
     )
     both = added_result(first, second)
     assert (both.generation, both.objects, both.rows, both.live_rows) == (2, 3, 4, 4)

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import UnavailableError
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import fetch, isolation
-from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.isolation import isolated
 from s3notify_platform.ingest.outcome import joined
 from s3notify_platform.ingest.reader import SplitReader
@@ -24,9 +24,10 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import Choice, retry
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.snapshot import Snapshot
 from tests.support.clocks import HandClock
 from tests.support.deadly import RAISES, Deadly, deadly
+from tests.support.ingested import keys_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 
@@ -63,14 +64,15 @@ class Site:
         return ingest.run(ALL, batch="b", **arguments)
 
     def rows(self) -> Counter[str]:
-        parts = read_slots(self.source.table(), ALL)
-        return Counter(key for part in parts for key in part.table["_key"].to_pylist())
+        return keys_of(self.source)
 
     def traces(self) -> dict[str, str]:
         """Of all objects in quarantine."""
         table = self.source.table()
-        heads = [head for head in table.heads(ALL).values() if head]
-        return {key: s.trace for head in heads for key, s in table.states(head, head.failing).items()}
+        found = table.newest()
+        assert isinstance(found, Snapshot)
+        failing = table.states.failing(found.manifest.states, ALL)
+        return {key: state.trace for of_slot in failing.values() for key, state in of_slot.items()}
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 @pytest.mark.server
 def test_a_defect_of_ours_empties_no_bucket(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a limit, by all that is in quarantine, slots stay failed, and are said to; a retry brings all back."""
-    monkeypatch.setattr("s3notify_platform.ingest.engine.MAX_UNFORESEEN", 3)
+    monkeypatch.setattr("s3notify_platform.engine.driver.MAX_UNFORESEEN", 3)
     for n in range(3):
         site.store.put(f"raw/first-{n}", RAISES)
     assert all(each.ok for each in site.ingest(last_attempt=ALL).slots.values())

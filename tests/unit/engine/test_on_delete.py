@@ -43,8 +43,6 @@ class Landing(Place):
     def follow(self, *, listing: bool = False) -> Counter[int]:
         """The values after a run that follows the entries, or lists."""
         self._ticks += 1
-        # Since their last signal is of a queueing writer, nothing has to be listed for the slots.
-        self.source.location.signals().signal_slots(self.source.location.all_slots())
         slots = self.source.location.all_slots()
         result = self.ingest().run(slots, batch=f"b{self._ticks}", listing=listing)
         assert all(each.ok for each in result.slots.values())
@@ -67,9 +65,9 @@ def test_expired_objects_leave_their_rows(ministack: S3Server, name: str) -> Non
     place.leave("b", "ObjectRemoved:Delete")
     assert place.follow() == Counter([1, 2, 4])
     assert place.follow(listing=True) == Counter([1, 2, 4])
-    before = place.heads()
+    before = place.generations()
     assert place.follow(listing=True) == Counter([1, 2, 4])
-    assert place.heads() == before
+    assert place.generations() == before
     place.write("a", 5)
     assert place.follow() == Counter([4, 5])
     place.leave("a", "ObjectRemoved:Delete")
@@ -191,7 +189,7 @@ def test_rejects_of_what_expired_are_not_tried_again(ministack: S3Server) -> Non
     everything = RetryRequest(everything=True)
     asked = everything.run(location, place.store, place.source.settle_commit_mode(place.store).commit)
     assert (asked.records, asked.left) == (0, 0)
-    assert not any(head.pending for head in place.source.table().heads(location.all_slots()).values() if head)
+    assert not any(facts.pending for facts in place.snapshot().manifest.slots.values())
 
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
@@ -206,6 +204,4 @@ def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
     place.follow()
     backfill(place.source.table(), place.source.location.all_slots(), place.source.location.signals())
     assert place.follow() == Counter(range(6))
-    head = place.source.table().head(Slot(0))
-    assert head is not None
-    assert head.backfill == 0
+    assert place.snapshot().manifest.slot(Slot(0)).backfill == 0

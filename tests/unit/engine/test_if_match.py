@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from s3notify_platform.engine.collect import StagedPart
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import ConflictError
 from s3notify_platform.ingest import fetch as fetching
-from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.fetch import fetch
 from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
-from s3notify_platform.ingest.wire import Staged
 from tests.support.ingested import Place
 from tests.support.local_jobs import LocalJobs
 from tests.support.objects import put
@@ -32,7 +32,7 @@ def test_overwritten_between_plan_and_read(ministack: S3Server, key: str) -> Non
     place.put("other.jsonl", 9)
 
     class Overtaken(LocalJobs):
-        def stage(self, busy: Sequence[SlotPlan], *arguments: Any, **more: Any) -> list[Staged]:
+        def stage(self, busy: Sequence[SlotPlan], *arguments: Any, **more: Any) -> list[StagedPart]:
             place.put(key, 3, 4)
             return super().stage(busy, *arguments, **more)
 

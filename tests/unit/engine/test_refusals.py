@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import OUTAGE_SECONDS
@@ -17,9 +17,9 @@ from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
-from s3notify_platform.table.reader import read_slots
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HandClock
+from tests.support.ingested import keys_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 
@@ -61,9 +61,7 @@ class Site:
         return ingest.run(ALL, batch="b", **arguments)
 
     def rows(self) -> Counter[str]:
-        return Counter(
-            key for part in read_slots(self.source.table(), ALL) for key in part.table["_key"].to_pylist()
-        )
+        return keys_of(self.source)
 
 
 @pytest.fixture(autouse=True)

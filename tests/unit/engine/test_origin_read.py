@@ -9,12 +9,11 @@ import pytest
 
 from s3notify_platform.ingest import fetch
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.reader import Rejected, SplitReader
 from s3notify_platform.ingest.splits import cut
-from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
+from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.reader import read_slots
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -37,9 +36,7 @@ def stored(place: Place, key: str) -> dict[str, Any]:
 
 
 def rows(place: Place, *, rejects: bool = False) -> list[dict[str, Any]]:
-    slots = read_slots(place.source.table(), place.source.location.all_slots(), rejects=rejects)
-    found = [row for slot in slots for row in slot.table.to_pylist()]
-    return sorted(found, key=lambda row: (row["_key"], row["_offset"]))
+    return place.rows(rejects=rejects)
 
 
 def told(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -73,12 +70,9 @@ def in_parts(place: Place, key: str) -> tuple[list[dict[str, Any]], list[dict[st
     split = Split(version=version, start=0, end=version.size)
     reader = SplitReader(source=place.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
     found = [each for part in cut(split, place.source) for each in reader.read([part])]
-    batches = [each for each in found if isinstance(each, pa.RecordBatch)]
-    kinds = {
-        kind: [row for batch in batches for row in batch.to_pylist() if row["_kind"] == READ.kind(kind)]
-        for kind in (Lineage, Reject)
-    }
-    return kinds[Lineage], kinds[Reject], [each.outcome for each in found if isinstance(each, ReadObject)]
+    rows = [row for each in found if isinstance(each, pa.RecordBatch) for row in each.to_pylist()]
+    rejects = [row for each in found if isinstance(each, Rejected) for row in each.batch.to_pylist()]
+    return rows, rejects, [each.outcome for each in found if isinstance(each, ReadObject)]
 
 
 @pytest.mark.parametrize("key", ["a.jsonl", "in//empty segments.jsonl"])
@@ -154,7 +148,7 @@ def test_it_is_one_reject_in_parts_too(ministack: S3Server) -> None:
     place.put("dt=yesterday/a", *range(1000, 1009))
     place.put("dt=2026-01-01/a", *range(1000, 1009))
     found, rejects, outcomes = in_parts(place, "dt=yesterday/a")
-    assert ([row["_reason"] for row in rejects], found) == (
+    assert ([row["reason"] for row in rejects], found) == (
         ["dt: 'yesterday' does not fit date32[day], in its key"], [],
     )  # fmt: skip
     assert [(one.status, one.rejects, one.reach_end, one.gets) for one in outcomes] == [("ok", 1, True, 0)]

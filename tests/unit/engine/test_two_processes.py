@@ -1,0 +1,158 @@
+"""Batches of processes that remember a snapshot, over a real server: none looks twice, and none is misled."""
+
+from collections import Counter
+from itertools import count
+from typing import Any
+
+import pytest
+
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.rounds import commit_round
+from s3notify_platform.ingest import location
+from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.table.commit import MAX_RUN_SECONDS
+from s3notify_platform.table.table import SnapshotMemory
+from s3notify_platform.table.vacuum import vacuum
+from tests.support.clocks import HandClock
+from tests.support.ingested import Place
+from tests.support.local_jobs import LocalJobs
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+SLOT = slot_of("raw/a", 4)
+NUMBERS = count()
+
+
+class Process:
+    """One that lives on, with a clock and a memory of its own."""
+
+    def __init__(self, place: Place, patched: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.clock = HandClock(f"{next(NUMBERS)}")
+        self.memory = SnapshotMemory()
+        self.patched = patched
+
+    def ingest(self, jobs: type[LocalJobs] = LocalJobs) -> Ingest:
+        self.patched.setattr(location, "_memory", lambda *_: self.memory)
+        source = self.place.source
+        return Ingest(jobs=jobs(source=source), source=source, clock=self.clock)
+
+    def run(self, *slots: Slot) -> BatchResult:
+        return self.ingest().run(slots or (SLOT,), batch="b")
+
+
+@pytest.fixture
+def place(ministack: S3Server) -> Place:
+    return Place(ministack)
+
+
+@pytest.fixture
+def process(place: Place, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda: Process(place, monkeypatch)
+
+
+def test_the_second_batch_lists_nothing_but_the_bucket(place: Place, process: Any) -> None:
+    one, slots = process(), place.source.location.all_slots()
+    place.put("a", 1)
+    one.run(*slots)
+    place.put("a", 2)
+    second = one.run(*slots)
+    assert (second.requests["LIST"], second.requests["HEAD"]) == (1, 1), "the bucket; the newest version"
+    assert place.values() == Counter([2])
+
+
+def test_entries_that_are_followed(place: Place, process: Any) -> None:
+    """The queue is listed, and neither bucket nor table."""
+    one, queue = process(), place.source.location.queue()
+    queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
+    for value in (1, 2):
+        place.put("a", value)
+        queue.commit(queue.reserve("orders", Event(key="raw/a")))
+        result = one.ingest().run([SLOT], batch="b", listing=False)
+        queue.remove(result.entries[SLOT])
+    assert place.values() == Counter([2])
+    assert result.slots[SLOT].status == "committed"
+
+
+def test_two_processes_that_take_turns(place: Place, process: Any) -> None:
+    """Each sees what the other has committed meanwhile."""
+    one, other = process(), process()
+    for value in range(3):
+        place.put("a", value)
+        assert one.run().slots[SLOT].generation == 2 * value + 1
+        place.put("a", 10 + value)
+        assert other.run().slots[SLOT].generation == 2 * value + 2
+        assert place.values() == Counter([10 + value])
+    assert one.run().slots[SLOT].status == "unchanged"
+
+
+def test_an_object_that_came_back_meanwhile(place: Place, process: Any) -> None:
+    """The object is as it was when the memory is from, and the table is not."""
+    one, other = process(), process()
+    for process_, value in ((one, 1), (other, 2), (one, 1)):
+        place.put("a", value)
+        process_.run()
+    assert place.values() == Counter([1])
+
+
+def test_another_table_in_its_place(place: Place, process: Any) -> None:
+    one = process()
+    place.put("a", 1)
+    one.run()
+    place.empty("_s3notify/orders/table/")
+    place.forget()
+    assert one.run().slots[SLOT].generation == 1
+    assert place.values() == Counter([1])
+
+
+@pytest.mark.parametrize("beyond_half", [True, False])
+def test_a_memory_of_long_ago(place: Place, process: Any, *, beyond_half: bool) -> None:
+    """Whatever vacuum has removed meanwhile, the next version follows the newest one."""
+    one, other = process(), process()
+    place.put("a", 0)
+    one.run()
+    for value in range(1, 5):
+        place.put("a", value)
+        other.run()
+    one.clock.now += MAX_RUN_SECONDS / 2 + (1 if beyond_half else -1)
+    table = place.source.table()
+    vacuum(table.committer, place.snapshot(), retention_seconds=MAX_RUN_SECONDS, clock=one.clock)
+    place.put("a", 5)
+    assert one.run().slots[SLOT].status == "committed"
+    assert place.values() == Counter([5])
+
+
+def test_a_round_that_is_committed_late(place: Place, process: Any) -> None:
+    """A plan older than half of the longest run is not committed upon: its slot is for the next run."""
+    one = process()
+    place.put("a", 0)
+    one.run()
+    place.put("a", 1)
+    rounds = one.ingest().rounds([SLOT], batch="b")
+    staged = next(rounds)
+    one.clock.now += MAX_RUN_SECONDS / 2 + 1
+    commit_round(staged)
+    assert place.values() == Counter([0])
+    assert not [*rounds]
+    one.run()
+    assert place.values() == Counter([1])
+
+
+def test_a_slot_of_which_nothing_could_be_read(place: Place, process: Any) -> None:
+    """Its object was overwritten, and another run has read that: nothing is lost, nothing twice."""
+    one, other = process(), process()
+    place.put("a", 0)
+    one.run()
+    place.put("a", 1)
+
+    class Late(LocalJobs):
+        def stage(self, *arguments: Any, **more: Any) -> Any:
+            place.put("a", 2)
+            other.run()
+            return super().stage(*arguments, **more)
+
+    one.ingest(Late).run([SLOT], batch="b")
+    assert place.values() == Counter([2])
