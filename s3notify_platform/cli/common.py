@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
-    from s3notify_platform.table.commit import SlotTable
+    from s3notify_platform.table.table import LogTable
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -170,10 +170,9 @@ class SourcePlace(QueuePlace):
         location.check_exists(asset)
         return location
 
-    def table(self, asset: str | None = None) -> "SlotTable":
+    def table(self, asset: str | None = None) -> "LogTable":
         """The source's table, or that of a slot asset, to be read, if it exists. Requests as `existing`."""
-        location = self.existing(asset)
-        return location.table(location.table_layout(asset))
+        return self.existing(asset).table(asset)
 
     def committing(self) -> "tuple[Location, ObjectStore, CommitMode]":
         """The location of the source, its store, and its commit mode, not settled yet. Requests as `existing`."""

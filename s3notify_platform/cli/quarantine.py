@@ -41,10 +41,7 @@ def quarantine() -> None:
 @limit_option(50, "Lines at most, largest first.")
 @json_option
 def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool) -> None:
-    """Count what is in quarantine of source NAME, by slot and reason. Reads only.
-
-    1 LIST and 1 GET for each slot, 1 GET for each file of rejects.
-    """
+    """Count what is in quarantine of source NAME, by slot and reason. Reads only; nothing of a slot without any."""
     from s3notify_platform.table.quarantine import reasons_of
 
     location = place.existing()
@@ -81,7 +78,7 @@ def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as
 def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     """Show what is in quarantine of the object KEY: why it fails, its rejects with their bytes.
 
-    Reads only: 1 LIST and a few GETs. Exit code 1 if nothing of it is in quarantine.
+    Reads only, by a few GETs. Exit code 1 if nothing of it is in quarantine.
     """
     from s3notify_platform.table.quarantine import key_quarantine
 
@@ -93,7 +90,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     if as_json:
         document = {
             "key": key,
-            "slot": found.commit.slot,
+            "slot": found.slot,
             "etag": state.etag,
             "size": state.size,
             "failing": state.reason or None,
@@ -113,7 +110,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         }
         print_json(document)
         return
-    say(f"{shown(key)}: slot {found.commit.slot}, ETag {state.etag}, {state.size} bytes")
+    say(f"{shown(key)}: slot {found.slot}, ETag {state.etag}, {state.size} bytes")
     if state.reason:
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
         say(f"fails{read}: {in_one_line(state.reason)}")
@@ -194,7 +191,7 @@ def backfill(
 ) -> None:
     """Have the next batches read all objects of slots of source NAME again, although they have not changed.
 
-    Use it after a change of a transform, a schema or a parser. The commits that hold a slot's new rows replace its old
+    Use it after a change of a transform, a schema or a parser. The versions that hold new rows replace the old
     ones; until then readers see the old ones. Objects that could not be read stay in quarantine: see
     `s3notify quarantine retry`. (With a changed `code_version`, slots are also read again as they change.) Safe to
     repeat, and to kill at any time.
@@ -212,11 +209,11 @@ def backfill(
         if chosen
         else location.all_slots()
     )
-    known = location.open_table(store).heads
+    location.open_table(store)  # refused as a run would be
     if not dry_run:
         mode = location.settle_commit_mode(mode, store)
     table = location.table(store=store, commit=mode)
-    found = read_again(table, slots, location.signals(store), known=known, dry_run=dry_run)
+    found = read_again(table, slots, location.signals(store), dry_run=dry_run)
     if as_json:
         print_json(asdict(found) | {"dry_run": dry_run})
         return

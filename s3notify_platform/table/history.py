@@ -45,6 +45,16 @@ def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
     return {version: meta for meta in listed if (version := layout.version_of(meta.key)) is not None}
 
 
+def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
+    """When each slot was last changed, in Unix milliseconds; 0: its version is not kept any more."""
+    kept = kept_versions(reader)
+    return {
+        slot: kept[facts.generation].modified_ms if facts.generation in kept else 0
+        for slot, facts in snapshot.manifest.slots.items()
+        if facts.generation
+    }
+
+
 def version_at(reader: LogReader, at_ms: int) -> int:
     """The newest version that was there at `at_ms` (Unix milliseconds). `NotFoundError`: none, or none is kept."""
     found = kept_versions(reader)

@@ -1,11 +1,160 @@
-"""Requests that unchanged objects of a table are read again."""
+"""Requests that unchanged objects of a table are read again: a version with the request, then signals.
 
-from collections.abc import Mapping
+Steps
+    1. Commit a version with the request, for all slots at once: marks in the states of objects (`again`, by
+       `quarantine`), or that all rows which were planned before this version are to be read again (`backfill`).
+    2. Move the slots' signals, marked as queued, then the root: the next batch reads these slots.
+    3. The batch reads what is requested although its ETag is the same. Its version removes the request.
 
+| another writer, since the request was planned | the request |
+|---|---|
+| changed other slots, merged packs or state files, let the schema grow | goes on, on top of that version |
+| changed one of its slots | is made of that slot as it is now: what the other has read is not requested |
+| made the same request | leaves that slot as it is, and signals it |
+| began the table again, under another id | is made of what there is now |
+
+Invariants
+    - Rows leave only in the version that holds the rows which replace them.
+    - A request that is made twice, or killed between steps 1 and 2 and repeated, is signalled again, and read once.
+    - A request changes its slots. So a round of such a slot that was planned before it is dropped (`round`) and planned
+      again, on top of the request.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
+from s3notify_platform.table.history import note_of
 from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.proposal import Change, Proposal
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.table import LogTable
+
+BACKFILL: Final = "backfill"
+"""The batch name of versions that request a backfill."""
+
+
+class Request(Change, Protocol):
+    """A request as a change of the table."""
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots of which anything is requested, now or before: they are signalled."""
+        ...
+
+
+def ask_again(
+    table: LogTable, base: Snapshot, request: Request, signals: Publisher | None, *, dry_run: bool
+) -> Snapshot:
+    """Commit the request, and signal its slots. Returns the snapshot afterwards. Errors as `Committer.commit`.
+
+    In a version of its own: so the version that a backfill names is the one that requests it.
+    """
+    if dry_run:
+        request.onto(base)
+        return base
+    done = table.committer.commit_alone(request, base)
+    table.memory.keep(done.snapshot)
+    if signals is not None:
+        signals.signal_slots(request.slots)
+    return done.snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfilled:
+    """What is, or would be, read again: slots, their objects, and the rows that these have now."""
+
+    slots: tuple[Slot, ...] = ()
+    objects: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Backfill:
+    """The request for some slots."""
+
+    table: LogTable
+    wanted: frozenset[Slot]
+    batch: str
+    found: Backfilled = Backfilled()
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """See `Request`."""
+        return self.found.slots
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`."""
+        every = {slot: base.manifest.slot(slot) for slot in sorted(self.wanted)}
+        every = {slot: facts for slot, facts in every.items() if facts.objects > facts.failing}
+        own = self._own(every)
+        done = {slot for slot in own if not every[slot].backfill}
+        left = {slot: facts for slot, facts in every.items() if slot not in done}
+        self.found = Backfilled(
+            slots=tuple(left),
+            objects=sum(facts.objects - facts.failing for facts in left.values()),
+            rows=sum(facts.rows for facts in left.values()),
+        )
+        asked = {
+            slot: replace(facts, backfill=base.version + 1)
+            for slot, facts in left.items()
+            if slot not in own and facts.backfill != facts.generation  # equal: it was requested just now
+        }
+        if not asked:
+            return None
+        return Proposal(slots=asked, note={"batch": self.batch, "request": BACKFILL, "slots": [*asked]})
+
+    def _own(self, every: Mapping[Slot, SlotFacts]) -> set[Slot]:
+        """The slots that this very run was the last to change: by its request, or as it read them."""
+        if self.batch == BACKFILL:
+            return set()
+        versions = sorted({facts.generation for facts in every.values()})
+        bodies = in_parallel(self.table.reader.version, versions, REQUESTS_IN_FLIGHT)
+        found = dict(zip(versions, bodies, strict=True))
+        return {
+            slot
+            for slot, facts in every.items()
+            if (body := found[facts.generation]) is not None
+            and note_of(body, slot).get("batch") == self.batch
+        }
+
+
+def backfill(
+    table: LogTable,
+    slots: Iterable[Slot],
+    signals: Publisher | None,
+    *,
+    batch: str = BACKFILL,
+    dry_run: bool = False,
+) -> Backfilled:
+    """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
+
+    Failing objects stay in quarantine. Slots without a commit are left out. A slot with more than one batch reads at
+    once takes several commits, none of which reads an object twice. Safe to repeat. Requests of `LogTable.newest`, 3
+    PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written.
+    Errors as `LogTable.newest` and `Committer.commit`.
+
+    `signals`: None for a run that reads the slots itself; `batch` is its own then, and a retry requests nothing of
+    slots that it has read: 1 GET for each version that was the last to change one of the slots. If such a run is killed
+    and never retried, its requests stay: the next batch of a slot, of whatever cause, reads what is left; until then
+    the slot keeps its rows, and nothing signals it.
+    """
+    base = table.newest()
+    if isinstance(base, Absent):
+        return Backfilled()
+    request = _Backfill(table=table, wanted=frozenset(slots), batch=batch)
+    ask_again(table, base, request, signals, dry_run=dry_run)
+    return request.found
 
 
 def backfilled_keys(facts: SlotFacts, states: Mapping[str, ObjectState]) -> frozenset[str]:
-    """The objects that a backfill requests and that have not been read since. Pure."""
-    return frozenset(key for key, s in states.items() if s.since < facts.backfill and not s.reason)
+    """The objects of a slot that a backfill requests and that have not been read since. Pure.
+
+    Rows that were planned on the version with the request, or a later one, have a greater label than `facts.backfill`.
+    """
+    return frozenset(key for key, s in states.items() if s.since <= facts.backfill and not s.reason)

@@ -144,10 +144,11 @@ class Beaten:
 
     inner: ConditionalCommit
     others: list[Callable[[], Any]]
+    layout: TableLayout = LAYOUT
 
     def put_if_absent(self, key: str, body: bytes) -> Any:
         """As `ConditionalCommit`."""
-        if LAYOUT.version_of(key) is not None and self.others:
+        if self.layout.version_of(key) is not None and self.others:
             self.others.pop(0)()
         return self.inner.put_if_absent(key, body)
 
@@ -158,7 +159,7 @@ class Beaten:
 
 def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
     """The table, on which others are first."""
-    commits = Beaten(inner=whole.committer.commits, others=others)
+    commits = Beaten(inner=whole.committer.commits, others=others, layout=whole.layout)
     return replace(whole, committer=replace(whole.committer, commits=commits))
 
 

@@ -1,0 +1,391 @@
+"""Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
+
+Two kinds. *Rejected records*, of objects whose other records are committed: in packs that the manifest names. *Failing
+objects*, which could not be read, or not to their end: their states hold the reason, and the traceback of an error that
+nobody foresaw.
+
+After a fix, `retry` has objects read again, by the steps of `reread`: from where reading ended, or else from the
+beginning. A record or object leaves quarantine only in the version that ingests its rows, or finds its object
+gone. If it fails again, it stays in quarantine with the new reason.
+
+Limits. `WAITING_MAX` objects of a slot are pending at once, since a batch of the slot has their states in memory until
+they are read. Any more are left to another call. One version requests what is in quarantine of slots with up to
+`REQUEST_MAX` failing objects and rejects, or of one slot. An object that is being read in parts, and has not failed, is
+pending already: its rejects can be retried when it has been read to its end.
+
+Requests. To look at slots: those of `LogTable.newest`, `StateReader.failing`, and of `reading` for their rejects, which
+have packs in common with other slots; no request for a slot.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.clock import unique_name
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.actions import Add
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.reread import ask_again
+from s3notify_platform.table.round import SlotRound
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.table import LogTable
+
+WAITING_MAX: Final = 100_000
+"""Objects of one slot that wait to be read further or again."""
+
+REQUEST_MAX: Final = 200_000
+"""Failing objects and rejects of several slots that are looked at together."""
+
+RETRY: Final = "retry"
+"""The batch name of versions that request a retry."""
+
+Kind = Literal["failing", "rejected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to retry: of `keys`, or of all, those whose reason contains `reason`."""
+
+    keys: frozenset[str] | None = None
+    reason: str = ""
+
+    def has(self, state: ObjectState) -> bool:
+        """Whether a failing object is chosen."""
+        return (self.keys is None or state.key in self.keys) and self.reason in state.reason
+
+    def among(self, rejects: pa.Table) -> pa.Table:
+        """The rejects that are chosen."""
+        if self.keys is not None:
+            rejects = rejects.filter(_is_in(rejects, self.keys))
+        if self.reason:
+            rejects = rejects.filter(pc.match_substring(rejects["reason"], self.reason))
+        return rejects
+
+
+EVERYTHING: Final = Choice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonCount:
+    """How many records and objects of a slot are in quarantine for one reason; `records` is 0 for failing objects."""
+
+    slot: Slot
+    kind: Kind
+    reason: str
+    objects: int
+    records: int
+    waiting: int
+    """The objects that wait for a retry that was requested before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyQuarantine:
+    """The quarantine of one object version. `state.reason` is why it fails, if it does.
+
+    `rejects`: the first ones in order, with the columns of `REJECT_SCHEMA`; `state.rejects` counts all. `waiting`: its
+    retry was requested, or it is being read in parts.
+    """
+
+    slot: Slot
+    state: ObjectState
+    rejects: pa.Table
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """What is, or would be, read again: failing objects, and objects with the rejected `records` that were chosen.
+
+    `waiting` of these had been requested before. `left` exceed `WAITING_MAX`, and need another call.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    failing: int = 0
+    rejected: int = 0
+    records: int = 0
+    waiting: int = 0
+    left: int = 0
+    keys: frozenset[str] = frozenset()
+
+    @property
+    def objects(self) -> int:
+        """Failing objects and those with rejects."""
+        return self.failing + self.rejected
+
+
+# Looking
+
+
+def reasons_of(table: LogTable, slots: Iterable[Slot]) -> list[ReasonCount]:
+    """Counts by slot, kind and reason. Requests as the module says, and those of `StateReader.pending`."""
+    base = table.newest()
+    if isinstance(base, Absent):
+        return []
+    return [count for some in _together(base.manifest, slots) for count in _reasons(table, base, some)]
+
+
+def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot]) -> Iterator[ReasonCount]:
+    pending = table.states.pending(base.manifest.states, slots)
+    for slot, failing in sorted(table.states.failing(base.manifest.states, slots).items()):
+        by_reason: dict[str, list[ObjectState]] = {}
+        for state in failing.values():
+            by_reason.setdefault(state.reason, []).append(state)
+        for reason, states in by_reason.items():
+            yield ReasonCount(
+                slot=slot,
+                kind="failing",
+                reason=reason,
+                objects=len(states),
+                records=0,
+                waiting=sum(state.pending for state in states),
+            )
+    counted = _counted(table, base, slots, EVERYTHING, by=("_slot", "reason", "_key"))
+    waiting = _is_in(counted, {key for of_slot in pending.values() for key in of_slot})
+    counted = counted.append_column("waiting", waiting.cast(pa.int64()))
+    grouped = counted.group_by(["_slot", "reason"]).aggregate(
+        [("_key", "count"), ("records", "sum"), ("waiting", "sum")]
+    )
+    for row in grouped.sort_by([("_slot", "ascending"), ("reason", "ascending")]).to_pylist():
+        yield ReasonCount(
+            slot=Slot(row["_slot"]),
+            kind="rejected",
+            reason=row["reason"] or "",
+            objects=row["_key_count"],
+            records=row["records_sum"],
+            waiting=row["waiting_sum"],
+        )
+
+
+def key_quarantine(table: LogTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
+    """The quarantine of an object, with at most `limit` of its rejects; None if it is empty.
+
+    Requests of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold rejects of it.
+    """
+    base = table.newest()
+    if isinstance(base, Absent):
+        return None
+    state = table.states.lookup(base.manifest.states, {slot: [key]}).get(key)
+    if state is None or not (state.reason or state.rejects):
+        return None
+    packs = rejects_packs(base, slot, state)
+    rejects = first_rejects(table, packs, slot, state, limit=limit)
+    return KeyQuarantine(slot=slot, state=state, rejects=rejects, waiting=state.pending)
+
+
+def rejects_packs(base: Snapshot, slot: Slot, state: ObjectState) -> list[Add]:
+    """The packs that may hold rejects of an object. Pure."""
+    if not state.rejects:
+        return []
+    labels = state.since, state.until
+    return [pack for pack in base.manifest.rejects if pack.may_hold(slot, state.key, *labels)]
+
+
+def first_rejects(
+    table: LogTable, packs: Iterable[Add], slot: Slot, state: ObjectState, *, limit: int
+) -> pa.Table:
+    """The first rejects of an object version in these packs, in order. Requests as `reading.read`."""
+    found = REJECT_SCHEMA.empty_table()
+    for batch in read_slots(table.reader.store, table.layout, packs, [slot], REJECT_SCHEMA):
+        rows = pa.Table.from_batches([batch])
+        mine = rows.filter(pc.and_(pc.equal(rows["_key"], state.key), pc.equal(rows["_etag"], state.etag)))
+        found = pa.concat_tables([found, mine]).sort_by("_offset").slice(0, limit)
+    return found
+
+
+# Retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """What is chosen of one slot: failing objects, others with rejects, and how many of these."""
+
+    failing: Mapping[str, ObjectState]
+    rejected: Mapping[str, ObjectState]
+    records: int
+
+    @property
+    def states(self) -> dict[str, ObjectState]:
+        """All of the objects, in order."""
+        return dict(sorted({**self.failing, **self.rejected}.items()))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Retry:
+    """The request for some slots. A slot is looked at again only if another writer has changed it."""
+
+    table: LogTable
+    wanted: Sequence[Slot]
+    choice: Choice
+    found: Retried = Retried()
+    _chosen: dict[Slot, tuple[tuple[str, int], _Chosen]] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """See `Request`."""
+        return self.found.slots
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`."""
+        seen = {slot: (base.table, base.manifest.slot(slot).generation) for slot in self.wanted}
+        moved = [
+            slot for slot in self.wanted if slot not in self._chosen or self._chosen[slot][0] != seen[slot]
+        ]
+        for slot, chosen in _chosen_of(self.table, base, moved, self.choice).items():
+            self._chosen[slot] = (seen[slot], chosen)
+        asked: dict[Slot, SlotRound] = {}
+        parts: list[Retried] = []
+        for slot in self.wanted:
+            chosen = self._chosen[slot][1]
+            states = chosen.states
+            if not states:
+                continue
+            new = [key for key, state in states.items() if not state.pending]
+            taken = new[: max(0, WAITING_MAX - base.manifest.slot(slot).pending)]
+            parts.append(
+                Retried(
+                    slots=(slot,),
+                    failing=len(chosen.failing),
+                    rejected=len(chosen.rejected),
+                    records=chosen.records,
+                    waiting=len(states) - len(new),
+                    left=len(new) - len(taken),
+                    keys=frozenset(states),
+                )
+            )
+            if taken:
+                before = {key: states[key] for key in taken}
+                marked = {key: replace(state, again=True) for key, state in before.items()}
+                asked[slot] = SlotRound(changes=marked, before=before)
+        self.found = _added(parts)
+        if not asked:
+            return None
+        changes = {slot: each.changes for slot, each in asked.items()}
+        states = base.manifest.states.after(changes, name=lambda: unique_name(self.table.committer.clock))
+        return Proposal(
+            slots={slot: each.facts(base.manifest.slot(slot)) for slot, each in asked.items()},
+            states=states.states,
+            files={self.table.layout.state(name): body for name, body in states.bodies.items()},
+            note={"batch": RETRY, "request": RETRY, "slots": [*asked]},
+        )
+
+
+def retry(
+    table: LogTable,
+    slots: Iterable[Slot],
+    signals: Publisher,
+    choice: Choice,
+    *,
+    dry_run: bool = False,
+) -> Retried:
+    """Have the `choice` of `slots` read again by the next batch of the source. `signals`: of its keyspace.
+
+    Safe to repeat. Requests as the module says, those of `StateReader.lookup`, of a commit if there is a new request
+    (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Errors as
+    `LogTable.newest` and `Committer.commit`.
+    """
+    base = table.newest()
+    if isinstance(base, Absent):
+        return Retried()
+    done: list[Retried] = []
+    for some in _together(base.manifest, slots):
+        request = _Retry(table=table, wanted=some, choice=choice)
+        base = ask_again(table, base, request, signals, dry_run=dry_run)
+        done.append(request.found)
+    return _added(done)
+
+
+def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: Choice) -> dict[Slot, _Chosen]:
+    """What is chosen of each of these slots."""
+    states = base.manifest.states
+    failing = {
+        slot: {key: state for key, state in found.items() if choice.has(state)}
+        for slot, found in table.states.failing(states, _with(base.manifest, slots, "failing")).items()
+    }
+    records: dict[Slot, dict[str, int]] = {slot: {} for slot in slots}
+    for row in _counted(table, base, slots, choice, by=("_slot", "_key")).to_pylist():
+        slot, key = Slot(row["_slot"]), row["_key"]
+        if key not in failing.get(slot, ()):
+            records[slot][key] = row["records"]
+    # Rejects of expired objects are kept, as their rows are, but there is nothing to be read again.
+    known = table.states.lookup(states, {slot: [*keys] for slot, keys in records.items() if keys})
+    found: dict[Slot, _Chosen] = {}
+    for slot, keys in records.items():
+        rejected = {key: known[key] for key in keys if key in known and not known[key].expired}
+        found[slot] = _Chosen(
+            failing=failing.get(slot, {}), rejected=rejected, records=sum(keys[key] for key in rejected)
+        )
+    return found
+
+
+def _added(parts: Iterable[Retried]) -> Retried:
+    done = [part for part in parts if part.slots]
+    return Retried(
+        slots=tuple(slot for part in done for slot in part.slots),
+        failing=sum(part.failing for part in done),
+        rejected=sum(part.rejected for part in done),
+        records=sum(part.records for part in done),
+        waiting=sum(part.waiting for part in done),
+        left=sum(part.left for part in done),
+        keys=frozenset().union(*(part.keys for part in done)),
+    )
+
+
+# Both
+
+
+def _together(manifest: Manifest, slots: Iterable[Slot]) -> Iterator[list[Slot]]:
+    """The slots that have anything in quarantine, as many at a time as `REQUEST_MAX` allows."""
+    some: list[Slot] = []
+    size = 0
+    for slot in sorted(set(slots)):
+        facts = manifest.slot(slot)
+        found = facts.failing + facts.rejects
+        if some and size + found > REQUEST_MAX:
+            yield some
+            some, size = [], 0
+        if found:
+            some.append(slot)
+            size += found
+    if some:
+        yield some
+
+
+def _with(manifest: Manifest, slots: Iterable[Slot], what: Literal["failing", "rejects"]) -> list[Slot]:
+    return [slot for slot in slots if getattr(manifest.slot(slot), what)]
+
+
+def _counted(
+    table: LogTable, base: Snapshot, slots: Iterable[Slot], choice: Choice, *, by: Sequence[str]
+) -> pa.Table:
+    """How many chosen rejects there are, as `records`, by these columns."""
+    fields = [REJECT_SCHEMA.field(name) for name in by]
+    parts = [pa.schema([*fields, pa.field("records", pa.int64())]).empty_table()]
+    batches = read_slots(
+        table.reader.store,
+        table.layout,
+        base.manifest.rejects,
+        _with(base.manifest, slots, "rejects"),
+        REJECT_SCHEMA,
+        columns={*by, "reason"},
+    )
+    for batch in batches:
+        rows = choice.among(pa.Table.from_batches([batch]))
+        parts.append(_sums(rows.append_column("records", pa.array([1] * rows.num_rows, pa.int64())), by))
+    return _sums(pa.concat_tables(parts), by)
+
+
+def _sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    counted = rows.group_by([*by]).aggregate([("records", "sum")])
+    return counted.select([*by, "records_sum"]).rename_columns([*by, "records"])
+
+
+def _is_in(rows: pa.Table, keys: Collection[str]) -> pa.ChunkedArray:
+    return pc.is_in(rows["_key"], pa.array(sorted(keys), pa.string()))

@@ -1,0 +1,449 @@
+"""Quarantine over a store in memory: objects taken into it, looked at, retried; what leaves, what stays."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.engine import settle
+from s3notify_platform.errors import ConflictError, UnavailableError
+from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table import quarantine
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.quarantine import Choice, Retried, key_quarantine, reasons_of, retry
+from s3notify_platform.table.round import Round, SlotRound
+from tests.support.lake import beaten
+from tests.support.slot_rounds import SLOT, Body, Place, SlotRounds, content_of
+
+EVERYTHING = Choice()
+
+
+class Quarantine(Place):
+    """A slot with what cannot be read in quarantine."""
+
+    def __init__(self, **bodies):
+        super().__init__(CountingStore(MemoryObjectStore()), **bodies)
+
+    def quarantine(self, **unreadable):
+        self.unreadable = unreadable
+        self.committed(last_attempt=True)
+
+    def retry(self, choice=EVERYTHING, table=None, **options):
+        signals = Publisher(self.store, prefix="signals/", queued=True)
+        return retry(table or self.table, [SLOT], signals, choice, **options)
+
+    def send_again(self):
+        """After a fix: all that is in quarantine, and a batch."""
+        self.unreadable = {}
+        self.retry()
+        return self.run()
+
+    @property
+    def failing(self):
+        return self.writer.failing
+
+    @property
+    def pending(self):
+        return self.writer.pending
+
+    def state(self, key):
+        return self.writer.states[key]
+
+    def signal(self):
+        return self.store.head(signal_key("signals/", SLOT))
+
+
+def test_an_object_that_cannot_be_read_is_quarantined_with_its_reason():
+    """The others are committed with it, and it is not read again: not by what lists, nor by what follows entries."""
+    place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
+    place.quarantine(a=0)
+    assert place.failing == ["a"]
+    assert place.pending == []
+    assert place.facts.objects == 2
+    state = place.state("a")
+    assert (state.etag, state.reason) == ("1", "row 0 of 1 cannot be read")
+    assert place.writer.content() == content_of({"b": place.bucket["b"]})
+    assert not place.planned()
+    place.unreadable = {}
+    assert place.run() is None
+
+
+def test_without_the_last_try_it_stays_as_it_was():
+    """Nothing is committed of it, and its earlier version's rows stay until it is quarantined or read."""
+    place = Quarantine(a=Body(etag="1", rows=2))
+    place.run()
+    place.bucket["a"] = Body(etag="2", rows=1)
+    place.unreadable = {"a": 0}
+    assert place.run() is None
+    assert place.writer.content() == content_of({"a": Body(etag="1", rows=2)})
+
+
+def test_the_rows_of_an_earlier_version_leave():
+    """That version is no more; what cannot be read has taken its place."""
+    place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
+    place.run()
+    place.bucket["a"] = Body(etag="2", rows=1)
+    place.quarantine(a=0)
+    assert place.writer.content() == content_of({})
+    snapshot = place.writer.snapshot
+    assert (place.facts.objects, [*snapshot.packs], snapshot.manifest.rejects) == (1, [], ())
+    assert isinstance(place.send_again(), Committed)
+    assert place.is_exact()
+
+
+def test_what_is_held_of_the_very_version_stays():
+    """It was sent again for its rejects, and cannot be read any more."""
+    place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
+    place.run()
+    place.retry()
+    place.quarantine(a=0)
+    assert place.is_exact()
+    assert place.failing == ["a"]
+    assert place.pending == []
+
+
+def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
+    """Until then it is in quarantine and in no other place."""
+    place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2))
+    place.quarantine(a=0)
+    place.unreadable = {}
+    done = place.retry()
+    assert (done.failing, done.rejected, done.records, done.waiting) == (1, 1, 2, 0)
+    assert place.failing == ["a"]
+    assert place.pending == ["a", "b"]
+    before = place.facts.generation
+    place.bucket["b"] = Body(etag="1", rows=3)  # the same object, by a schema that now takes all of it
+    place.committed()
+    assert place.facts.generation == before + 1
+    assert (place.failing, place.pending, place.facts.rejects) == ([], [], 0)
+    assert place.is_exact()
+    assert reasons_of(place.table, [SLOT]) == []
+
+
+def test_what_fails_again_is_back_with_its_new_reason():
+    place = Quarantine(a=Body(etag="1", rows=3))
+    place.quarantine(a=0)
+    place.retry()
+    place.quarantine(a=2)
+    assert place.state("a").reason == "row 2 of 1 cannot be read"
+    assert place.failing == ["a"]
+    assert place.pending == []
+
+
+def test_what_was_read_in_part_goes_on_from_there():
+    """Its first rows are committed, by the batch that gave it up; sent again, only the rest is read."""
+    place = Quarantine(a=Body(etag="1", rows=5, rejects=1))
+    place.quarantine(a=3)
+    state = place.state("a")
+    assert (state.rows, state.offset, state.reach_end) == (3, 3, False)
+    assert bool(state.reason)
+    assert not place.planned()
+    place.retry()
+    (split,) = place.writer.plan(place.bucket)[1].changes.read
+    assert split.start == 3
+    place.quarantine(a=3)
+    assert place.state("a").rows == 3
+    assert isinstance(place.send_again(), Committed)
+    assert place.is_exact()
+    assert place.failing == []
+
+
+@pytest.mark.parametrize("unreadable", [0, 1])
+def test_deleted_or_overwritten_in_quarantine(unreadable):
+    """Gone, or read like any other change; nothing of it stays in quarantine."""
+    place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
+    place.quarantine(a=unreadable, b=unreadable)
+    place.unreadable = {}
+    place.retry()
+    del place.bucket["a"]
+    place.bucket["b"] = Body(etag="2", rows=1)
+    place.committed()
+    assert (place.failing, place.pending, place.facts.objects) == ([], [], 1)
+    assert place.is_exact()
+
+
+def test_reasons_are_counted():
+    """By kind, with what was sent again and not yet read."""
+    place = Quarantine(
+        a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
+    )
+    place.quarantine(a=0)
+    place.retry(Choice(keys=frozenset({"c"})))
+    failing, rejected = reasons_of(place.table, [SLOT])
+    assert (failing.slot, failing.kind, failing.reason) == (SLOT, "failing", "row 0 of 1 cannot be read")
+    assert (failing.objects, failing.records, failing.waiting) == (1, 0, 0)
+    assert (rejected.kind, rejected.reason) == ("rejected", "bad")
+    assert (rejected.objects, rejected.records, rejected.waiting) == (2, 3, 1)
+    assert reasons_of(place.table, [SLOT + 1]) == []
+
+
+def test_one_key_is_shown():
+    """Its failure, and the first of its rejects with their bytes; nothing of others."""
+    place = Quarantine(
+        a=Body(etag="1", rows=2, rejects=3), b=Body(etag="1", rows=1, rejects=1), c=Body(etag="1", rows=1)
+    )
+    place.quarantine(a=1)
+    found = key_quarantine(place.table, SLOT, "a", limit=2)
+    assert found.state.reason == "row 1 of 1 cannot be read"
+    assert found.state.rejects == 3
+    assert [(r["_key"], r["_offset"], r["reason"], r["raw"]) for r in found.rejects.to_pylist()] == [
+        ("a", 0, "bad", b"raw"),
+        ("a", 1, "bad", b"raw"),
+    ]
+    assert not found.waiting
+    place.retry(Choice(keys=frozenset({"a"})))
+    assert key_quarantine(place.table, SLOT, "a", limit=2).waiting
+    assert key_quarantine(place.table, SLOT, "c", limit=2) is None
+    assert key_quarantine(place.table, SLOT, "nobody", limit=2) is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "pending"),
+    [
+        (Choice(), ("a", "b", "c")),
+        (Choice(keys=frozenset({"a", "c", "nobody"})), ("a", "c")),
+        (Choice(reason="cannot be read"), ("a",)),
+        (Choice(reason="bad"), ("b", "c")),
+        (Choice(keys=frozenset({"b"}), reason="cannot"), ()),
+    ],
+)
+def test_what_is_chosen(choice, pending):
+    """By key, by a part of the reason, by both, or all."""
+    place = Quarantine(
+        a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
+    )
+    place.quarantine(a=0)
+    before = place.writer.snapshot.version
+    assert place.retry(choice, dry_run=True).keys == set(pending)
+    assert place.writer.snapshot.version == before
+    assert place.retry(choice).keys == set(pending)
+    assert tuple(place.pending) == pending
+    assert place.facts.pending == len(pending)
+
+
+def test_signals_move_after_the_version_and_say_that_nothing_need_be_listed():
+    """What there is new, 1 GET for the rejects, a version, a signal and the root."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    place.retry(dry_run=True)
+    place.store.counts.clear()
+    place.retry()
+    newest = {"HEAD": 1, "GET": 2}
+    assert place.store.counts == {"HEAD": newest["HEAD"], "GET": newest["GET"] + 1, "PUT": 3 + 2}
+    assert QUEUED in place.signal().metadata
+
+
+def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
+    """The commit stands, so there is no other one; and nothing is read twice."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
+    place.run()
+
+    class Silent(Publisher):
+        def signal_slots(self, slots):
+            raise UnavailableError("killed here")
+
+    with pytest.raises(UnavailableError):
+        retry(place.table, [SLOT], Silent(place.store, prefix="signals/"), EVERYTHING)
+    generation = place.facts.generation
+    done = place.retry()
+    assert (done.rejected, done.waiting, place.facts.generation) == (1, 1, generation)
+    assert place.signal() is not None
+
+
+def test_what_is_pending_stays_so():
+    """Other keys that were sent again, and have not been read yet."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    place.retry(Choice(keys=frozenset({"a"})))
+    place.retry(Choice(keys=frozenset({"b"})))
+    assert place.pending == ["a", "b"]
+
+
+def test_nothing_in_quarantine_is_no_request_more():
+    place = Quarantine(a=Body(etag="1", rows=1))
+    place.run()
+    place.store.counts.clear()
+    assert place.retry() == Retried()
+    assert reasons_of(place.table, [SLOT]) == []
+    assert place.store.counts == {"HEAD": 2, "GET": 4}, "the newest version, twice"
+
+
+def test_a_table_that_is_not_there():
+    store = MemoryObjectStore()
+    table = SlotRounds(store=MemoryObjectStore()).source.table(store=store)
+    assert retry(table, [SLOT], Publisher(store, prefix="signals/"), EVERYTHING) == Retried()
+    assert reasons_of(table, [SLOT]) == []
+    assert key_quarantine(table, SLOT, "a", limit=1) is None
+    assert not store.list("").objects
+
+
+def test_all_slots_are_one_version():
+    """Their rejects are read together; then there is a version, a signal for each, and the root."""
+    place = Quarantine()
+    slots = [Slot(number) for number in range(10, 40)]
+    for slot in slots:
+        SlotRounds(store=place.store, slot=slot).run({f"{slot}": Body(etag="1", rows=1, rejects=1)})
+    before = place.writer.snapshot.version
+    packs = len(place.writer.snapshot.manifest.rejects)
+    reasons_of(place.table, slots)
+    place.store.counts.clear()
+    found = retry(place.table, [SLOT, *slots], Publisher(place.store, prefix="signals/"), EVERYTHING)
+    assert (found.slots, found.rejected, found.records) == (tuple(slots), 30, 30)
+    assert place.store.counts == {"HEAD": 1, "GET": 2 + packs, "PUT": 3 + 30 + 1}
+    assert packs < 12
+    snapshot = place.writer.snapshot
+    assert snapshot.version == before + 1
+    assert {facts.pending for slot, facts in snapshot.manifest.slots.items()} == {1}
+    assert place.writer.content() == content_of({})
+
+
+def test_slots_with_much_in_quarantine_are_several_versions(monkeypatch):
+    """As much as fits is looked at together; each version is signalled."""
+    monkeypatch.setattr(quarantine, "REQUEST_MAX", 4)
+    place = Quarantine()
+    slots = [Slot(number) for number in range(10, 15)]
+    for slot in slots:
+        bucket = {f"{slot}/{n}": Body(etag="1", rows=1, rejects=1) for n in range(slot % 5 + 1)}
+        SlotRounds(store=place.store, slot=slot).run(bucket)
+    before = place.writer.snapshot.version
+    done = retry(place.table, slots, Publisher(place.store, prefix="signals/"), EVERYTHING)
+    assert (done.slots, done.rejected, len(done.keys)) == (tuple(slots), 15, 15)
+    assert place.writer.snapshot.version == before + 4, "1 + 2, 3, 4, 5"
+    assert all(place.store.head(signal_key("signals/", slot)) for slot in slots)
+    assert len(reasons_of(place.table, slots)) == 5
+
+
+def test_what_has_expired_is_not_read_again():
+    """Its rejects are kept, as its rows are, and there is no object."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    base, state = place.writer.snapshot, place.state("a")
+    expired = {"a": replace(state, expired=True)}
+    change = SlotRound(changes=expired, before={"a": state})
+    clock = place.writer.clock
+    place.table.commit(Round(base=base, slots={SLOT: change}, table=place.table, clock=clock), base)
+    done = place.retry()
+    assert (done.keys, done.records, place.pending) == ({"b"}, 1, ["b"])
+
+
+def test_overtaken_by_a_run():
+    """What the run has taken in meanwhile is not sent again, and the rest is, on top."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
+    place.run()
+
+    def other():
+        place.bucket["a"] = Body(etag="2", rows=4)
+        place.committed()
+
+    done = place.retry(table=beaten(place.table, [other]))
+    assert (done.keys, place.facts.generation, place.pending) == ({"b"}, 3, ["b"])
+    place.bucket["b"] = Body(etag="1", rows=2)
+    place.committed()
+    assert place.is_exact()
+
+
+def test_overtaken_by_a_run_of_another_slot():
+    """It goes on, on top of that, and nothing is read again for it but that version."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    other = SlotRounds(store=place.store, slot=Slot(8))
+    place.retry(dry_run=True)
+    place.store.counts.clear()
+    table = beaten(place.table, [lambda: other.run({"8": Body(etag="1", rows=1)})])
+    assert place.retry(table=table).keys == {"a"}
+    assert (place.pending, place.facts.generation, other.facts.generation) == (["a"], 3, 2)
+
+
+def test_overtaken_by_the_same_request():
+    """Both signal it, and it is made once."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    done = place.retry(table=beaten(place.table, [place.retry]))
+    assert (done.rejected, done.waiting, place.facts.generation) == (1, 1, 2)
+
+
+def test_overtaken_for_ever():
+    """It ends, and says so; other writers' versions stand."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
+    place.run()
+
+    def other():
+        place.bucket["b"] = Body(etag=str(place.facts.generation), rows=1)
+        place.run()
+
+    slow = beaten(place.table, [other] * 9)
+    hasty = replace(slow, committer=replace(slow.committer, commit_seconds=0.0))
+    with pytest.raises(ConflictError, match="plan again"):
+        place.retry(table=hasty)
+    assert place.signal() is None
+
+
+def test_a_round_that_was_planned_before_is_planned_again():
+    """It would commit a state without the request."""
+    place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    place.bucket["a"] = Body(etag="2", rows=1)
+    staged = place.writer.stage(place.writer.plan(place.bucket), place.bucket)
+    place.retry()
+    place.table.commit(staged, staged.base)
+    assert staged.dropped.keys() == {SLOT}
+    place.committed()
+    assert place.is_exact()
+    assert place.pending == []
+
+
+def test_what_waits_is_bounded(monkeypatch):
+    """What exceeds it is left to another call, and said."""
+    monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
+    place = Quarantine(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
+    place.run()
+    done = place.retry()
+    assert (done.rejected, done.left, place.pending) == (5, 3, ["0", "1"])
+    assert place.retry().left == 3
+    place.bucket |= {key: replace(body, rejects=0) for key, body in place.bucket.items() if key in "01"}
+    place.run()
+    assert place.retry().left == 1
+
+
+def test_what_is_quarantined_is_bounded(monkeypatch):
+    """Above that, objects keep their slot failing, as if it were not its last try."""
+    monkeypatch.setattr(settle, "FAILING_MAX", 2)
+    place = Quarantine(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
+    place.quarantine(**dict.fromkeys(place.bucket, 0))
+    assert place.failing == ["0", "1"]
+    assert place.planned() == ["2"]
+    assert place.run(last_attempt=True) is None
+    place.retry()
+    place.bucket["0"] = Body(etag="2", rows=0)
+    place.unreadable.pop("0")
+    place.committed(last_attempt=True)
+    assert place.failing == ["1"]
+    place.committed(last_attempt=True)
+    assert place.failing == ["1", "2"]
+
+
+def test_states_in_files_keep_their_reasons():
+    """They are in files as they are in the manifest; and so are requests."""
+    place = Quarantine(**{f"{n}": Body(etag="1", rows=0) for n in range(300)})
+    place.unreadable = {"7": 0}
+    place.run(last_attempt=True, max_objects=1000)
+    assert place.writer.snapshot.manifest.states.inline == {}
+    assert place.state("7").reason
+    (found,) = reasons_of(place.table, [SLOT])
+    assert (found.kind, found.objects, found.waiting) == ("failing", 1, 0)
+    place.retry()
+    (found,) = reasons_of(place.table, [SLOT])
+    assert (found.objects, found.waiting, place.pending) == (1, 1, ["7"])
+    place.unreadable = {}
+    place.committed()
+    assert place.is_exact()
+
+
+def test_a_state_that_is_chosen_by_its_reason():
+    state = ObjectState(key="a", etag="1", size=1, reason="no such column x")
+    assert Choice(reason="column").has(state)
+    assert not Choice(reason="row").has(state)
+    assert not Choice(keys=frozenset({"b"})).has(state)
