@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from s3notify_platform.ingest.engine import Ingest
+from s3notify_platform.table.reader import read_slots
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
-from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.ingest.source import Source
@@ -25,7 +26,6 @@ from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
-from s3notify_platform.table.reader import read_slots
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError

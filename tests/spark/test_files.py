@@ -1,4 +1,4 @@
-"""Spark reads the Parquet files of slots, whatever the encodings of their columns."""
+"""Spark reads packs, whatever the encodings of their columns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.ingest.slot_files import encoded
 from s3notify_platform.limits import BATCH_BYTES
-from s3notify_platform.spark.load import read_slots
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.reading import read_slots
 from tests.support.poison.files import one_long_value
 from tests.support.spark import Lake
 
@@ -19,6 +19,9 @@ def test_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path
     numbers = pa.array(range(count), pa.int64())
     rows = pa.table(
         {
+            "_slot": pa.array([0] * count, pa.int32()),
+            "_key": [f"{n:04}" for n in range(count)],
+            "_offset": numbers,
             "number": numbers,
             "small": numbers.cast(pa.int32()),
             "at": pa.array([n * 1_000_001 for n in range(count)], pa.timestamp("us", "UTC")),
@@ -28,7 +31,8 @@ def test_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path
             "kind": [("a", "b", None)[n % 3] for n in range(count)],
         }
     )
-    (tmp_path / "rows.parquet").write_bytes(encoded(rows))
+    (pack,) = write([rows])
+    (tmp_path / "rows.parquet").write_bytes(pack.body)
     found = spark.read.parquet(str(tmp_path / "rows.parquet")).toArrow()
     assert found.sort_by("number").to_pylist() == rows.to_pylist()
 
@@ -40,6 +44,7 @@ def test_the_table_is_read_by_bytes(lake_of: Callable[..., Lake]) -> None:
     lake.put("long.parquet", one_long_value(100, 1_000_000))
     assert lake.ingest().slots[lake.slot("long.parquet")].rows == 100
     schema = pa.schema([("_slot", pa.int32()), ("_key", pa.string()), ("name", pa.string())])
-    batches = [*read_slots(lake.source.table(), [(lake.slot("long.parquet"), None)], schema)]
+    packs, layout = lake.snapshot().packs.values(), lake.source.location.layout
+    batches = [*read_slots(lake.store, layout, packs, [lake.slot("long.parquet")], schema)]
     assert sum(batch.num_rows for batch in batches) == 100
     assert max(batch.nbytes for batch in batches) <= BATCH_BYTES

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.engine.driver import Base
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ingest import splits
 from s3notify_platform.ingest.plan import Plan
@@ -17,7 +18,6 @@ from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.engine.driver import Base
 from s3notify_platform.table.history import snapshot_of
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -240,7 +240,7 @@ def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
 def test_only_the_batch_reaches_the_driver(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """3,000 unchanged objects and 5 changed ones: the plan collects 5 splits, the states before, and a row for each slot."""
+    """3,000 unchanged objects and 5 changed ones: the plan collects 5 splits, 5 states, and a row for each slot."""
     lake = lake_of(slots=20, format="text")
     lake.put_many({f"{number}": b"x" for number in range(3000)})
     lake.ingest()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.engine.driver import Base
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest import listing_chains as listing
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE
@@ -13,7 +14,7 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.jobs import SparkJobs
-from s3notify_platform.table.missing import forget_slots
+from s3notify_platform.table.opening import forget as accept_loss
 from tests.support.spark import Lake
 
 ODD = (
@@ -23,7 +24,10 @@ ODD = (
 
 
 def planned(lake: Lake) -> Plan:
-    return SparkJobs(lake.spark, lake.source, width=2).plan(lake.source.location.all_slots())
+    opened = lake.source.settle_commit_mode(lake.store).open_table()
+    assert opened.snapshot is not None
+    base = Base(table=lake.source.table(), snapshot=opened.snapshot)
+    return SparkJobs(lake.spark, lake.source, width=2).plan(lake.source.location.all_slots(), base)
 
 
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
@@ -97,66 +101,27 @@ def empty_table(lake: Lake, *folders: str) -> None:
             lake.store.delete(meta.key)
 
 
-def forget(lake: Lake, *slots: Slot) -> frozenset[Slot]:
-    location = lake.source.location
-    backlog = RescanBacklog(location.records())
-    chosen = frozenset(slots or location.all_slots())
-    return forget_slots(location.sides(), location.table(), backlog, chosen, every=location.slots).slots
+def forget(lake: Lake) -> str:
+    backlog = RescanBacklog(lake.source.location.records())
+    return accept_loss(
+        lake.source.table().committer, lambda: backlog.add(lake.source.location.all_slots())
+    ).table
 
 
-def test_slots_whose_commits_are_gone_fail_and_the_others_go_on(lake: Lake) -> None:
-    """Lost state is an error that names the way out, never a silent second ingestion of everything."""
-    keys = [f"{n}.jsonl" for n in range(30)]
-    for n, key in enumerate(keys):
-        lake.put(key, [{"id": n}])
-    lake.ingest()
-    assert lake.source.open_table().heads == dict.fromkeys({lake.slot(key) for key in keys}, 1)
-    lake.put(keys[0], [{"id": 0}, {"id": -1}])
-    lake.ingest()
-
-    lost = lake.slot(keys[0])
-    other = next(key for key in keys if lake.slot(key) != lost)
-    empty_table(lake, f"commits/{lost}/")
-    lake.put(keys[0], [{"id": 100}])
-    lake.put(other, [{"id": 200}])
-    for _ in range(2):
-        result = lake.ingest()
-        assert {slot for slot, of in result.slots.items() if not of.ok} == {lost}
-        assert "s3notify table forget" in result.slots[lost].error
-        assert f"--bucket {lake.source.input.bucket.bucket}" in result.slots[lost].error
-        assert f"--slots {lost}" in result.slots[lost].error
-        assert lake.source.table().head(lost) is None
-    assert lost not in result.entries
-    assert result.slots[lake.slot(other)].ok
-    assert 200 in {row["id"] for row in lake.load()}
-
-    assert forget(lake, lost) == {lost}
-    assert all(slot.ok for slot in lake.ingest().slots.values())
-    lake.check()
-    assert lake.source.open_table().heads[lost] == 1
-
-
-@pytest.mark.parametrize("folders", [("",), ("commits/",), ("schema/",)])
-def test_a_whole_table_that_is_gone(lake: Lake, folders: tuple[str, ...]) -> None:
-    """Its commits, its schema, or both: nothing is taken in again, until that is accepted."""
+@pytest.mark.parametrize("folder", ["", "_delta_log/", "_s3notify/manifest/"])
+def test_a_table_that_is_gone(lake: Lake, folder: str) -> None:
+    """Its log, its manifests, or all: nothing is taken in again, until that is accepted."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
-    empty_table(lake, *folders)
+    empty_table(lake, folder)
     lake.put("a.jsonl", [{"id": 2}])
     lake.put("b.jsonl", [{"id": 3}])
-    slot = lake.slot("a.jsonl")
-    assert lake.slot("b.jsonl") != slot
-    if folders == ("commits/",):
-        result = lake.ingest()
-        assert not result.slots[slot].ok
-        assert result.slots[lake.slot("b.jsonl")].ok, "it had no commit to lose"
-    else:
-        with pytest.raises(CorruptError, match="schema" if folders == ("schema/",) else "had commits"):
+    before = {meta.key for meta in list_all(lake.store, "")}
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="s3notify table forget") as caught:
             lake.ingest()
-        assert lake.source.schemas().head() is None
-    assert lake.source.table().head(slot) is None or folders == ("schema/",)
-    if folders == ("schema/",):
-        empty_table(lake, "")
-    assert slot in forget(lake)
+        assert f"--bucket {lake.source.input.bucket.bucket}" in str(caught.value)
+    assert {meta.key for meta in list_all(lake.store, "")} == before
+    assert forget(lake)
     assert all(of.ok for of in lake.ingest().slots.values())
     assert sorted(row["id"] for row in lake.load()) == [2, 3]

@@ -239,7 +239,7 @@ def test_hints(lake: Lake) -> None:
         "a.jsonl", b'{"id": 1, "amount": 1.5, "o": {"x": 1, "y": true}}\n{"id": 2, "amount": "many"}\n'
     )
     hinted.ingest()
-    head = hinted.source.schemas().head()
+    head = hinted.schema()
     assert head is not None
     assert head.inferred
     types = {column["name"]: column["type"] for column in json.loads(head.source)["fields"]}

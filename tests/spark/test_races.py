@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -46,7 +48,7 @@ def test_overtaken_by_one_that_did_all(lake: Lake) -> None:
 
 
 def test_two_runs_at_once(lake: Lake) -> None:
-    """From two threads, several times: one commit each generation, every row once."""
+    """From two threads, several times: one version each, every row once."""
     for round_number in range(3):
         for number in range(4):
             lake.put(f"{number}.jsonl", [{"id": round_number}, {"id": number}])
@@ -56,7 +58,7 @@ def test_two_runs_at_once(lake: Lake) -> None:
         lake.check()
     history = lake.history(Slot(0))
     assert len(history) == 3
-    assert {commit.generation for commit in history} == {1, 2, 3}
+    assert {event.version for event in history} == {1, 2, 3}
 
 
 @pytest.mark.thorough
@@ -132,18 +134,18 @@ def test_a_read_that_fails_stands_in_no_others_way(spark: SparkSession, ministac
         lake.store.close()
 
 
-def test_a_lost_predecessor_fails_its_slot_alone(lake_of: Callable[..., Lake]) -> None:
-    """A slot whose state is gone is an error, never a silent second ingestion; other slots go on."""
+def test_states_that_are_lost_stop_the_slot(lake_of: Callable[..., Lake]) -> None:
+    """A slot whose states are gone is an error, never a silent second ingestion."""
     lake = lake_of(slots=2, format="text")
     lake.put_many({f"{n}": b"x" for n in range(600)})
     lake.ingest()
-    first, second = Slot(0), Slot(1)
-    head = lake.history(first)[-1]
-    lake.store.delete(lake.source.location.layout.state(first, head.pages[0].name))
+    before = lake.snapshot()
+    (file,) = before.manifest.states.files
+    lake.store.delete(lake.source.location.layout.state(file.name))
     for n in range(20):
         lake.put(f"{n}", b"y")
-    result = lake.ingest()
-    assert result.slots[second].status == "committed"
-    assert (result.slots[first].status, result.slots[first].ok) == ("failed", False)
-    assert "refusing to start it again" in result.slots[first].error
-    assert len(lake.history(first)) == 1
+    with pytest.raises(CorruptError, match="missing"):
+        lake.ingest()
+    found = lake.source.table().newest()
+    assert isinstance(found, Snapshot)
+    assert found.version == before.version

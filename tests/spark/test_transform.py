@@ -57,7 +57,7 @@ def _raises(_rows: DataFrame) -> DataFrame:
         (lambda rows: rows.select("id"), "drops or changes the lineage column '_slot'"),
         (lambda rows: rows.drop("_etag"), "drops or changes the lineage column '_etag'"),
         (lambda rows: rows.withColumn("_offset", F.lit("x")), ".*lineage column '_offset'"),
-        (lambda rows: rows.withColumn("_kind", F.lit(1)), "makes a column '_kind'"),
+        (lambda rows: rows.withColumn("_staged", F.lit(1)), "makes a column '_staged'"),
         (lambda rows: rows.select("*", "id"), "makes a column 'id'"),
         (lambda _rows: None, "raised AttributeError"),
     ],
@@ -67,8 +67,8 @@ def test_it_is_wrong_for_all(lake: Lake, transform: Callable[[DataFrame], DataFr
     lake.put("a.jsonl", [{"id": 1}])
     with pytest.raises(UsageError, match=f"transform of source 'orders' {reason}"):
         lake.ingest(transform=transform)
-    assert lake.source.table().head(lake.slot("a.jsonl")) is None
-    assert lake.source.schemas().head() is None
+    assert not lake.is_committed(lake.slot("a.jsonl"))
+    assert lake.schema() is None
 
 
 @pytest.mark.thorough

@@ -2,7 +2,7 @@
 
 import bz2
 import gzip
-import json
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +12,10 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.formats import text_format
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import reader as read
-from s3notify_platform.ingest.reader import SplitReader, control
+from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.reader import Rejected, SplitReader
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
+from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.config import S3Config
 from tests.support import objects
@@ -22,7 +23,6 @@ from tests.support.compressions import COMPRESS
 
 pytestmark = pytest.mark.server
 
-KIND_OUTCOME, KIND_REJECT, KIND_ROW = map(READ.kind, (ReadObject, Reject, Lineage))
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
@@ -35,16 +35,35 @@ def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
     return objects.put(config, key, body, slot=len(key) % 2)
 
 
-def rows_of(source: Source, versions: list[ObjectVersion]) -> list[dict[str, Any]]:
+@dataclass(kw_only=True)
+class Found:
+    """Rows, rejects, and outcomes by key."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    rejects: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def of_rows(self, *names: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row[name] for name in names) for row in self.rows)
+
+    def of_rejects(self, *names: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row[name] for name in names) for row in self.rejects)
+
+
+def found_in(source: Source, versions: list[ObjectVersion]) -> Found:
     reader = SplitReader(source=source, schema=AB, inferred=False)
     splits = [Split(version=version, start=0, end=version.size) for version in versions]
-    found = [each for window in reader.windows(splits) for each in window]
-    batches = [control(reader.output, [each]) if isinstance(each, ReadObject) else each for each in found]
-    return [row for batch in batches for row in batch.to_pylist()]
-
-
-def of_kind(rows: list[dict[str, Any]], kind: int, *names: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row[name] for name in names) for row in rows if row["_kind"] == kind)
+    found = Found()
+    for window in reader.windows(splits):
+        for each in window:
+            match each:
+                case ReadObject():
+                    found.outcomes[each.key] = each.outcome
+                case Rejected():
+                    found.rejects += each.batch.to_pylist()
+                case _:
+                    found.rows += each.to_pylist()
+    return found
 
 
 def bodies() -> dict[str, bytes]:
@@ -87,12 +106,11 @@ def test_mixed_objects(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(FORMATS["jsonl"], "parse", counted)
     made = bodies()
-    rows = rows_of(source_of(config), [put(config, key, body) for key, body in made.items()])
+    found = found_in(source_of(config), [put(config, key, body) for key, body in made.items()])
     expected = [(key, o, a, b) for key in made for o, a, b in ((0, 1, "x"), (16, 2, "é"))]
-    assert of_kind(rows, KIND_ROW, "_key", "_offset", "a", "b") == sorted(expected)
-    assert of_kind(rows, KIND_REJECT, "_key") == []
-    notes = {key: json.loads(note) for key, note in of_kind(rows, KIND_OUTCOME, "_key", "_outcome")}
-    assert {key: (note["status"], note["size"], note["rows"]) for key, note in notes.items()} == {
+    assert found.of_rows("_key", "_offset", "a", "b") == sorted(expected)
+    assert found.of_rejects("_key") == []
+    assert {key: (each.status, each.size, each.rows) for key, each in found.outcomes.items()} == {
         key: ("ok", len(body), 2) for key, body in made.items()
     }
     assert calls == [len(made)]
@@ -102,13 +120,14 @@ def test_what_decodes_to_too_much_is_streamed(config: S3Config, monkeypatch: pyt
     """The result is the same."""
     versions = [put(config, key, body) for key, body in bodies().items()]
     source = source_of(config)
-    expected = rows_of(source, versions)
+    expected = found_in(source, versions)
     for room in (0, 50, 100):
         monkeypatch.setattr(text_format, "DECODED_BYTES", room)
-        rows = rows_of(source, versions)
-        for kind in (KIND_ROW, KIND_OUTCOME, KIND_REJECT):
-            names = ("_slot", "_key", "_etag", "_offset", "a", "b", "_outcome", "_reason")
-            assert of_kind(rows, kind, *names) == of_kind(expected, kind, *names)
+        found = found_in(source, versions)
+        names = ("_slot", "_key", "_etag", "_offset")
+        assert found.of_rows(*names, "a", "b") == expected.of_rows(*names, "a", "b")
+        assert found.of_rejects(*names, "reason") == expected.of_rejects(*names, "reason")
+        assert found.outcomes == expected.outcomes
 
 
 def test_a_damaged_object_stops_no_other(config: S3Config) -> None:
@@ -119,11 +138,11 @@ def test_a_damaged_object_stops_no_other(config: S3Config) -> None:
         put(config, "in/broken.jsonl.gz", broken),
         put(config, "in/plain.jsonl", b'{"a":8}\n'),
     ]
-    rows = rows_of(source_of(config), versions)
-    taken = of_kind(rows, KIND_ROW, "_key", "a")
+    found = found_in(source_of(config), versions)
+    taken = found.of_rows("_key", "a")
     assert ("in/good.jsonl.gz", 7) in taken
     assert ("in/plain.jsonl", 8) in taken
-    ((key, offset, reason),) = of_kind(rows, KIND_REJECT, "_key", "_offset", "_reason")
+    ((key, offset, reason),) = found.of_rejects("_key", "_offset", "reason")
     assert key == "in/broken.jsonl.gz"
     assert "truncated" in reason
     assert text[:offset].count(b"\n") == len(taken) - 2 > 100
@@ -135,18 +154,18 @@ def test_the_encoding_of_a_source(config: S3Config) -> None:
         put(config, "in/b.csv", b"\xef\xbb\xbf" + "a,b\n2,é\n".encode()),
         put(config, "in/c.csv.gz", gzip.compress("a,b\n3,€\n".encode("cp1252"))),
     ]
-    rows = rows_of(source_of(config, encoding="cp1252"), versions)
-    assert of_kind(rows, KIND_ROW, "a", "b") == [(1, "é"), (2, "é"), (3, "€")]
+    found = found_in(source_of(config, encoding="cp1252"), versions)
+    assert found.of_rows("a", "b") == [(1, "é"), (2, "é"), (3, "€")]
     with pytest.raises(UsageError, match="klingon"):
         source_of(config, encoding="klingon")
 
 
 def test_parquet_and_binary_are_never_decompressed(config: S3Config) -> None:
     body = gzip.compress(b"x")
-    rows = rows_of(
+    found = found_in(
         source_of(config), [put(config, "in/x.parquet.gz", body), put(config, "in/x.parquet", body)]
     )
-    assert [raw for (raw,) in of_kind(rows, KIND_REJECT, "_raw")] == [body, body]
+    assert [raw for (raw,) in found.of_rejects("raw")] == [body, body]
 
 
 def test_samples_of_large_objects_are_short(config: S3Config) -> None:

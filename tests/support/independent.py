@@ -19,6 +19,8 @@ from decimal import Decimal
 from typing import Any
 
 import boto3
+import deltalake
+import deltalake.exceptions
 import fastavro
 import pyarrow as pa
 import pyarrow.json as pa_json
@@ -30,7 +32,7 @@ UNKNOWN_PLACE = -1
 """In place of an offset that is not looked for."""
 _UNPLACED = ("csv", "avro", "orc")
 
-LINEAGE = ("_key", "_etag", "_offset")
+LINEAGE = ("_slot", "_key", "_etag", "_offset")
 
 Row = tuple[str, str, int, Hashable]
 """Key, ETag, offset, values."""
@@ -291,28 +293,29 @@ def _values(row: dict[str, Any]) -> Hashable:
 
 
 def _of_table(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:
+    options = {
+        "AWS_ENDPOINT_URL": place.endpoint_url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": place.access_key_id, "AWS_SECRET_ACCESS_KEY": place.secret_access_key,
+    }  # fmt: skip
+    try:
+        table = deltalake.DeltaTable(f"s3://{place.bucket}/{place.table_prefix}", storage_options=options)
+    except deltalake.exceptions.TableNotFoundError:
+        return Counter(), Counter()
     rows: Counter[Row] = Counter()
+    for row in table.to_pyarrow_table().to_pylist():
+        offset = UNKNOWN_PLACE if _format(place, row["_key"]) in _UNPLACED else row["_offset"]
+        values = {name: value for name, value in row.items() if name not in LINEAGE}
+        rows[row["_key"], row["_etag"], offset, _values(values)] += 1
     rejects: Counter[Any] = Counter()
-    heads: dict[str, str] = {}
-    for key in _keys(s3, place, f"{place.table_prefix}commits/"):
-        # Of the keys of one slot the newest sorts first.
-        heads.setdefault(key.split("/")[-2], key)
-    for slot, key in heads.items():
-        commit = json.loads(_get(s3, place, key)[1])
-        for file in commit["files"]:
-            for row in _file(s3, place, f"data/slot={slot}/{file['name']}", file):
-                offset = UNKNOWN_PLACE if _format(place, row["_key"]) in _UNPLACED else row["_offset"]
-                values = {name: value for name, value in row.items() if name not in LINEAGE}
-                rows[row["_key"], row["_etag"], offset, _values(values)] += 1
-        for file in commit["rejects"]:
-            for row in _file(s3, place, f"quarantine/slot={slot}/{file['name']}", file):
-                mark = BROKEN.search(row["raw"] or b"")
-                rejects[row["_key"], row["_etag"], mark[0] if mark else row["raw"]] += 1
+    ((_, number),) = table.transaction_versions().items()
+    number = getattr(number, "version", number)
+    manifest = json.loads(_get(s3, place, f"{place.table_prefix}_s3notify/manifest/{number}.json")[1])
+    assert manifest["version"] == table.version()
+    for path, count in ((each[0], each[2]) for each in manifest["rejects"]):
+        body = _get(s3, place, f"{place.table_prefix}{path}")[1]
+        found = pq.ParquetFile(pa.BufferReader(body)).read().to_pylist()
+        assert len(found) == count, f"{path}: {len(found)} rows, and {count} in the manifest"
+        for row in found:
+            mark = BROKEN.search(row["raw"] or b"")
+            rejects[row["_key"], row["_etag"], mark[0] if mark else row["raw"]] += 1
     return rows, rejects
-
-
-def _file(s3: Any, place: Place, name: str, file: dict[str, Any]) -> list[dict[str, Any]]:
-    body = _get(s3, place, f"{place.table_prefix}{name}.parquet")[1]
-    found = pq.ParquetFile(pa.BufferReader(body)).read().to_pylist()
-    assert len(found) == file["rows"], f"{name}: {len(found)} rows, and {file['rows']} in the commit"
-    return found

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.load import load_slots
@@ -21,9 +22,10 @@ from s3notify_platform.stores.config import Access, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.check import check_table
-from s3notify_platform.table.history import Event, history
+from s3notify_platform.table.history import Event, history, snapshot_of
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.schema import TableSchema, schema_of
+from s3notify_platform.table.snapshot import Absent, Snapshot
 from tests.support.sources import with_settings
 from tests.support.spark_options import named
 
@@ -131,6 +133,25 @@ class Lake:
         assert isinstance(found, Snapshot)
         assert not check_table(table, found).problems
         return found
+
+    def states(self, slot: Slot, *, version: int | None = None) -> dict[str, ObjectState]:
+        """The states of a slot's objects, as of the newest version or of another."""
+        table = self.source.table()
+        found = table.newest() if version is None else snapshot_of(table.reader, version)
+        if isinstance(found, Absent):
+            return {}
+        ((_, states),) = table.states.of_slots(found.manifest.states, [slot])
+        return states
+
+    def is_committed(self, slot: Slot) -> bool:
+        """Whether any version has changed the slot."""
+        found = self.source.table().newest()
+        return isinstance(found, Snapshot) and found.manifest.slot(slot).generation > 0
+
+    def schema(self) -> TableSchema | None:
+        """The pinned schema."""
+        found = self.source.table().newest()
+        return None if isinstance(found, Absent) else schema_of(found.metadata)
 
     def history(self, slot: Slot) -> list[Event]:
         """The versions that changed a slot, the first one first."""
