@@ -52,7 +52,7 @@ from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.known import OpenTable
+from s3notify_platform.table.opening import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
 """Between two looks at the topic while nothing changes: for so long after its end ticks may say "nothing changed"."""
@@ -91,12 +91,12 @@ class BatchPlanner:
     """Evaluates ticks of one source.
 
     `topic_epoch` gives the epoch of the source's topic, which it makes if there is none, and has serve the given table
-    (`Topics.serve`); `backlog` is the source's;
-    `table` opens its table, expecting the id that the cursor has (`Source.open_table`).
+    (`Topics.serve`); `backlog` is the source's; `table` opens its table, expecting the id that the cursor has
+    (`Source.open_table`), and `claim` notes whose sensor works on it (`opening.claim`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
-    and 1 GET for each of its runs; to open a batch 4 GETs (topic, backlog, table) and 1 PUT; 2 of the GETs when one has
-    ended, too.
+    and 1 GET for each of its runs; to open a batch 2 GETs (topic, backlog), 1 PUT, and those of `table` and `claim`;
+    the 2 GETs when one has ended, too.
     """
 
     source: str
@@ -106,6 +106,7 @@ class BatchPlanner:
     topic_epoch: Callable[[OpenTable | None], str]
     runs_of: Callable[[str], Sequence[RunView]]
     table: Callable[[str], OpenTable]
+    claim: Callable[[OpenTable, str], str]
     settings: BatchSettings
     clock: Clock = SYSTEM_CLOCK
 
@@ -117,7 +118,7 @@ class BatchPlanner:
     def tick(self, state: SensorState) -> Tick:
         """Settle what has ended, see what changed, open the next batch.
 
-        Raises what `known.open_table` refuses the table for; the cursor is then left as it is.
+        Raises what `opening.open_table` refuses the table for; the cursor is then left as it is.
         """
         if state.watch.slots != self.watcher.fresh_state().slots and state.table:
             table = self.table(state.table)
@@ -143,7 +144,7 @@ class BatchPlanner:
             table = self.table(state.table)
             if state.table not in ("", table.id):
                 return self._begin_again(table)
-            another = table.claim(state.epoch)
+            another = self.claim(table, state.epoch)
             warnings = (*lost, *table.warnings, *filter(None, [another]))
             state, requests, waits = self._open(replace(state, table=table.id), table, wanted, poll, now_ms)
             notes += waits

@@ -169,10 +169,6 @@ class SourceAttributes(_Settings):  # type: ignore[misc,valid-type]
         description="Seconds between polls within a tick; a tick polls once if 0, if ticks are more than 5 s apart, if "
         "the code location has more than 20 sources, or if dagster.yaml does not have sensors: {use_threads: true}",
     )
-    delta: bool = Field(
-        default=False,
-        description="Keep a Delta Lake view of the table and of each slot asset, for other engines: {name}_delta",
-    )
     sweep_cron: Annotated[str, AfterValidator(check_cron)] = Field(
         default="0 3 * * *",
         description="When the sweep compares the whole bucket with the state; once after the first batch, too",

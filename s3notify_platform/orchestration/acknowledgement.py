@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from s3notify_platform.engine.rounds import Round
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import note_writers
-from s3notify_platform.ingest.rounds import Round
 from s3notify_platform.orchestration.partitions import SlotBatch
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
@@ -33,21 +33,16 @@ class Acknowledgement:
         """Stamp what is committed and reported of a round; what a listing has settled leaves the backlog.
 
         In this order: what a crash leaves open is asked for again, and in the backlog or not, it is found unchanged.
-        Slots of writers that do not queue are in the backlog before the batch is done with them.
+        That a writer does not queue is noted before the batch is done with the slots that show it.
         """
         self._rounds += 1
         bad = done.bad()
         self._bad.update(bad)
         if self.chain is None:
             return
-        note_writers(
-            self.clients.backlog,
-            self.opened.decision,
-            unqueued=done.unqueued,
-            unannounced=done.unannounced,
-        )
+        note_writers(self.clients.backlog, self.opened.decision, unannounced=done.unannounced)
         if not self.batch.everything:
-            good = {*done.good(), *done.unqueued}.difference(bad)
+            good = set(done.good())
             self._settle(good)
             self._stamp(good.intersection(map(Slot, self.batch.slots)))
 

@@ -5,7 +5,7 @@ inputs from the run's range, and a scattered batch has none. Sharing the step al
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -13,14 +13,14 @@ from typing import Any, Final
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.rounds import Round, StagedTable
+from s3notify_platform.errors import TagNotFound, UsageError
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.batches import BatchPayload
-from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.heartbeats import heartbeat
 from s3notify_platform.ingest.results import Progress
-from s3notify_platform.ingest.rounds import Round, StagedTable
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.dagster_internals import (
@@ -36,15 +36,18 @@ from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.jobs import spark_ingest
-from s3notify_platform.table.known import OpenTable
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.opening import OpenTable
 from s3notify_platform.table.reread import backfill
+from s3notify_platform.table.snapshot import Snapshot
 
 PARENT_TAG: Final = "dagster/parent_run_id"
 """Dagster's, of a run that executes another one again."""
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
 """Dagster's, of a run that goes on where its parent failed; without them a person asks for all of it again."""
+
+ADDED: Final = "schema_added"
+"""Metadata of a batch: the fields that it added to the schema, with their types, by path."""
 
 MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
@@ -64,13 +67,14 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         dg.AssetSpec(
             settings.name,
             description=settings.description
-            or f"Rows of every {io.format} object below `{where}`, by slot of the key. One commit a slot and batch; "
-            "rows carry `_key`, `_etag` and `_offset`.",
-            kinds={"s3", "pyspark", "parquet"},
+            or f"A Delta table of the rows of every {io.format} object below `{where}`, by slot of the key. Each round "
+            "of a batch is one version; rows carry `_key`, `_etag` and `_offset`.",
+            kinds={"s3", "pyspark", "deltalake"},
             metadata={
                 "source": where,
                 "format": io.format,
                 "schema": io.row_schema or "inferred, then pinned",
+                **_place(io),
             },
             skippable=True,
             code_version=io.code_version,
@@ -81,7 +85,8 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 asset.name,
                 deps=[settings.name],
                 description=asset.function.__doc__,
-                kinds={"pyspark", "parquet"},
+                kinds={"pyspark", "deltalake"},
+                metadata=_place(io, asset.name),
                 skippable=True,
                 automation_condition=follow_slots(asset.name),
                 **common | {"owners": asset.owners or settings.owners},
@@ -107,6 +112,18 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         yield from ()
 
     return slots_of_source
+
+
+def _place(io: SlotIOManager, asset: str | None = None) -> dict[str, Any]:
+    """Where a table is, and how other engines read it."""
+    location = io.source.location
+    uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
+    how = (
+        f"```sql\n-- DuckDB\nSELECT * FROM delta_scan('{uri}');\n```\n"
+        f'```python\npolars.scan_delta("{uri}")\ndeltalake.DeltaTable("{uri}")\n'
+        f'spark.read.format("delta").load("s3a{uri[2:]}")\n```'
+    )
+    return {"dagster/uri": uri, "how_to_read": dg.MetadataValue.md(how)}
 
 
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
@@ -141,11 +158,12 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
             batch=config.batch or _asked_for(context),
         )
         if settings.name in selected:
-            rounds = step.ingested(step.requested(slots) if step.forced else slots)
+            if step.forced:
+                step.request(slots)
+            rounds = step.ingested(slots)
         else:
             rounds = step.derived(slots)
-        io.commit(context, table, rounds, acknowledgement, step)
-        step.check_requested()
+        io.commit(context, rounds, acknowledgement, step)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,8 +184,6 @@ class _Step:
     ingest: Ingest | None = None
     _again: int = 0
     """Objects that are read again although they have not changed."""
-    _failed: dict[Slot, S3NotifyError] = field(default_factory=dict)
-    """Slots of which this could not be requested."""
     _derived_objects: int = 0
     _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     _began_ms: int = field(default_factory=SYSTEM_CLOCK.wall_ms)
@@ -182,36 +198,26 @@ class _Step:
         self.context.log.info(text)
         self.doing(text.partition("\n")[0])
 
-    def requested(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Request that what is committed of these slots is read again: the slots of which that is done.
+    def request(self, slots: Sequence[Slot]) -> None:
+        """Request that what is committed of these slots is read again.
 
-        By commits, so that it is read once, however many runs and rounds that takes. Requests of `backfill`.
+        By a version, so that it is read once, however many runs and rounds that takes. Requests of `backfill`.
         """
-        found = backfill(
-            self.io.source.table(table_id=self.table.id),
-            slots,
-            None,
-            known=self.table.heads,
-            batch=self.batch,
-            failed=self._failed.__setitem__,
-        )
+        found = backfill(self.io.source.table(), slots, None, batch=self.batch)
         self._again = found.objects
         if found.objects:
             self._say(f"{found.objects} objects of {len(found.slots)} slots are read again")
-        return [slot for slot in slots if slot not in self._failed]
-
-    def check_requested(self) -> None:
-        """Raise the first error of `requested`."""
-        for slot, error in self._failed.items():
-            why = f"{len(self._failed)} slots were not read again; slot {slot}: {error}"
-            raise type(error)(why) from error
 
     def derived(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """One round, of what is derived from what is committed."""
-        heads = self.io.source.table().heads(slots)
-        self._derived_objects = sum(head.objects for head in heads.values() if head)
-        generations = {slot: head.generation if head else Generation(0) for slot, head in heads.items()}
-        yield Round(tables=self._derived(generations))
+        snapshot = self._snapshot()
+        self._derived_objects = sum(snapshot.manifest.slot(slot).objects for slot in slots)
+        yield Round(tables=self._derived(snapshot, slots))
+
+    def _snapshot(self) -> Snapshot:
+        found = self.io.source.table().newest()
+        assert isinstance(found, Snapshot), "the table was opened"
+        return found
 
     def ingested(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """The rounds of these slots. Take one after the other is committed."""
@@ -241,19 +247,20 @@ class _Step:
     def _derived_of(self, ingested: Round) -> Iterator[StagedTable]:
         # A generator of its own, since it begins only when the table before it is committed.
         results = ingested.results[self.settings.name]
-        yield from self._derived({slot: each.generation for slot, each in results.items() if each.ok})
+        if self.made:
+            yield from self._derived(self._snapshot(), [slot for slot, each in results.items() if each.ok])
 
-    def _derived(self, generations: Mapping[Slot, Generation]) -> Iterator[StagedTable]:
+    def _derived(self, snapshot: Snapshot, slots: Sequence[Slot]) -> Iterator[StagedTable]:
         for asset in self.made:
-            self._say(f"deriving {asset.name} of {len(generations)} slots")
+            self._say(f"deriving {asset.name} of {len(slots)} slots")
             yield from derived_tables(
                 self.io.spark.spark_session,
                 self.io.source,
                 asset.name,
                 asset.function,
-                generations,
+                snapshot=snapshot,
+                slots=slots,
                 batch=self.batch,
-                table_id=self.table.id,
                 force=self.config.force,
                 progress=self._say,
             )
@@ -313,7 +320,7 @@ class _Step:
         phases = self.phases()
         # Fields that the schema did not have, values left out, values that do not fit.
         about_schema = {
-            "schema_added": done.schema_added,
+            ADDED: done.schema_added,
             MISMATCHES: added(result.mismatches for result in done.slots.values()),
             "batch_unnamed": added(result.unnamed for result in done.slots.values()),
         }

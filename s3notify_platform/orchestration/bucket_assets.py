@@ -1,5 +1,5 @@
-"""The bucket-level assets of a source: the summary of its slots, its quarantine, Delta views, tags of its objects. They
-follow by automation. Views are off unless `delta: true`, since each costs a run after each batch.
+"""The bucket-level assets of a source: the summary of its slots, its quarantine, tags of its objects. They follow by
+automation.
 """
 
 import json
@@ -16,14 +16,19 @@ from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
 from s3notify_platform.ingest.batches import EVERYTHING, Failing
 from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.orchestration.automation import follow_bucket
-from s3notify_platform.orchestration.dagster_internals import DATA_VERSION_TAG
 from s3notify_platform.orchestration.io_manager import SECONDS_TAG, SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotCommit, SlotTable
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
+from s3notify_platform.table.history import changed_at, note_of
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import LogTable
 
 TOP: Final = 25
 BATCHES_SHOWN: Final = 20
@@ -34,7 +39,11 @@ BAR: Final = 40
 
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
-    """`{source}_summary` and `{source}_quarantine`. Requests of `SlotTable.heads`, whatever the bucket holds."""
+    """`{source}_summary` and `{source}_quarantine`.
+
+    Requests of `LogTable.newest` and 1 LIST for each 1000 versions of the table; 1 GET for each version that is named,
+    at most `TOP`; those of `StateReader.failing` and of `read_slots` for what is shown of the quarantine.
+    """
     common = {"deps": [assets.name], "automation_condition": follow_bucket(), **assets.spec}
 
     @dg.multi_asset(
@@ -63,13 +72,16 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     ) -> tuple[dg.MaterializeResult[None], dg.MaterializeResult[None]]:
         io = assets.io_of(context)
         table = io.source.table()
-        heads = [head for head in table.heads(io.source.location.all_slots()).values() if head is not None]
-        summary = _summary(heads, io.slots, _in_flight(io), _failing_slots(context.instance, io))
+        found = table.newest()
+        snapshot = found if isinstance(found, Snapshot) else None
+        summary = _summary(table, snapshot, io.slots, _in_flight(io), _failing_slots(context.instance, io))
         return (
             dg.MaterializeResult(
                 asset_key=f"{assets.name}_summary", metadata=summary | _batches(context.instance, io.name)
             ),
-            dg.MaterializeResult(asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, heads)),
+            dg.MaterializeResult(
+                asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, table, snapshot)
+            ),
         )
 
     return bucket_level
@@ -106,27 +118,24 @@ def _batches(instance: dg.DagsterInstance, source: str) -> dict[str, Any]:
 
 
 def _summary(
-    heads: Sequence[SlotCommit], slots: int, in_flight: Collection[Slot], failing: Mapping[Slot, Failing]
+    table: LogTable,
+    snapshot: Snapshot | None,
+    slots: int,
+    in_flight: Collection[Slot],
+    failing: Mapping[Slot, Failing],
 ) -> dict[str, Any]:
     now_ms = SYSTEM_CLOCK.wall_ms()
-    latest: list[dict[str, Any]] = [
-        {
-            "slot": head.slot,
-            "rows": head.rows,
-            "files": len(head.files),
-            "rejects": sum(file.rows for file in head.rejects),
-            "generation": head.generation,
-            "age_seconds": round((now_ms - head.created_ms) / 1000),
-            "batch": head.batch,
-        }
-        for head in sorted(heads, key=lambda head: -head.created_ms)[:TOP]
-    ]
+    changed = changed_at(table.reader, snapshot) if snapshot else {}
+    facts = {slot: snapshot.manifest.slot(slot) for slot in changed} if snapshot else {}
+    ages = {slot: max(0, now_ms - changed_ms) / 1000 for slot, changed_ms in changed.items()}
+    packs = [*snapshot.packs.values(), *snapshot.manifest.rejects] if snapshot else []
     metadata: dict[str, Any] = {
-        "slots": len(heads),
-        "dagster/row_count": sum(head.rows for head in heads),
-        "files": sum(len(head.files) for head in heads),
-        "rejects": sum(file.rows for head in heads for file in head.rejects),
-        "bytes": sum(file.bytes for head in heads for file in head.files),
+        "slots": len(facts),
+        "dagster/row_count": sum(each.rows for each in facts.values()),
+        "files": len(packs),
+        "rejects": sum(each.rejects for each in facts.values()),
+        "bytes": sum(pack.size for pack in packs),
+        "version": snapshot.version if snapshot else 0,
     }
     metadata |= {"slots_in_flight": len(in_flight), "slots_failing": len(failing)}
     if failing:
@@ -136,70 +145,94 @@ def _summary(
                 for slot, one in islice(failing.items(), TOP)
             ]
         )
-    if heads or in_flight or failing:
+    if facts or in_flight or failing:
         metadata["slot_map"] = dg.MetadataValue.md(
             SlotMap(
                 slots=slots,
-                ages={head.slot: max(0, now_ms - head.created_ms) / 1000 for head in heads},
-                rows={head.slot: head.rows for head in heads},
+                ages=ages,
+                rows={slot: each.rows for slot, each in facts.items()},
                 in_flight=in_flight,
-                failing=failing.keys() | {head.slot for head in heads if head.failing},
+                failing=failing.keys() | {slot for slot, each in facts.items() if each.failing},
             ).markdown()
         )
-    if heads:
-        metadata["latest_slots"] = dg.MetadataValue.table([dg.TableRecord(each) for each in latest])
-        metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(heads, now_ms))
+    if facts:
+        metadata["latest_slots"] = dg.MetadataValue.table(_latest(table, facts, changed, now_ms))
+        metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(facts, ages))
     return metadata
 
 
-def _rows_by_age(heads: Sequence[SlotCommit], now_ms: int) -> list[dg.TableRecord]:
-    """Slots and rows by the age of the slots' last commit; the bar is the share of the slots."""
-    found = {name: [0, 0] for name in AGES}
-    for head in heads:
-        age_seconds = (now_ms - head.created_ms) / 1000
-        of_age = found[age_class(age_seconds)]
-        of_age[0] += 1
-        of_age[1] += head.rows
+def _latest(
+    table: LogTable, facts: Mapping[Slot, SlotFacts], changed: Mapping[Slot, int], now_ms: int
+) -> list[dg.TableRecord]:
+    """The slots that were changed last, with the batches that did it, as far as their versions are kept."""
+    latest = [slot for slot in sorted(facts, key=lambda slot: -facts[slot].generation) if changed[slot]][:TOP]
+    versions = sorted({facts[slot].generation for slot in latest})
+    bodies = dict(zip(versions, in_parallel(table.reader.version, versions, REQUESTS_IN_FLIGHT), strict=True))
     return [
         dg.TableRecord(
-            {"age": name, "slots": slots, "rows": rows, "share": "█" * round(BAR * slots / len(heads))}
+            {
+                "slot": slot,
+                "rows": facts[slot].rows,
+                "rejects": facts[slot].rejects,
+                "generation": facts[slot].generation,
+                "age_seconds": round((now_ms - changed[slot]) / 1000),
+                "batch": str(note_of(body, slot).get("batch", "")) if body is not None else "",
+            }
+        )
+        for slot in latest
+        for body in [bodies[facts[slot].generation]]
+    ]
+
+
+def _rows_by_age(facts: Mapping[Slot, SlotFacts], ages: Mapping[Slot, float]) -> list[dg.TableRecord]:
+    """Slots and rows by the age of the slots' last commit; the bar is the share of the slots."""
+    found = {name: [0, 0] for name in AGES}
+    for slot, each in facts.items():
+        of_age = found[age_class(ages[slot])]
+        of_age[0] += 1
+        of_age[1] += each.rows
+    return [
+        dg.TableRecord(
+            {"age": name, "slots": slots, "rows": rows, "share": "█" * round(BAR * slots / len(facts))}
         )
         for name, (slots, rows) in found.items()
     ]
 
 
-def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any]:
-    table = io.source.table()
-    holding = [head for head in heads if head.rejects]
-    failing = [head for head in heads if head.failing]
-    parts = read_slots(table, [head.slot for head in holding], rejects=True)
-    rejects = islice((row for part in parts for row in part.table.to_pylist()), SHOWN_REJECTS)
-    shown = [_reject(row) for row in rejects]
+def _quarantine(io: SlotIOManager, table: LogTable, snapshot: Snapshot | None) -> dict[str, Any]:
+    facts = snapshot.manifest.slots if snapshot else {}
+    holding = [slot for slot, each in facts.items() if each.rejects]
+    failing = [slot for slot, each in facts.items() if each.failing]
     metadata: dict[str, Any] = {
-        "dagster/row_count": sum(file.rows for head in holding for file in head.rejects),
-        "slots": len({head.slot for head in [*holding, *failing]}),
-        "failing_objects": sum(len(head.failing) for head in failing),
+        "dagster/row_count": sum(facts[slot].rejects for slot in holding),
+        "slots": len({*holding, *failing}),
+        "failing_objects": sum(facts[slot].failing for slot in failing),
         "retry_command": dg.MetadataValue.md(
             f"`s3notify quarantine retry {io.name} --all`, or the job `{io.name}_retry`"
         ),
     }
-    if shown:
-        metadata["rejects"] = dg.MetadataValue.table(shown)
-    if failing:
-        metadata["failing"] = dg.MetadataValue.table(_failing(table, failing))
+    if snapshot and holding:
+        store = table.reader.store
+        found = read_slots(store, table.layout, snapshot.manifest.rejects, holding, REJECT_SCHEMA)
+        rejects = islice((row for batch in found for row in batch.to_pylist()), SHOWN_REJECTS)
+        metadata["rejects"] = dg.MetadataValue.table([_reject(row) for row in rejects])
+    if snapshot and failing:
+        metadata["failing"] = dg.MetadataValue.table(_failing(table, snapshot, failing))
     return metadata
 
 
-def _failing(table: SlotTable, heads: Sequence[SlotCommit]) -> list[dg.TableRecord]:
+def _failing(table: LogTable, snapshot: Snapshot, slots: Sequence[Slot]) -> list[dg.TableRecord]:
     """The first of the objects that could not be read."""
-    shown: list[dg.TableRecord] = []
-    for head in heads:
-        states = table.states(head, head.failing[: SHOWN_REJECTS - len(shown)])
-        shown += [
-            dg.TableRecord({"key": state.key, "etag": state.etag, "reason": state.reason})
-            for state in states.values()
-        ]
-    return shown
+    enough, count = 0, 0
+    while enough < len(slots) and count < SHOWN_REJECTS:
+        count += snapshot.manifest.slot(slots[enough]).failing
+        enough += 1
+    found = table.states.failing(snapshot.manifest.states, slots[:enough])
+    states = (state for _, of_slot in sorted(found.items()) for state in of_slot.values())
+    return [
+        dg.TableRecord({"key": state.key, "etag": state.etag, "reason": state.reason})
+        for state in islice(states, SHOWN_REJECTS)
+    ]
 
 
 def _reject(row: dict[str, Any]) -> dg.TableRecord:
@@ -233,79 +266,3 @@ def build_tags(assets: SourceAssets) -> list[dg.AssetsDefinition]:
         return dg.MaterializeResult(metadata={"slots": done.slots, **done.counts})
 
     return [tags]
-
-
-class ViewConfig(dg.Config):
-    """`repair`: compare all files of the view with the table, even if its log is up to date."""
-
-    repair: bool = False
-
-
-def build_delta(assets: SourceAssets) -> list[dg.AssetsDefinition]:
-    """`{source}_delta`, and one for each slot asset."""
-    return [_view_asset(assets, name) for name in (assets.name, *(a.name for a in assets.slot_assets))]
-
-
-def _view_asset(assets: SourceAssets, table: str) -> dg.AssetsDefinition:
-    @dg.asset(
-        name=f"{table}_delta",
-        deps=[table],
-        description=f"`{table}` as a Delta Lake table, for DuckDB, Polars, Spark and others: a log over the same "
-        "Parquet files. One version shows whole slots.",
-        kinds={"deltalake", "parquet"},
-        automation_condition=follow_bucket(),
-        required_resource_keys={assets.io_key},
-        group_name=assets.group or assets.name,
-        owners=assets.owners,
-        tags={SOURCE_TAG: assets.name},
-    )
-    def view(context: dg.AssetExecutionContext, config: ViewConfig) -> dg.MaterializeResult[None]:
-        io = assets.io_of(context)
-        started = SYSTEM_CLOCK.monotonic()
-        with step_failures():
-            metadata = _sync(io, table, _reported(context.instance, table), repair=config.repair)
-        metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
-        return dg.MaterializeResult(metadata=metadata)
-
-    return view
-
-
-def _sync(io: SlotIOManager, table: str, reported: Mapping[Slot, int], *, repair: bool) -> dict[str, Any]:
-    """Update the slots that were reported since the last time; all slots if there are none, since then a person
-    launched the run.
-
-    Dagster's events name the committed slots, for 1 query instead of a request for each slot.
-    """
-    source = io.settle_commit_mode()
-    location, asset = source.location, None if table == source.name else table
-    view = source.view(asset)
-    shown = view.generations()
-    # Also if older than shown: the sync then reports that a person has to repair this slot.
-    behind = [slot for slot, generation in reported.items() if generation != shown.get(slot, 0)]
-    synced = view.sync(location.all_slots() if repair or not behind else behind, repair=repair)
-    uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).view}"
-    if synced.version is None:
-        return {"uri": uri, "note": "nothing has been committed yet: there is no Delta table"}
-    how = (
-        f"```sql\n-- DuckDB\nSELECT * FROM delta_scan('{uri}');\n```\n"
-        f'```python\npolars.scan_delta("{uri}")\ndeltalake.DeltaTable("{uri}")\n'
-        f'spark.read.format("delta").load("s3a{uri[2:]}")\n```'
-    )
-    return {
-        "version": synced.version,
-        "slots": synced.slots,
-        "files_added": synced.files_added,
-        "files_removed": synced.files_removed,
-        "dagster/row_count": synced.rows,
-        "dagster/uri": uri,
-        "how_to_read": dg.MetadataValue.md(how),
-    }
-
-
-def _reported(instance: dg.DagsterInstance, table: str) -> dict[Slot, int]:
-    """The generation of each slot, as reported to Dagster."""
-    tags = instance.event_log_storage.get_latest_tags_by_partition(
-        dg.AssetKey(table), dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
-    )
-    versions = {slot: found.get(DATA_VERSION_TAG, "") for slot, found in tags.items() if slot}
-    return {Slot(int(slot)): int(version) for slot, version in versions.items() if version.isdecimal()}

@@ -2,30 +2,32 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.driver import Base
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.heartbeats import purge_heartbeats
-from s3notify_platform.ingest.plan import missing_commits, refuse_missing, refuse_withdrawals
-from s3notify_platform.ingest.task_chain import forget_ended
+from s3notify_platform.ingest.plan import refuse_withdrawals
 from s3notify_platform.limits import OVERDUE_SECONDS
-from s3notify_platform.orchestration.assets import MISMATCHES
+from s3notify_platform.orchestration.assets import ADDED, MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
 from s3notify_platform.orchestration.freshness import FRESH, freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.spark.jobs import SparkJobs
+from s3notify_platform.table.schema import added_fields, schema_of
+from s3notify_platform.table.snapshot import Snapshot
 
 UNREADABLE_SHOWN: Final = 20
 
 EVENTS_MAX: Final = 5000
 
-GENERATION: Final = "schema_generation"
+VERSION: Final = "table_version"
 EVENT: Final = "newest_event"
 """Names of the metadata from which the next evaluation continues."""
 
@@ -60,7 +62,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         for key in sorted(context.selected_asset_check_keys):
             match key.name:
                 case "complete":
-                    yield completeness(io)
+                    yield completeness(io, context.instance)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
                 case "fresh":
@@ -72,28 +74,35 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     return checks
 
 
-def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
-    """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
+def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+    """Compare and repair. 1 LIST for each 1000 objects of the source, and for states the requests of `SparkJobs.plan`.
 
     A change with an entry in the queue is pending, not missed; overdue after `OVERDUE_SECONDS`. Any other is compared a
     second time, for the same requests, since a batch may have committed it in between. Of more than `max_objects`
     changes the rest is only counted; batches, and the next sweep, take them in. Keys that S3 clients cannot address are
     counted and named: an inlet keeps their events as poison, and their objects may be in quarantine.
 
-    Refuses, and repairs nothing, if commits of a slot or a side of the table are missing (`table.known`), or the table
-    is of other settings, or more objects have left than `withdraw_share` allows.
+    Refuses, and repairs nothing, if the table is not the one of the sensor's cursor, not whole, or of other settings
+    (`opening.open_table`), or if more objects have left than `withdraw_share` allows.
     """
     # Rows of an older code version are not missed changes; a backfill makes them again.
-    source = replace(io.source, input=replace(io.source.input, code_version=None))
+    settled, state = io.settle_commit_mode(), sensor_state(instance, io.name)
+    source = replace(settled, input=replace(settled.input, code_version=None))
     spark = io.spark.spark_session
     started = SYSTEM_CLOCK.monotonic()
-    jobs = SparkJobs(spark, source)
+    jobs, table = SparkJobs(spark, source), source.table()
+
+    def base() -> Base:
+        found = table.newest()
+        assert isinstance(found, Snapshot), "the table was opened"
+        return Base(table=table, snapshot=found)
+
     try:
-        table = source.open_table(create=False, store=io.clients.store)
+        opened = source.open_table(expected=state.table if state is not None else "", store=io.clients.store)
     except (CorruptError, UsageError) as error:
         return _refused(source.name, str(error))
-    found = jobs.plan(source.location.all_slots())
-    refuse_missing(found, table.heads, source)
+    compared = base()
+    found = jobs.plan(source.location.all_slots(), compared)
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
     facts: dict[str, Any] = {
@@ -104,19 +113,15 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
         "cuts_overrun": found.overran,
         "requests": dg.MetadataValue.json(found.requests),
     }
-    if found.missing:
-        facts["slots_missing_commits"] = dg.MetadataValue.json(sorted(found.missing))
-        return _refused(source.name, missing_commits(source, found.missing), facts)
-    confirmed = {
-        slot for slot, p in found.slots.items() if p.generation <= table.known.confirmed.get(slot, 0)
-    }
+    slots = compared.snapshot.manifest.slot
+    confirmed = {slot for slot in found.slots if slots(slot).generation <= opened.known.confirmed}
     if reason := refuse_withdrawals(found, confirmed, source):
         return _refused(source.name, reason, facts)
     pending = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     pending -= sum(map(len, found.unannounced.values()))
     overdue = found.overdue(SYSTEM_CLOCK.wall_ms(), OVERDUE_SECONDS)
     beyond = sum(p.changes.beyond for p in found.slots.values())
-    again = jobs.plan(found.unannounced).unannounced if found.unannounced else {}
+    again = jobs.plan(found.unannounced, base()).unannounced if found.unannounced else {}
     missed = {slot: both for slot in again if (both := again[slot] & found.unannounced[slot])}
     io.clients.ask_again(missed)
     return dg.AssetCheckResult(
@@ -168,7 +173,6 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
     purged = io.clients.chains.purge()
     purge_heartbeats(io.clients.records, ended)
-    forget_ended(io.clients.records, ended)
     unsettled = list(io.clients.chains.open_states())
     overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
     return dg.AssetCheckResult(
@@ -186,24 +190,24 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Read the schema's generations, and the batches' mismatches, since the check last ran.
+    """Compare the schema with the one that the check saw last, and read the batches' mismatches since then.
 
-    Dagster's own check of column schemas would compare the last two materializations, which here are two slots. 1 LIST
-    and 1 GET for each new generation; up to `EVENTS_MAX` events: the last one of each batch has its mismatches.
+    Dagster's own check of column schemas would compare the last two materializations, which here are two slots.
+    Requests of `LogTable.newest` and `LogReader.as_of`; up to `EVENTS_MAX` events: the last one of each batch has its
+    mismatches, and the fields that it added. Fields that no event names are of a run outside Dagster.
     """
-    seen_generation, seen_event = _last_look(io, instance)
-    history = io.source.schemas().history(after=seen_generation)
-    mismatches, newest_event = _mismatches_since(io, instance, seen_event)
-    changes = [
-        {
-            "generation": schema.generation,
-            "batch": schema.batch,
-            "at": datetime.fromtimestamp(schema.created_ms / 1000, UTC).isoformat(timespec="seconds"),
-            "added": dict(schema.added),
-        }
-        for schema in history
-        if schema.added
-    ]
+    seen_version, seen_event = _last_look(io, instance)
+    batches, newest_event = _batches_since(io, instance, seen_event)
+    mismatches = added(each[MISMATCHES] for each in batches if MISMATCHES in each)
+    changes = [{"batch": each["batch"], "added": each[ADDED]} for each in batches if ADDED in each]
+    table = io.source.table()
+    newest, version = table.newest(), seen_version
+    if isinstance(newest, Snapshot):
+        version = newest.version
+        named = {path for change in changes for path in change["added"]}
+        found = _added_since(table.reader.as_of(seen_version), newest)
+        if others := {path: kind for path, kind in found.items() if path not in named}:
+            changes.append({"batch": "", "added": others})
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckResult(
         check_name="schema_changes",
@@ -212,7 +216,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
         severity=dg.AssetCheckSeverity.WARN,
         description=f"Values that do not fit their columns: {columns}" if mismatches else None,
         metadata={
-            GENERATION: max((schema.generation for schema in history), default=seen_generation),
+            VERSION: version,
             EVENT: newest_event,
             "added": dg.MetadataValue.json(changes),
             "mismatches": dg.MetadataValue.json(mismatches),
@@ -220,8 +224,14 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     )
 
 
+def _added_since(before: Snapshot | None, now: Snapshot) -> dict[str, str]:
+    """The fields of the schema that were added, with their types. A table's first schema adds none."""
+    then, schema = before and schema_of(before.metadata), schema_of(now.metadata)
+    return added_fields(then.rows, schema.rows) if then and schema else {}
+
+
 def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:
-    """The newest schema generation and event of the check's last evaluation."""
+    """The newest version and event of the check's last evaluation."""
     key = dg.AssetCheckKey(dg.AssetKey(io.name), "schema_changes")
     evaluated = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
     records = instance.event_log_storage.get_asset_check_execution_history(
@@ -231,22 +241,23 @@ def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, in
     if event is None or event.dagster_event is None:
         return 0, 0
     metadata = event.dagster_event.asset_check_evaluation_data.metadata
-    generation, seen = (metadata[name].value for name in (GENERATION, EVENT))
-    assert isinstance(generation, int)
+    version, seen = (metadata[name].value for name in (VERSION, EVENT))
+    assert isinstance(version, int)
     assert isinstance(seen, int)
-    return generation, seen
+    return version, seen
 
 
-def _mismatches_since(
+def _batches_since(
     io: SlotIOManager, instance: dg.DagsterInstance, seen: int
-) -> tuple[dict[str, int], int]:
-    """Mismatches of the batches reported after event `seen`, by path, and the newest event."""
+) -> tuple[list[dict[str, Any]], int]:
+    """What the runs of batches said of the schema after event `seen`, oldest first, and the newest event."""
     wanted = dg.AssetRecordsFilter(dg.AssetKey(io.name), after_storage_id=seen)
-    found: list[Mapping[str, int]] = []
+    found: dict[str, dict[str, Any]] = {}
     newest = seen
-    for record in instance.fetch_materializations(wanted, limit=EVENTS_MAX).records:
+    for record in reversed(instance.fetch_materializations(wanted, limit=EVENTS_MAX).records):
         newest = max(newest, record.storage_id)
-        counts = record.asset_materialization and record.asset_materialization.metadata.get(MISMATCHES)
-        if isinstance(counts, dg.JsonMetadataValue) and isinstance(counts.data, dict):
-            found.append(counts.data)
-    return added(found), newest
+        metadata = record.asset_materialization.metadata if record.asset_materialization else {}
+        said = {name: metadata[name].value for name in ("batch", ADDED, MISMATCHES) if name in metadata}
+        if said:
+            found[record.run_id] = said  # a run repeats with each round what it said before
+    return [*found.values()], newest

@@ -23,7 +23,7 @@ from s3notify_platform.local import attributes
 from s3notify_platform.local.attributes import values_of, with_services
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
-from s3notify_platform.orchestration.bucket_assets import build_delta, build_summary, build_tags
+from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
 from s3notify_platform.orchestration.channels import build_channels, queue_spec
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -59,7 +59,6 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         assets = self.assets(project)
         slot_assets = build_slot_assets(assets)
         summary = build_summary(assets)
-        views = build_delta(assets) if self.delta else []
         tags = build_tags(assets)
         checks = build_checks(assets)
         ingest_job = dg.define_asset_job(
@@ -89,9 +88,9 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         sensor = build_sensor(assets, ingest_job, sweep_job, BatchSettings(**values_of(self, BatchSettings)))
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
-            target=dg.AssetSelection.assets(summary, *views, *tags),
-            # Readers of a view wait for it. Of a summary nobody does, and each evaluation costs as much as a poll.
-            minimum_interval_seconds=self.interval_seconds if views else max(self.interval_seconds, 30),
+            target=dg.AssetSelection.assets(summary, *tags),
+            # Nobody waits for a summary, and each evaluation costs as much as a poll.
+            minimum_interval_seconds=max(self.interval_seconds, 30),
             default_status=assets.sensor_status,
             run_tags={**assets.run_tags},
         )
@@ -105,7 +104,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         services = {name: found for name in SERVICES if (found := getattr(self, name)) is not None}
         jobs, sensors = build_channels(assets, services)
         return dg.Definitions(
-            assets=[slot_assets, summary, queue_spec(assets), *views, *tags],
+            assets=[slot_assets, summary, queue_spec(assets), *tags],
             asset_checks=[checks],
             jobs=[ingest_job, backfill_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
             sensors=[sensor, automation, *following, *sensors],

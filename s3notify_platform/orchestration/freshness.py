@@ -5,6 +5,7 @@ a slot that is in flight or failing, by the sensor's cursor, whose commit has no
 its slot changed last, an entry when its change was made. By the wall clocks of store, writers and reader.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.snapshot import Absent
 
 FRESH: Final = "fresh"
 SLOTS_READ: Final = 100
@@ -64,7 +66,7 @@ def freshness(
     """How fresh the source's table is.
 
     `queue_seconds`: the age of the oldest entry, for a caller that has scanned the topic. 1 HEAD, and if the root has
-    moved 1 LIST of the keyspace, and 1 HEAD and the requests of `SlotTable.heads` for each slot that is not committed.
+    moved 1 LIST of the keyspace; if slots are not committed, those of `LogTable.newest`, and 1 HEAD for each.
     """
     if queue_seconds is None:
         with suppress(NotFoundError):  # nothing was ever announced
@@ -76,14 +78,14 @@ def freshness(
         seen = before.watch
     behind = set(watcher.observe(seen, relist=False).changed) | _unsettled(state)
     looked = sorted(behind)[:SLOTS_READ]
-    heads, place = io.source.table().heads(looked), io.source.location.keyspace_prefix
+    taken, place = _taken(io) if looked else {}, io.source.location.keyspace_prefix
     signals = in_parallel(
         lambda slot: io.clients.store.head(signal_key(place, slot)), looked, READS_IN_FLIGHT
     )
     since = [
         signal.modified_ms
         for slot, signal in zip(looked, signals, strict=True)
-        if signal is not None and ((head := heads.get(slot)) is None or head.signal != signal.etag)
+        if signal is not None and not (slot in taken and signal.etag.startswith(taken[slot]))
     ]
     if state is not None:
         since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
@@ -93,6 +95,14 @@ def freshness(
         slots=len(since) + len(behind) - len(looked),
         limit_seconds=limit_seconds,
     )
+
+
+def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
+    """The signal that the last batch of each slot has seen, as the table has it."""
+    found = io.source.table().newest()
+    if isinstance(found, Absent):
+        return {}
+    return {slot: facts.signal for slot, facts in found.manifest.slots.items() if facts.signal}
 
 
 def _unsettled(state: SensorState | None) -> set[Slot]:

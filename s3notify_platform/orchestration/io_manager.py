@@ -1,17 +1,17 @@
-"""The IO manager of a source: commits slots conditionally, reports them, acknowledges the batch, loads slots back.
+"""The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots back.
 
-Dagster stores nothing of ours by value. `SlotIOManager.commit` takes the rounds that a run has staged; its lines are
-the order that makes it exactly-once; the one write that decides is in `table.commit`. A DataFrame that an asset of a
-user returns is one round of the same (`handle_output`). What an asset asks for is loaded from exactly the committed
-files, as one DataFrame.
+Dagster stores nothing of ours by value. `SlotIOManager.commit` takes the rounds that a run has staged, and adds what
+only Dagster knows to the order that makes it exactly-once (`engine.rounds`). A DataFrame that an asset of a user
+returns is one round of the same (`handle_output`). The input of an asset is loaded from the packs of one snapshot, as
+one DataFrame.
 
 The ingest step calls `commit` and yields no Output. Dagster stores what `handle_output` yields only when it has ended,
 and an Output would mark all partitions of its run as made, also those that failed.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 import dagster as dg
@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.rounds import Results, Round, after_commit, commit_round
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_known
 from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.traces import trace_batch
@@ -46,8 +46,8 @@ from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.columns import comment_of
-from s3notify_platform.table.known import OpenTable
-from s3notify_platform.table.layout import Generation, TableLayout
+from s3notify_platform.table.schema import schema_of
+from s3notify_platform.table.snapshot import Absent
 
 FAILURE_TAG: Final = "s3notify/failure"
 SECONDS_TAG: Final = "s3notify/seconds"
@@ -55,8 +55,6 @@ SECONDS_TAG: Final = "s3notify/seconds"
 TRACEBACKS: Final = "tracebacks"
 """Of a run's failure: the tracebacks of its slots, each with the slots that failed with it."""
 TRACES_SHOWN: Final = 8
-READS_IN_FLIGHT: Final = 16
-
 
 _Settings = create_model(
     "_Settings",
@@ -137,10 +135,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     def load(self, slots: Iterable[Slot], *, asset: str | None = None) -> DataFrame:
         """Committed rows of `slots` of the source's table, or of the slot asset `asset`, as one DataFrame."""
-        return load_slots(self.spark.spark_session, self.source, slots, layout=self._layout(asset))
+        return load_slots(self.spark.spark_session, self.source, slots, asset=self._derived(asset))
 
-    def _layout(self, asset: str | None) -> TableLayout:
-        return self.source.location.table_layout(None if asset == self.name else asset)
+    def _derived(self, asset: str | None) -> str | None:
+        """The slot asset of this name; None for the source's own table."""
+        return None if asset == self.name else asset
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The upstream slots of the run's partitions; all slots for an asset without partitions.
@@ -161,11 +160,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             raise UsageError(f"{name}: this IO manager stores slot-partitioned assets only")
         if "_slot" not in obj.columns:
             raise UsageError(f"{name}: drops _slot, which says where a row belongs; keep it")
-        slots = {
-            slot_from_partition_key(key, self.slots): Generation(0) for key in context.asset_partition_keys
-        }
+        slots = {slot_from_partition_key(key, self.slots): 0 for key in context.asset_partition_keys}
         source = self.settle_commit_mode()
-        # Refused, if a side of it is missing or it is of other settings.
+        # Refused, if the source's table is not whole or of other settings.
         source.open_table(store=self.clients.store)
         staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
         round_ = Round(tables=iter([staged]))
@@ -182,40 +179,37 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def commit(
         self,
         context: dg.AssetExecutionContext,
-        table: OpenTable,
         rounds: Iterable[Round],
         acknowledgement: Acknowledgement,
         run: RunFacts,
     ) -> None:
         """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
 
-        `table`: the source's, opened before the rounds. `run`: what is reported of it as a whole.
+        `run`: what is reported of it as a whole. The order is that of `after_commit`. A slot that fails in a derived
+        table alone is done with, as far as the source is concerned: its next change is not delayed, and automation
+        makes the derived slot again.
 
-        The order decides what a crash costs. Rows are visible once 1 is done. A crash between 1 and 5 leaves the ack
-        chain open: the slots are asked for again, found unchanged, and reported. The other way round a committed slot
-        could stay unreported for good. A slot that fails in a derived table alone is done with, as far as the source
-        is concerned: its next change is not delayed, and automation makes the derived slot again.
-
-        Requests of a round: those of `commit_round` and `merge_known`; 1 GET and 1 PUT for the chain, however many
-        slots; 1 LIST and 1 GET for each asset's schema, 1 GET for each slot that is unchanged;
-        `NotificationQueue.remove` for the entries, `SourceClients.ask_again` for slots that were not taken in whole.
+        Requests of a round: those of `commit_round` and `after_commit`; 1 GET and 1 PUT for the chain, however many
+        slots; `SourceClients.ask_again` for slots that were not taken in whole.
         """
         clients, reporting = self.clients, 0.0
         failed: dict[str, Results] = {}
-        for each in rounds:
-            # 1. Create each slot's next generation, if absent, in all tables of the run.
-            commit_round(each)
-            # 2. Note the generations on the other side, so that it is noticed if commits go missing.
-            merge_known(table, each, context.log.warning)
-            # 3. Report what is committed.
+
+        def report(done: Round) -> None:
+            nonlocal reporting
             began = SYSTEM_CLOCK.monotonic()
-            self._report(context, each, run.metadata())
+            self._report(context, done, run.metadata())
             reporting += SYSTEM_CLOCK.monotonic() - began
-            # 4. Advance the queue; have the next batch take up what this run had no time for.
-            clients.queue.remove(each.done_entries())
-            clients.ask_again(each.incomplete(), listing=acknowledgement.opened.listing)
-            # 5. Stamp the batch's ack chain.
-            acknowledgement.stamp(each)
+
+        for each in rounds:
+            commit_round(each)
+            after_commit(
+                each,
+                queue=clients.queue,
+                report=report,
+                ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
+                settle=acknowledgement.stamp,
+            )
             for name, results in each.failed().items():
                 failed.setdefault(name, {}).update(results)
         acknowledgement.finish()
@@ -234,7 +228,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         events: dict[Slot, list[dg.AssetMaterialization]] = {}
         for asset, results in done.results.items():
             reported = [result for _, result in sorted(results.items()) if result.ok]
-            for metadata, result in zip(self._metadata(asset, reported), reported, strict=True):
+            for result in reported:
+                metadata = self._metadata(asset, result)
                 if result is reported[-1]:
                     metadata |= {**run_metadata, "dagster/column_schema": self._columns(asset)}
                 event = dg.AssetMaterialization(
@@ -247,50 +242,38 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
-    def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
-        layout = self._layout(asset)
-        table = self.source.table(layout)
-
-        def of(result: SlotResult) -> dict[str, Any]:
-            rows, files, rejects = result.live_rows, result.live_files, result.live_rejects
-            failing = result.live_failing
-            if result.status == "unchanged" and result.generation:
-                head = table.read(result.slot, result.generation)
-                rows, files, rejects = head.rows, len(head.files), sum(f.rows for f in head.rejects)
-                failing = len(head.failing)
-            return {
-                "generation": result.generation,
-                "status": result.status,
-                "objects": result.objects,
-                "rows": result.rows,
-                "rejects": result.rejects,
-                "quarantined": len(result.quarantined),
-                "objects_gone": result.gone,
-                "bytes": result.bytes,
-                "objects_without_records": result.without_records,
-                **{
-                    name: n
-                    for name in ("mismatches", "unnamed")
-                    if (n := sum(getattr(result, name).values()))
-                },
-                "files": files,
-                "live_rejects": rejects,
-                "complete": result.complete,
-                "live_failing": failing,
-                "dagster/partition_row_count": rows,
-                "place": dg.MetadataValue.url(self.clients.place(f"{layout.prefix}data/slot={result.slot}/")),
-            }
-
-        with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-            return list(pool.map(of, results))
+    def _metadata(self, asset: str, result: SlotResult) -> dict[str, Any]:
+        place = self.source.location.table_layout(self._derived(asset)).prefix
+        return {
+            "generation": result.generation,
+            "status": result.status,
+            "objects": result.objects,
+            "rows": result.rows,
+            "rejects": result.rejects,
+            "quarantined": len(result.quarantined),
+            "objects_gone": result.gone,
+            "bytes": result.bytes,
+            "objects_without_records": result.without_records,
+            **{name: n for name in ("mismatches", "unnamed") if (n := sum(getattr(result, name).values()))},
+            "live_rejects": result.live_rejects,
+            "complete": result.complete,
+            "live_failing": result.live_failing,
+            "dagster/partition_row_count": result.live_rows,
+            "place": dg.MetadataValue.url(self.clients.place(place)),
+        }
 
     def _columns(self, asset: str) -> dg.TableSchema:
-        pinned = self.source.schemas(self._layout(asset)).head()
+        """The columns of a table, as this process has just seen or committed them. No request."""
+        derived = self._derived(asset)
+        table = self.source.table(derived)
+        found = table.memory.kept() or table.newest()
+        pinned = None if isinstance(found, Absent) else schema_of(found.metadata, derived=derived is not None)
         rows = StructType.fromJson(json.loads(pinned.rows)) if pinned else StructType()
+        lineage = LINEAGE.fields[: 1 if derived else None]
         return dg.TableSchema(
             [
                 dg.TableColumn(field.name, field.dataType.simpleString(), comment_of(field.jsonValue()))
-                for field in (*LINEAGE.fields, *rows.fields)
+                for field in (*lineage, *rows.fields)
             ]
         )
 

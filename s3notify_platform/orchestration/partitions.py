@@ -12,7 +12,9 @@ from pydantic import Field
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key, slots_in
-from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.history import changed_at
+from s3notify_platform.table.snapshot import Absent
+from s3notify_platform.table.table import LogTable
 
 BATCH_TAG: Final = "s3notify/batch"
 SOURCE_TAG: Final = "s3notify/source"
@@ -38,7 +40,7 @@ class SlotBatch(dg.Config):
     choose: str = Field(
         default="",
         description="Slots instead, like 3,17,40-60 or all; failed: those that the grid shows as failed; older than "
-        "6h: those whose last commit is (units: min, h, d)",
+        "6h: those whose last commit is (units: min, h, d), or is not in the history any more",
     )
     everything: bool = Field(
         default=False, description="All slots that hold objects (first batch, and sweeps)"
@@ -52,11 +54,11 @@ class SlotBatch(dg.Config):
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
 
     def targets(
-        self, context: dg.AssetExecutionContext, slots: int, table: Callable[[], SlotTable]
+        self, context: dg.AssetExecutionContext, slots: int, table: Callable[[], LogTable]
     ) -> tuple[Slot, ...]:
         """The slots of this run. `UsageError` for a slot that does not exist, or if there are none.
 
-        `table` is read to find slots by their age: requests of `SlotTable.heads`.
+        `table` is read to find slots by their age: requests of `LogTable.newest`, and 1 LIST for each 1000 versions.
         """
         if self.choose:
             if not (found := _chosen(self.choose.strip(), context, slots, table)):
@@ -74,7 +76,7 @@ class SlotBatch(dg.Config):
 
 
 def _chosen(
-    text: str, context: dg.AssetExecutionContext, slots: int, table: Callable[[], SlotTable]
+    text: str, context: dg.AssetExecutionContext, slots: int, table: Callable[[], LogTable]
 ) -> Iterable[Slot]:
     if text == "failed":
         keys = partition_keys(range(slots))
@@ -92,8 +94,11 @@ def _chosen(
         return slots_in(text, slots)
     seconds = float(age[1]) * {"min": 60, "h": 3600, "d": 86_400}[age[2]]
     before_ms = SYSTEM_CLOCK.wall_ms() - seconds * 1000
-    heads = table().heads(map(Slot, range(slots)))
-    return [slot for slot, head in heads.items() if head is not None and head.created_ms < before_ms]
+    log = table()
+    if isinstance(base := log.newest(), Absent):
+        return ()
+    changed = changed_at(log.reader, base)
+    return [slot for slot, changed_ms in changed.items() if changed_ms < before_ms]
 
 
 def has_partitions(context: dg.AssetExecutionContext) -> bool:

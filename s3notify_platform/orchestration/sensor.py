@@ -28,6 +28,7 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOUR
 from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
+from s3notify_platform.table.opening import claim
 
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
 STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
@@ -130,7 +131,10 @@ def build_sensor(
             backlog=io.clients.backlog,
             topic_epoch=io.clients.ensure_topic,
             runs_of=runs_of,
-            table=lambda expected: io.source.open_table(expected=expected, store=io.clients.store),
+            table=lambda expected: io.settle_commit_mode().open_table(
+                expected=expected, store=io.clients.store
+            ),
+            claim=lambda table, epoch: claim(io.source.table().reader, table, epoch),
             settings=settings,
         )
         if not context.cursor:

@@ -19,7 +19,7 @@ from s3notify_platform.protocols.notification_queue.topic_settings import differ
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.known import OpenTable
+from s3notify_platform.table.opening import OpenTable
 
 PARALLELISM: Final = 8
 """Records of an ack chain that are removed at once."""

@@ -133,7 +133,12 @@ class _Base:
         def run() -> Results:
             held = self.snapshot.manifest
             unchanged = {
-                slot: SlotResult(slot=slot, status="unchanged", generation=held.slot(slot).generation)
+                slot: SlotResult(
+                    slot=slot,
+                    status="unchanged",
+                    generation=(facts := held.slot(slot)).generation,
+                    live_rows=facts.rows,
+                )
                 for slot in slots
             }
             return {**unchanged, **commit()}
