@@ -15,9 +15,10 @@ from s3notify_platform.slots import Slot, partition_keys
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.known import open_table
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.opening import OpenTable, TableName, claim, open_table
 from tests.support.clocks import HandClock
-from tests.support.tables import IDENTITY, table_sides
+from tests.support.lake import IDENTITY, SCHEMA, Table
 
 PREFIX = "k/"
 
@@ -57,7 +58,7 @@ class World:
         records = ObjectRecordStore(self.record_objects, "r/", clock=self.clock)
         self.chains = AckChains(records, clock=self.clock)
         self.backlog = RescanBacklog(records, clock=self.clock)
-        self.sides = table_sides(MemoryObjectStore(clock=self.clock), clock=self.clock)
+        self.table = Table(store=MemoryObjectStore(clock=self.clock), clock=self.clock)
         self.topic = "life 0"
         self.announced: Counter[int] = Counter()
         self.unannounced: Counter[int] = Counter()
@@ -83,10 +84,20 @@ class World:
             backlog=self.backlog,
             topic_epoch=lambda _: self.topic,
             runs_of=self.runs_of,
-            table=lambda expected: open_table(self.sides, IDENTITY, expected=expected),
+            table=self.opened,
+            claim=self.claimed,
             settings=self.settings,
             clock=self.clock,
         )
+
+    def opened(self, expected: str = "") -> OpenTable:
+        """The table, created if there is none."""
+        name = TableName(source="s", command=lambda name, *_: f"`s3notify table {name}`")
+        create = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
+        return open_table(self.table.whole, name, IDENTITY, expected=expected, create=create)
+
+    def claimed(self, table: OpenTable, epoch: str) -> str:
+        return claim(self.table.reader, table, epoch)
 
     def runs_of(self, batch: str) -> Sequence[RunView]:
         return [
@@ -166,9 +177,8 @@ class World:
         work = range(self.slots) if everything else run.request.slots
         good = [slot for slot in work if slot not in failing]
         bad = [slot for slot in work if slot in failing]
-        unqueued = [] if opened.listing else [slot for slot in good if self._plain(slot)]
         unannounced = self.commit(good, listing=opened.listing)
-        note_writers(self.backlog, opened.decision, unqueued=map(Slot, unqueued), unannounced=unannounced)
+        note_writers(self.backlog, opened.decision, unannounced=unannounced)
         rescans = {Slot(int(slot)): serial for slot, serial in opened.rescans.items() if int(slot) in good}
         self.backlog.settle(rescans)
         children = [EVERYTHING] if everything else good
@@ -194,10 +204,6 @@ class World:
                 found += self.unannounced.pop(slot, 0)
                 self.hidden.discard(slot)
         return found
-
-    def _plain(self, slot: int) -> bool:
-        signal = self.keyspace.head(signal_key(PREFIX, slot))
-        return signal is not None and QUEUED not in signal.metadata
 
     def settle(self) -> None:
         """Enumerate the source; the next tick sees nothing new."""

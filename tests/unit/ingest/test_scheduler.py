@@ -11,9 +11,8 @@ from s3notify_platform.ingest.scheduler import TOPIC_SECONDS
 from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.known import open_table
+from s3notify_platform.table.opening import forget
 from tests.support.batches import World, last_attempt, settled
-from tests.support.tables import IDENTITY
 
 
 def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
@@ -272,34 +271,34 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
 def test_another_sensor_on_the_same_table_is_a_warning() -> None:
     """Of the tick that opens the next batch, once; it then counts as the other's turn to be warned."""
     world = settled()
-    other = open_table(world.sides, IDENTITY)
-    other.claim("other")
+    assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)
     tick = world.tick()
     (warning,) = tick.warnings
     assert "another sensor (other)" in warning
     assert warning in tick.note
-    assert world.state.epoch in open_table(world.sides, IDENTITY).claim("other")
+    assert world.state.epoch in world.claimed(world.opened(), "other")
 
 
 def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
     """The cursor is of the former one; with nothing left of that, the tick is refused and the cursor stays."""
     world = settled()
     table, epoch = world.state.table, world.state.epoch
-    assert table == open_table(world.sides, IDENTITY).id
-    world.sides.change(lambda known: known.follower("next") if known else None)
+    assert table == world.opened().id
+    forgotten = forget(world.table.committer, lambda: None).table
     world.publish(3)
     assert "everything is compared again" in world.tick().note
-    assert world.state.table == "next"
+    assert world.state.table == forgotten != table
     assert world.state.epoch != epoch
     assert world.keys(world.tick()) == [[str(EVERYTHING)]]
-    world.sides.change(lambda known: replace(known, table="elsewhere", former=()) if known else None)
+    elsewhere = forget(world.table.committer, lambda: None).table
+    world.table.known.change(lambda known: replace(known, former=()) if known else None)
     world.publish(4)
     before = world.cursor
     for run in world.active():
         world.start(run)
         world.finish(run)
-    with pytest.raises(CorruptError, match="the id next, and it is elsewhere now"):
+    with pytest.raises(CorruptError, match=f"the id {forgotten}, and it is {elsewhere} now"):
         world.tick()
     assert world.cursor == before
 
