@@ -19,19 +19,21 @@ Steps, each safe to repeat; a command that was killed is repeated
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.parallel import Track, in_parallel, untracked
-from s3notify_platform.ports import list_all
+from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.known import Identity, Known, TableSides, open_table
+from s3notify_platform.table.known import Identity, Known, KnownRecord
+from s3notify_platform.table.opening import new_id, open_table
 
-REQUESTS_IN_FLIGHT = 16
+REQUESTS_IN_FLIGHT: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +51,16 @@ def migrate(
     """Make the source's table one of this prefix and these slots; None: as it is. Set the source's settings to match.
 
     `NotFoundError` without a table. `UsageError` for a prefix that is neither within nor around the table's.
-    `CorruptError` if a side of the table is missing. Requests: 2 writes for each queue shard and record of the topic,
+    `CorruptError` if the table is not whole. Requests: 2 writes for each queue shard and record of the topic,
     about 10 more; for other slots 1 DELETE for each object of the tables.
     """
     store = shared_store(location.platform)
-    sides = location.sides(store)
-    known = sides.known()
+    record = location.known(store=store)
+    known, _ = record.read()
     if known is None or known.identity is None:
         raise NotFoundError(f"source {location.name!r} has no table yet: nothing to migrate")
     if not known.rewriting:
-        open_table(sides, None, create=False)  # with all its sides
+        open_table(location.table(store=store), location.table_name, None)  # refused, if it is not whole
     # Else `identity` is already the new one.
     was = known.identity
     now = replace(
@@ -78,24 +80,23 @@ def migrate(
     other = replace(location, slots=now.slots)
     removed = 0
     if known.rewriting or was.slots != now.slots:
-        _begin_another(sides, now)
-        removed = _remove_former(other, sides, track)
+        _begin_another(record, now)
+        removed = _remove_former(other, store, track)
     backlog = RescanBacklog(location.records(store))
     backlog.settle(backlog.read().slots)
     backlog.add(other.all_slots())
     _renew_topic(other, now)
 
     def complete(known: Known | None) -> Known | None:
-        return known and replace(known, identity=now, confirmed=known.heads, rewriting=False)
+        return known and replace(known, identity=now, confirmed=known.version, rewriting=False)
 
-    if (known := sides.change(complete)) is not None:
-        sides.put_beside(known.table)
+    record.change(complete)
     other.signals(store).signal_slots([Slot(0)])
     return Migrated(before=was, after=now, removed=removed)
 
 
-def _begin_another(sides: TableSides, identity: Identity) -> None:
-    fresh = sides.new_id()
+def _begin_another(record: KnownRecord, identity: Identity) -> None:
+    fresh = new_id(record.clock)
 
     def other(known: Known | None) -> Known | None:
         if known is None:
@@ -103,21 +104,31 @@ def _begin_another(sides: TableSides, identity: Identity) -> None:
         follower = known if known.rewriting else known.follower(fresh)
         return replace(follower, identity=identity, endpoint=known.endpoint, rewriting=True)
 
-    sides.change(other)
+    record.change(other)
 
 
-def _remove_former(location: Location, sides: TableSides, track: Track) -> int:
-    """Remove tables, and signals beyond the slots. Commits first: a reader finds a slot whole, or not at all."""
-    own, store = location.platform_prefix, sides.store
+def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
+    """Remove tables, and signals beyond the slots. Logs first: a reader finds a table whole, or not at all."""
+    own = location.platform_prefix
     every = [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
-    every.sort(key=lambda key: "/commits/" not in key)
+    derived = f"{own}derived/"
+    for asset in {key.removeprefix(derived).partition("/")[0] for key in every if key.startswith(derived)}:
+        _begin_again(location.known(asset, store=store))
+    logs = [key for key in every if "/_delta_log/" in key]
+    rest = [key for key in every if "/_delta_log/" not in key]
     signals = [signal_key(location.keyspace_prefix, Slot(slot)) for slot in range(location.slots, SLOT_COUNT)]
     listed = {meta.key for meta in list_all(store, location.keyspace_prefix)}
-    leaving = [*every, *(key for key in signals if key in listed)]
-    in_parallel(
-        store.delete, leaving, REQUESTS_IN_FLIGHT, track=track, what="removing the former table's objects"
-    )
+    for leaving in (logs, [*rest, *(key for key in signals if key in listed)]):
+        in_parallel(
+            store.delete, leaving, REQUESTS_IN_FLIGHT, track=track, what="removing the former table's objects"
+        )
     return len(every)
+
+
+def _begin_again(record: KnownRecord) -> None:
+    """Have the table of a slot asset begin again, when its objects are gone."""
+    fresh = new_id(record.clock)
+    record.change(lambda known: known.follower(fresh) if known and known.version >= 0 else known)
 
 
 def _check_topic(location: Location, user: TopicUser) -> None:

@@ -5,14 +5,14 @@ to be read again. S3 knows no condition for tags, so only versions that have an 
 versions is refused before anything is. Nothing is moved or deleted here. Tags are no change: their events are ignored,
 and no ETag moves. Killed anywhere, a repetition does the rest; several at once do no harm.
 
-A slot is done up to a generation, which a record remembers; the states of later ones are tagged. Where the store was
+A slot is done up to a version, which a record remembers; objects that later versions have read are tagged. Where the store was
 unavailable, or refused everything, it is not done, and the next pass tries again. What was refused among others that
 were not is counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes leave the table,
 unless `on_delete` keeps their rows.
 
-Requests of a pass: 2 GETs to open the table, 1 read, and 1 GET of the bucket's versioning if a slot has new commits.
-For each of these slots 1 GET, and 1 for each page of its states; for each object 1 HEAD, 1 GET, 1 PUT. For each
-`SLOTS_AT_ONCE` slots 1 read and 1 write.
+Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed.
+For these slots `StateReader.columns`; for each object 1 HEAD, 1 GET, 1 PUT. For each `SLOTS_AT_ONCE` slots 1 read and 1
+write.
 """
 
 import json
@@ -35,7 +35,7 @@ from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.s3.tags import ObjectTags
-from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.manifest import Manifest
 
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
@@ -51,7 +51,7 @@ class Tagging:
     """
 
     slots: int
-    """With commits since the last pass."""
+    """That have changed since the last pass."""
     left: int = 0
     """Of these, for the next pass, since the time was up."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -82,7 +82,9 @@ def tag_committed(
     if not opened.id:
         return Tagging(slots=0)
     done = _Done(Updates(source.location.records(platform), clock), opened.id)
-    behind = [slot for slot, n in opened.heads.items() if n > done.generations.get(slot, 0)]
+    manifest = opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
+    reached = {slot: facts.generation for slot, facts in manifest.slots.items() if facts.generation}
+    behind = [slot for slot, n in reached.items() if n > done.generations.get(slot, 0)]
     if behind:
         tags.check_versioned()
     # In another order each time: what fails for good must not end each pass before the rest.
@@ -92,26 +94,22 @@ def tag_committed(
     one_pass = _Pass(source, objects if objects is not None else shared_store(source.input.bucket), tags)
     looked = 0
 
-    def head_of(slot: Slot) -> SlotCommit | None:
-        return table.head(slot, opened.heads[slot])
-
     for start in range(0, len(behind), SLOTS_AT_ONCE):
         if looked and clock.monotonic() >= over:
             break
         some = behind[start:][:SLOTS_AT_ONCE]
         outcomes: dict[Slot, Counter[str]] = {}
-        heads = dict(zip(some, in_parallel(head_of, some, REQUESTS_IN_FLIGHT), strict=True))
-        for slot, head in heads.items():
-            if not (looked or outcomes) or clock.monotonic() < over:
-                committed = _committed(table.state_columns(head), done.generations.get(slot, 0))
-                outcomes[slot] = one_pass.tag(committed)
+        for slot, columns in table.states.columns(manifest.states, some):
+            if outcomes and clock.monotonic() >= over:
+                break
+            outcomes[slot] = one_pass.tag(_committed(columns, done.generations.get(slot, 0)))
         taken = any(_TAKEN & found.keys() for found in outcomes.values())
         retry = {"unavailable"} if taken else {"unavailable", "refused"}
         done.note(
             {
-                slot: head.generation
-                for slot, head in heads.items()
-                if slot in outcomes and head is not None and not retry & outcomes[slot].keys()
+                slot: reached[slot]
+                for slot, outcome in outcomes.items()
+                if not retry & outcome.keys()
             }
         )
         looked += len(outcomes)
@@ -130,12 +128,12 @@ def tag_again(
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Have the next pass look at all that is committed in these slots. 3 reads, and 1 write."""
-    if (known := location.sides(platform).known()) is not None:
+    if (known := location.known(store=platform).read()[0]) is not None:
         _Done(Updates(location.records(platform), clock), known.table).drop(slots)
 
 
-def _committed(states: pa.Table, since: int) -> Iterator[tuple[str, str]]:
-    """Key and ETag of each object that a generation after `since` has read whole."""
+def _committed(states: pa.RecordBatch, since: int) -> Iterator[tuple[str, str]]:
+    """Key and ETag of each object that was read whole after version `since` of its slot: its label is later."""
     whole = pc.and_(
         states["reach_end"], pc.and_(pc.equal(states["reason"], ""), pc.equal(states["rejects"], 0))
     )

@@ -68,7 +68,12 @@ def open_table(
     is of another identity, or being rewritten.
     """
     reader = table.reader
-    found = table.newest()
+    try:
+        found = table.newest()
+    except CorruptError:
+        known, _ = reader.known.read()
+        _refuse_rewriting(name, known)
+        raise
     known = found.known
     _refuse(name, known, identity, expected)
     if isinstance(found, Absent):
@@ -110,10 +115,7 @@ def confirm(reader: LogReader, table: OpenTable) -> int:
 
 
 def _refuse(name: TableName, known: Known | None, identity: Identity | None, expected: str) -> None:
-    if known is not None and known.rewriting:
-        raise UsageError(
-            f"the table of source {name.source!r} is being rewritten: repeat `s3notify table migrate` until it succeeds"
-        )
+    _refuse_rewriting(name, known)
     if known is not None and identity is not None:
         _refuse_other_identity(name, known, identity)
     if expected and (known is None or (expected != known.table and expected not in known.former)):
@@ -122,6 +124,13 @@ def _refuse(name: TableName, known: Known | None, identity: Identity | None, exp
             f"the cursor is of the table of source {name.source!r} with the id {expected}, and {now}: restore the "
             "table and its record, or, to begin with what is there, reset the sensor's cursor, or use "
             "`s3notify ingest --sweep`"
+        )
+
+
+def _refuse_rewriting(name: TableName, known: Known | None) -> None:
+    if known is not None and known.rewriting:
+        raise UsageError(
+            f"the table of source {name.source!r} is being rewritten: repeat `s3notify table migrate` until it succeeds"
         )
 
 

@@ -15,15 +15,14 @@ from s3notify_platform.ingest.tagging import (
     tag_again,
     tag_committed,
 )
-from s3notify_platform.ports import Written, list_all
-from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
-from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.missing import forget_slots
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.opening import forget
+from s3notify_platform.table.round import Round, SlotRound
 from tests.support.faults import FaultyStore
 from tests.support.sources import with_settings
 
@@ -55,26 +54,22 @@ class World:
         return self.s3.put_object(Bucket="moto", Key=key, Body=body)["VersionId"]
 
     def commit(self, *keys, **fields):
-        """The slots of these keys, with the objects as they are now."""
-        for slot in self.slots(*keys):
-            head = self.table.head(slot)
-            generation = Generation(head.generation + 1 if head else 1)
-            known = {state.key: state for state in head.deltas} if head else {}
-            for key in keys:
-                if slot_of(key, SLOTS) == slot:
-                    etag = self.store.head(key).etag
-                    state = ObjectState(
-                        key=key, etag=etag, size=1, rows=1, since=generation, until=generation
-                    )
-                    known[key] = replace(state, **fields)
-            commit = SlotCommit(
-                slot=Slot(slot), generation=generation, commit_id=f"c{generation}",
-                parent_id=head.commit_id if head else None, batch="b", created_ms=1, signal=None,
-                files=(), rejects=(), deltas=tuple(known.values()),
-            )  # fmt: skip
-            planned_at = self.table.clock.monotonic()
-            assert isinstance(self.table.commit(commit.staged(), planned_at=planned_at), Written)
-            self.source.open_table(store=self.platform).merge({slot: generation})
+        """One version with the objects of these keys as they are now."""
+        base = self.table.newest()
+        label, by_slot = base.version + 1, {}
+        known = self.table.states.lookup(
+            base.manifest.states, {slot: keys for slot in self.slots(*keys)}
+        )
+        for key in keys:
+            etag = self.store.head(key).etag
+            state = replace(ObjectState(key=key, etag=etag, size=1, since=label, until=label), **fields)
+            by_slot.setdefault(Slot(slot_of(key, SLOTS)), {})[key] = state
+        slots = {
+            slot: SlotRound(changes=states, before={key: known[key] for key in states if key in known})
+            for slot, states in by_slot.items()
+        }
+        change = Round(base=base, slots=slots, table=self.table, clock=self.table.reader.clock)
+        assert isinstance(self.table.commit(change, base), Committed)
 
     def run(self, **more):
         given = {"objects": self.store, "tags": self.tags, "platform": self.platform}
@@ -83,14 +78,10 @@ class World:
     def again(self, *keys):
         tag_again(self.source.location, self.slots(*keys), platform=self.platform)
 
-    def forget(self, *keys):
-        """The commits of their slots are lost, and the loss is accepted."""
-        location = self.source.location
-        for slot in self.slots(*keys):
-            for meta in list(list_all(self.platform, location.layout.commits(slot))):
-                self.platform.delete(meta.key)
-        sides, backlog = location.sides(self.platform), RescanBacklog(location.records(self.platform))
-        forget_slots(sides, self.table, backlog, self.slots(*keys), every=SLOTS)
+    def forget(self):
+        """The newest version is lost, and the loss is accepted."""
+        self.platform.delete(self.table.layout.version(self.table.newest().version))
+        forget(self.table.committer, lambda: None)
 
     def slots(self, *keys):
         return frozenset(Slot(slot_of(key, SLOTS)) for key in keys)
@@ -258,14 +249,13 @@ def test_when_nothing_is_taken_few_are_asked_for(world, monkeypatch, error):
     assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
 
 
-def test_a_slot_whose_generations_begin_again(world):
-    """As after `s3notify table forget`, whose first commits are other ones."""
+def test_a_table_that_was_forgotten(world):
+    """Its versions come again, and are other ones."""
     world.put("raw/a")
     for _ in range(3):
         world.commit("raw/a")
     world.run()
-    world.forget("raw/a")
-    world.again("raw/a")
+    world.forget()
     version = world.put("raw/a", b"2")
     world.commit("raw/a")
     assert world.run().counts == {"added": 1}
@@ -285,7 +275,7 @@ def test_a_pass_ends_in_time(world):
 
 
 def test_what_is_done_is_not_read_again(world):
-    """However many commits a slot has."""
+    """However many versions have changed a slot."""
     keys = [f"raw/{n}" for n in range(SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -295,11 +285,12 @@ def test_what_is_done_is_not_read_again(world):
     world.run()
     platform = FaultyStore(world.platform)
     assert world.run(platform=platform).slots == 0
-    assert [call.method for call, _ in platform.calls] == ["get", "get", "get"]
+    methods = [call.method for call, _ in platform.calls]
+    assert sorted(methods) == ["get", "get", "get", "head"], "three by which the table is looked at, and a record"
 
 
 def test_another_table_begins_again(world):
-    """Its generations count from 1."""
+    """Its versions count from 1."""
     world.put("raw/a")
     world.commit("raw/a")
     world.commit("raw/a")
