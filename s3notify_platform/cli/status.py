@@ -41,9 +41,8 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     """Show where the sources NAME stand, or all of the YAML: what waits, is in flight, was committed last, and fails.
 
     With one source also its slot map: a cell for each slot, coloured by the age of its last commit, higher with more
-    rows. Reads only: the first look 1 GET for each slot with a commit, later ones those that have moved. If
-    DAGSTER_HOME names the Dagster instance, slots that the sensor tries again are shown too. Exit code 1 if a source
-    could not be read.
+    rows. Reads only. If DAGSTER_HOME names the Dagster instance, slots that the sensor tries again are shown too. Exit
+    code 1 if a source could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live

@@ -89,18 +89,19 @@ class Answer:
     next_batch: How
     """How a batch that began now would find out what changed."""
     committed: CommittedVersion | None
-    left: bool
-    """The slot's head records that the key's object was deleted."""
-    head: int
-    """The slot's newest generation; 0: none."""
-    head_signal: str | None
+    left: int
+    """The version by which the rows of the deleted object left; 0: not known, or none."""
+    newest: int
+    """The version that last changed the slot; 0: none."""
+    newest_signal: str
+    """The signal of the slot that it has taken in; its first digits at least."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """Why the source does not read the object (`Choice`); "" if it does."""
     stays: bool
     """Whether its rows stay, if the object has left."""
     refused: str
-    """Why runs refuse the slot, whatever changes: a loss, or other settings than the table's (`table.known`)."""
+    """Why runs refuse the table, whatever changes: a loss, or other settings than the table's (`table.opening`)."""
     signal_taken: bool | None
     """Whether the sensor has seen the slot's current signal; None: not known without its cursor."""
     sensor: SensorView | None
@@ -135,15 +136,15 @@ class Answer:
             return Verdict("kept", text)
         if now is None and held is None and not entries:
             if self.left:
-                return Verdict("deleted", f"deleted: its rows were removed, by generation {self.head}")
+                return Verdict("deleted", f"deleted: its rows were removed, by version {self.left}")
             text = f"unknown: no object, no rows and no entry under this key of source {self.source!r}"
             return Verdict("unknown", text)
         meanwhile = "nothing of it is committed"
         if held is not None:
             version = "an older version" if now is not None else "the deleted object"
-            meanwhile = f"{version} is committed, in generation {held.generation}"
+            meanwhile = f"{version} is committed, in {_version(held)}"
         if self.refused:
-            return Verdict("failing", f"runs refuse the slot: {self.refused}; {meanwhile}")
+            return Verdict("failing", f"runs refuse the table: {self.refused}; {meanwhile}")
         pending = _pending(self, entries)
         return Verdict(pending.kind, f"{pending.text}; {meanwhile}")
 
@@ -172,11 +173,15 @@ class Answer:
         if self.committed is None or self.sensor is None:
             return None
         held = self.committed
-        return first_report(self.sensor.reported, held.generation, held.committed_ms)
+        return first_report(self.sensor.reported, held.version, held.committed_ms)
 
     def is_current(self, held: CommittedVersion) -> bool:
         """Whether the committed version is the object's current one."""
         return self.object is not None and self.object.etag == held.etag
+
+    def has_taken(self, signal: Signal) -> bool:
+        """Whether the slot's last batch was begun by this signal."""
+        return bool(self.newest_signal) and signal.etag.startswith(self.newest_signal)
 
     def ago(self, then_ms: int) -> str:
         """The time between then and the question, as text."""
@@ -194,13 +199,13 @@ def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
     """For an object that cannot be compared with what is known of its key."""
     if held is not None and held.reason:
         return _taken_in(found, held)
-    known = f"{held.rows} records of it are in generation {held.generation}" if held else "it has no rows"
+    known = f"{held.rows} records of it are in {_version(held)}" if held else "it has no rows"
     waits = ", and an entry in the queue names it" if found.notices else ""
     return Verdict("refused", f"not known: {found.no_object}; {known}{waits}")
 
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
-    when = f"{_generation(held)}, {found.ago(held.committed_ms)} ago"
+    when = f"{_version(held)}, {found.ago(held.committed_ms)} ago"
     again = "; a retry is requested: the slot's next batch reads it" if held.pending else ""
     if held.reason:
         read = f"; {held.rows} records of it are committed" if held.rows else ""
@@ -275,7 +280,7 @@ def _unannounced(found: Answer) -> Verdict:
     lists = "the next batch lists its slot, once a listing is due"
     if not signal.queued and (batch := next(iter(found.batches), None)):
         return Verdict("signalled", f"signalled without an entry: batch {batch.id} reads entries; {lists}")
-    if found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal:
+    if found.signal_taken if found.signal_taken is not None else found.has_taken(signal):
         return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":
         text = f"{no_entry} the slot's signal is for another key, since its writer queues; {sweep}"
@@ -299,7 +304,7 @@ def _events(found: Answer) -> Iterator[tuple[int, str]]:
         moments = (
             (held.seen_ms, f"seen: batch {held.batch} opened"),
             (held.planned_ms, "planned"),
-            (held.committed_ms, f"read and committed, generation {held.generation}{version}"),
+            (held.committed_ms, f"read and committed, version {held.version}{version}"),
             (found.reported_ms or 0, "reported to Dagster"),
         )
         yield from ((at, what) for at, what in moments if at)
@@ -374,7 +379,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
         yield f"refused: {found.refused}"
     held = found.committed
     if held is None:
-        at = f"is at generation {found.head}" if found.head else "was never committed"
+        at = f"was last changed by version {found.newest}" if found.newest else "was never committed"
         yield f"table: no rows of this key; slot {found.slot} {at}"
         return
     same = "the current version" if found.is_current(held) else "not the current version"
@@ -382,7 +387,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
         same = "perhaps the current version"
     yield (
         f"table: ETag {held.etag} ({same}), {held.read}, {held.rows} rows, {held.rejects} rejects, "
-        f"committed by {_generation(held)} of {held.head}"
+        f"committed by {_version(held)}, slot {found.slot} last changed by {held.newest}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
@@ -396,5 +401,5 @@ def _table_facts(found: Answer) -> Iterator[str]:
         yield f"rejects: {held.rejects - len(found.rejections)} more in the quarantine"
 
 
-def _generation(held: CommittedVersion) -> str:
-    return f"generation {held.generation}{'' if held.exact else ' or before'}"
+def _version(held: CommittedVersion) -> str:
+    return f"version {held.version} {held.doubt}".rstrip()

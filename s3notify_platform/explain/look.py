@@ -6,9 +6,11 @@ Requests of one round
                         of at most `SEGMENTS_MAX` records, and 1 of at most `LETTERS_MAX`; 1 GET of the rescan backlog
     batches             1 LIST and 1 GET for each open batch; without a sensor's cursor, 1 LIST for each 1000 records of
                         chains, and at most `CHAINS_MAX` open chains
-    table               2 GETs to open it (`table.known`); 1 LIST and 2 GETs for the head; to find the generation that
-                        committed the version n generations ago, about 4 log2(n) GETs; 1 GET for each of `REJECT_FILES`
-                        files of rejects
+    table               those of `LogReader.open`, or of `refresh`; 1 GET or 2 for the key's state (`StateReader.lookup`);
+                        1 GET for the version that committed it, and 1 for each version that other writers created
+                        meanwhile, at most `VERSIONS_MAX`; for a key without rows, 2 GETs and those of `feed` for each
+                        of the slot's last `CHANGES_MAX` changes; those of `reading` for the slot's part of at most
+                        `REJECT_FILES` packs of rejects
 
 Up to `ROUNDS` rounds, if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query in
 DynamoDB.
@@ -18,12 +20,8 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, RefusedError, TagNotFound, UsageError
+from s3notify_platform.errors import CorruptError, NotFoundError, RefusedError, TagNotFound, UsageError
 from s3notify_platform.explain.answer import Answer
 from s3notify_platform.explain.views import (
     BatchView,
@@ -39,9 +37,8 @@ from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
-from s3notify_platform.ingest.plan import missing_commits
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject, unaddressable
+from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, unaddressable
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
@@ -51,8 +48,14 @@ from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotCommit, SlotTable, spanning
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.changes import StateChange, key_hash
+from s3notify_platform.table.feed import changes_of
+from s3notify_platform.table.history import note_of
+from s3notify_platform.table.manifest import EMPTY_SLOT
+from s3notify_platform.table.quarantine import first_rejects, rejects_packs
+from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.table import LogTable
 
 SEGMENTS_MAX: Final = 500
 """Segments of a topic that are read: those that name the slot, and those of too many slots to name them."""
@@ -64,9 +67,15 @@ TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
 ROUNDS: Final = 3
 
+VERSIONS_MAX: Final = 20
+"""Versions that are looked at for the one that committed an object, from the one on that it was planned for."""
+
+CHANGES_MAX: Final = 12
+"""Changes of the slot that are looked at for the one by which an object left, or went to quarantine."""
+
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20
-"""A file of rejects that is larger is not read."""
+"""A pack of rejects that is larger is not read."""
 
 REJECTS_SHOWN: Final = 5
 
@@ -144,17 +153,17 @@ def _round(
         unqueued=signal is not None and QUEUED not in signal.metadata and not taken,
     )
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
-    table = source.table(store=platform)
-    refused, known = "", Generation(0)
-    try:
-        known = source.open_table(create=False, store=platform).heads.get(slot, known)
-    except (CorruptError, UsageError) as error:
-        refused = str(error)
-    head = table.head(slot)
-    if (head.generation if head else 0) < known:
-        refused = missing_commits(source, [slot])
-    state = table.states(head, [key]).get(key)
-    held = (head, state) if head is not None and state is not None else None
+    table = source.table(store=platform, clock=clock)
+    refused, snapshot = _newest(source, table, platform)
+    facts = snapshot.manifest.slot(slot) if snapshot is not None else EMPTY_SLOT
+    held: tuple[Snapshot, ObjectState] | None = None
+    left = 0
+    if snapshot is not None:
+        state = table.states.lookup(snapshot.manifest.states, {slot: [key]}).get(key)
+        held = (snapshot, state) if state is not None else None
+        if held is None and now is None:
+            version, change = _last_change(table.reader, snapshot, slot, key)
+            left = version if change is not None and change.new is None else 0
     return Answer(
         source=source.name,
         bucket=bucket,
@@ -173,13 +182,13 @@ def _round(
         batches_cut=cut,
         rescans=slot in rescans.slots,
         next_batch=decision.how if epoch else "everything",
-        committed=_committed(source, table, *held) if held else None,
-        left=head is not None and any(delta.gone and delta.key == key for delta in head.deltas),
-        head=head.generation if head is not None else 0,
-        head_signal=head.signal if head is not None else None,
-        rejections=_rejections(table, *held) if held else (),
+        committed=_committed(source, table, slot, *held) if held else None,
+        left=left,
+        newest=facts.generation,
+        newest_signal=facts.signal,
+        rejections=_rejections(table, slot, *held) if held else (),
         not_chosen=source.choice.why_not(key, now.modified_ms if now else None),
-        stays=state is not None and source.input.stays(state),
+        stays=held is not None and source.input.stays(held[1]),
         refused=refused,
         signal_taken=taken,
         sensor=sensor,
@@ -258,81 +267,94 @@ def _lists(chain: ChainState) -> bool:
 # The table
 
 
-def _committed(source: Source, table: SlotTable, head: SlotCommit, state: ObjectState) -> CommittedVersion:
-    first, exact = _taken_in_by(table, head, state)
+def _newest(source: Source, table: LogTable, platform: ObjectStore) -> tuple[str, Snapshot | None]:
+    """Why runs refuse the table ("": they do not), and the newest snapshot that can be read, if there is any."""
+    try:
+        return "", source.open_table(create=False, store=platform).snapshot
+    except (CorruptError, UsageError) as error:
+        refused = str(error)
+    with suppress(CorruptError, UsageError):
+        found = table.newest()
+        return refused, found if isinstance(found, Snapshot) else None
+    return refused, table.reader.longest(before_refused=True)
+
+
+def _committed(
+    source: Source, table: LogTable, slot: Slot, snapshot: Snapshot, state: ObjectState
+) -> CommittedVersion:
+    version, doubt, body = _taken_in_by(table.reader, snapshot, slot, state)
+    note = note_of(body, slot) if body is not None else {}
     form = format_for(state.key, source.input) if state.without_records else None
     emptiness = form.emptiness if form else ""
     if form and without_suffix(state.key) != state.key:
         emptiness += ", or a stream of nothing"
+    labels = state.since, state.until
+    packs = snapshot.packs.values() if state.rows else ()
     return CommittedVersion(
         etag=state.etag,
         size=state.size,
         rows=state.rows,
         rejects=state.rejects,
-        files=tuple(table.layout.data(head.slot, file.name) for file in spanning(head.files, [state])),
-        generation=first.generation,
-        exact=exact,
-        seen_ms=first.seen_ms,
-        planned_ms=first.planned_ms,
-        committed_ms=first.created_ms,
-        batch=first.batch,
-        head=head.generation,
+        files=tuple(
+            sorted(table.layout.file(pack.path) for pack in packs if pack.may_hold(slot, state.key, *labels))
+        ),
+        version=version,
+        doubt=doubt,
+        seen_ms=note.get("seen_ms", 0),
+        planned_ms=note.get("planned_ms", 0),
+        committed_ms=body.created_ms if body is not None else 0,
+        batch=note.get("batch", ""),
+        newest=snapshot.manifest.slot(slot).generation,
         reason=state.reason,
         trace=state.trace,
         reach_end=state.reach_end,
         offset=state.offset,
         by_record=state.by_record,
         emptiness=emptiness,
-        pending=state.key in head.pending,
+        pending=state.pending,
     )
 
 
-def _taken_in_by(table: SlotTable, head: SlotCommit, wanted: ObjectState) -> tuple[SlotCommit, bool]:
-    """The first generation that holds the version; whether its predecessor still exists.
-
-    Goes back in steps that double, then bisects: few GETs, however long the slot's history is.
-    """
-    removed: set[int] = set()
-    holding = head
-
-    def holds(number: int) -> SlotCommit | None:
-        if number < 1:
-            return None
-        try:
-            commit = table.read(head.slot, Generation(number))
-            state = table.states(commit, [wanted.key]).get(wanted.key)
-        except CorruptError:  # removed by vacuum
-            removed.add(number)
-            return None
-        return commit if state is not None and state.etag == wanted.etag else None
-
-    step, without = 1, 0
-    while holding.generation > 1:
-        number = max(1, head.generation - step)
-        if (earlier := holds(number)) is None:
-            without = number
+def _taken_in_by(
+    reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
+) -> tuple[int, str, LogVersion | None]:
+    """The version that committed the first rows of an object, what is not known of its number, and its body."""
+    newest = snapshot.manifest.slot(slot).generation
+    if not state.since:  # nothing of it was ever read
+        version, _ = _last_change(reader, snapshot, slot, state.key)
+        return (version, "", reader.version(version)) if version else (newest, "or before", None)
+    # A round is dropped if its slot was changed since it was planned. So it is the slot's first change since then.
+    for version in range(state.since, min(newest + 1, state.since + VERSIONS_MAX)):
+        body = reader.version(version)
+        if body is None:  # vacuum has removed it
             break
-        holding, step = earlier, step * 2 + 1
-    while holding.generation - without > 1:
-        middle = (holding.generation + without) // 2
-        if (earlier := holds(middle)) is None:
-            without = middle
-        else:
-            holding = earlier
-    return holding, without not in removed
+        if note_of(body, slot):
+            return version, "", body
+    return state.since, "or later", None
 
 
-def _rejections(table: SlotTable, head: SlotCommit, state: ObjectState) -> tuple[Rejection, ...]:
-    """The first rejects of the version, from the first small files: few requests."""
-    holding = spanning(head.rejects, [state]) if state.rejects else ()
-    small = [file for file in holding if file.bytes <= REJECT_BYTES]
-    found: list[Rejection] = []
-    for file in small[:REJECT_FILES]:
-        got = table.store.get(table.layout.quarantine(head.slot, file.name))
-        if not isinstance(got, StoredObject):
-            continue  # removed by vacuum, after a newer commit
-        rows = pq.ParquetFile(pa.BufferReader(got.body)).read(columns=["_key", "_etag", "_offset", "reason"])
-        mine = rows.filter(pc.and_(pc.equal(rows["_key"], state.key), pc.equal(rows["_etag"], state.etag)))
-        first = mine.sort_by("_offset").slice(0, REJECTS_SHOWN).to_pylist()
-        found += [Rejection(offset=row["_offset"] or 0, reason=row["reason"] or "") for row in first]
-    return tuple(sorted(found, key=lambda one: one.offset)[:REJECTS_SHOWN])
+def _last_change(
+    reader: LogReader, snapshot: Snapshot, slot: Slot, key: str
+) -> tuple[int, StateChange | None]:
+    """The last version that changed the state of an object; 0 if that is not among the slot's last changes."""
+    names, version = {key, key_hash(key)}, snapshot.manifest.slot(slot).generation
+    with suppress(CorruptError, NotFoundError):  # not all of them are kept
+        for _ in range(CHANGES_MAX):
+            if not version:
+                break
+            for of_version in changes_of(reader, version - 1, version):
+                for change in of_version.changes:
+                    if change.key in names:
+                        return version, change
+            body = reader.version(version)
+            version = reader.manifest(body.parent).slot(slot).generation if body and body.parent else 0
+    return 0, None
+
+
+def _rejections(table: LogTable, slot: Slot, snapshot: Snapshot, state: ObjectState) -> tuple[Rejection, ...]:
+    """The first rejects of the version, from the first small packs: few requests."""
+    small = [pack for pack in rejects_packs(snapshot, slot, state) if pack.size <= REJECT_BYTES]
+    found = first_rejects(table, small[:REJECT_FILES], slot, state, limit=REJECTS_SHOWN)
+    return tuple(
+        Rejection(offset=row["_offset"] or 0, reason=row["reason"] or "") for row in found.to_pylist()
+    )

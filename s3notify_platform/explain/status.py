@@ -1,14 +1,15 @@
 """Where sources stand: what waits, what is in flight, what was committed last, what fails. Reads only.
 
-Requests of one look at a source: 2 GETs for what is known of the table, 1 LIST and 1 GET for its schema, 1 GET for each
-slot whose generation has moved since the look before (the first time: each slot with a commit), 1 HEAD for the latency,
-1 GET of the rescan backlog, 1 scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for
-each 1000 records of chains. If there is one, also 1 LIST of heartbeats, and 1 GET for each.
+Requests of one look at a source: those of `LogTable.newest`, which has all counts, whatever the number of slots; 1 GET
+and 1 HEAD for the newest commit; 1 HEAD for each of up to `VERSIONS_TIMED` versions, for the ages of slots, once; 1 GET
+of the rescan backlog, 1 scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for each 1000
+records of chains. If there is one, also 1 LIST of heartbeats, and 1 GET for each.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError
@@ -24,8 +25,14 @@ from s3notify_platform.protocols.notification_queue import TopicStats
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import HEADS_IN_FLIGHT, SlotCommit
-from s3notify_platform.table.schema import TableSchema, size_of
+from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
+from s3notify_platform.table.history import note_of
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.schema import TableSchema, schema_of, size_of
+from s3notify_platform.table.snapshot import LogReader
+
+VERSIONS_TIMED: Final = 64
+"""Versions of which a look asks when they were created: those that last changed a slot, or as many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +122,7 @@ class SourceStatus:
 
 
 class SourceLook:
-    """Looks at one source, again and again: heads that have not moved are not read again."""
+    """Looks at one source, again and again: only what is new of its table is read."""
 
     def __init__(
         self,
@@ -126,7 +133,7 @@ class SourceLook:
         self.source = source
         self._sensor = sensor
         self._clock = clock
-        self._heads: dict[Slot, SlotCommit] = {}
+        self._created_ms: dict[int, int] = {}
 
     def look(self) -> SourceStatus:
         """The source's status. An error of the store becomes its `error`."""
@@ -143,12 +150,10 @@ class SourceLook:
         topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
         backlog = RescanBacklog(records).read()
         batches, in_flight = self._batches(now_ms)
-        opened = location.open_table()
-        moved = [slot for slot, n in opened.heads.items() if self._generation(slot) != n]
-        table = self.source.table()
-        read = in_parallel(lambda slot: table.head(slot, opened.heads[slot]), moved, HEADS_IN_FLIGHT)
-        self._heads |= {slot: head for slot, head in zip(moved, read, strict=True) if head is not None}
-        heads = self._heads = {slot: self._heads[slot] for slot in opened.heads if slot in self._heads}
+        opened, reader = location.open_table(), location.table().reader
+        slots = opened.snapshot.manifest.slots if opened.snapshot is not None else {}
+        slots = {slot: facts for slot, facts in slots.items() if facts.generation}
+        created = self._created(reader, {facts.generation for facts in slots.values()})
         sensor = self._sensor()
         failures = _failures(sensor, backlog.failed, now_ms)
         return SourceStatus(
@@ -156,31 +161,49 @@ class SourceLook:
             place=place,
             table=opened.id,
             slots=location.slots,
-            committed_slots=len(heads),
-            rows=sum(head.rows for head in heads.values()),
-            rejects=sum(file.rows for head in heads.values() for file in head.rejects),
-            without_records=sum(head.without_records for head in heads.values()),
-            failing_objects=sum(len(head.failing) for head in heads.values()),
-            pending_objects=sum(len(head.pending) for head in heads.values()),
+            committed_slots=len(slots),
+            rows=sum(facts.rows for facts in slots.values()),
+            rejects=sum(facts.rejects for facts in slots.values()),
+            without_records=sum(facts.without_records for facts in slots.values()),
+            failing_objects=sum(facts.failing for facts in slots.values()),
+            pending_objects=sum(facts.pending for facts in slots.values()),
             queue=topics.pop(self.source.name, None),
             topics=tuple(topics.values()),
             rescan=len(backlog.slots),
             batches=batches,
-            last=self._last(now_ms),
+            last=self._last(reader, slots, now_ms),
             failures=failures,
-            schema=_schema(self.source.schemas().head()),
+            schema=_schema(schema_of(opened.snapshot.metadata) if opened.snapshot is not None else None),
             map=SlotMap(
                 slots=location.slots,
-                ages={slot: max(0, now_ms - head.created_ms) / 1000 for slot, head in heads.items()},
-                rows={slot: head.rows for slot, head in heads.items()},
+                ages={
+                    slot: max(0, now_ms - created[facts.generation]) / 1000 for slot, facts in slots.items()
+                },
+                rows={slot: facts.rows for slot, facts in slots.items()},
                 in_flight=in_flight,
                 failing={Slot(one.slot) for one in failures or ()}
-                | {slot for slot, head in heads.items() if head.failing},
+                | {slot for slot, facts in slots.items() if facts.failing},
             ),
         )
 
-    def _generation(self, slot: Slot) -> int:
-        return self._heads[slot].generation if slot in self._heads else 0
+    def _created(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
+        """When versions were created, by the store's clock: in milliseconds, 0 for one that is not kept.
+
+        Of more than `VERSIONS_TIMED`, some have the time of a later one among them.
+        """
+        wanted = sorted(versions, reverse=True)
+        some = wanted[:: -(-len(wanted) // VERSIONS_TIMED) or 1]
+        new = [version for version in some if version not in self._created_ms]
+        found = in_parallel(
+            lambda version: reader.store.head(reader.layout.version(version)), new, REQUESTS_IN_FLIGHT
+        )
+        self._created_ms |= {
+            version: meta.modified_ms if meta is not None else 0
+            for version, meta in zip(new, found, strict=True)
+        }
+        self._created_ms = {n: at for n, at in self._created_ms.items() if n in wanted}
+        timed = sorted(self._created_ms)
+        return {version: self._created_ms[timed[bisect_left(timed, version)]] for version in wanted}
 
     def _batches(self, now_ms: int) -> tuple[tuple[BatchStatus, ...], set[Slot]]:
         found, in_flight, records = [], set[Slot](), self.source.location.records()
@@ -204,18 +227,20 @@ class SourceLook:
             )
         return tuple(found), in_flight
 
-    def _last(self, now_ms: int) -> LastCommit | None:
-        if not self._heads:
+    def _last(self, reader: LogReader, slots: Mapping[Slot, SlotFacts], now_ms: int) -> LastCommit | None:
+        newest = max((facts.generation for facts in slots.values()), default=0)
+        body = reader.version(newest) if newest else None
+        if body is None:
             return None
-        head = max(self._heads.values(), key=lambda head: head.created_ms)
+        slot = min(slot for slot, facts in slots.items() if facts.generation == newest)
         store, location = shared_store(self.source.location.platform), self.source.location
-        signal = store.head(signal_key(location.keyspace_prefix, head.slot))
-        seen = signal is not None and signal.etag == head.signal
+        signal, taken = store.head(signal_key(location.keyspace_prefix, slot)), slots[slot].signal
+        seen = signal is not None and bool(taken) and signal.etag.startswith(taken)
         return LastCommit(
-            slot=head.slot,
-            batch=head.batch,
-            age_seconds=max(0, now_ms - head.created_ms) / 1000,
-            latency_seconds=max(0, head.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
+            slot=slot,
+            batch=note_of(body, slot).get("batch", ""),
+            age_seconds=max(0, now_ms - body.created_ms) / 1000,
+            latency_seconds=max(0, body.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
         )
 
 

@@ -24,16 +24,16 @@ def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
     return lines
 
 
-def first_report(reported: Iterable[tuple[int, int]], generation: int, committed_ms: int) -> int | None:
-    """When Dagster first had this generation of a slot, or a later one; None: not among what it has `reported`.
+def first_report(reported: Iterable[tuple[int, int]], version: int, committed_ms: int) -> int | None:
+    """When Dagster first had this version of a slot, or a later one; None: not among what it has `reported`.
 
-    What is older than the commit is of a slot that was forgotten: its generations began again.
+    What is older than the commit is of a table that was forgotten: its version numbers came again.
     """
     known = [*reported]
-    if not any(n <= generation for n, _ in known):
+    if not any(n <= version for n, _ in known):
         return None
     since_ms = committed_ms - CLOCKS_APART_MS
-    return min((at for n, at in known if n >= generation and at >= since_ms), default=None)
+    return min((at for n, at in known if n >= version and at >= since_ms), default=None)
 
 
 def cut(text: str) -> str:

@@ -54,22 +54,22 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The version that the table holds. `generation` committed it; `head` is the slot's newest generation."""
+    """The object version that the table holds. `version` of the table committed it; `newest` last changed its slot."""
 
     etag: str
     size: int
     rows: int
     rejects: int
     files: tuple[str, ...]
-    generation: int
-    exact: bool
-    """False: it may have been an older generation, which vacuum has removed."""
+    version: int
+    doubt: str
+    """What is not known of that number, since versions are not kept for ever; empty: nothing."""
     seen_ms: int
     """When its batch was opened; 0: not known. As `planned_ms`, by the clocks of sensor and run."""
     planned_ms: int
     committed_ms: int
     batch: str
-    head: int
+    newest: int
     reason: str = ""
     """Why it could not be read; empty: it was read."""
     trace: str = ""
@@ -125,4 +125,4 @@ class SensorView:
     trace: str = ""
     """The traceback with which the slot failed, if nobody foresaw the error."""
     reported: tuple[tuple[int, int], ...] = ()
-    """The slot's last generations in Dagster's event log, and when each was reported."""
+    """The slot's last data versions in Dagster's event log, and when each was reported."""

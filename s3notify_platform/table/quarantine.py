@@ -262,17 +262,17 @@ class _Retry:
             )
             if taken:
                 before = {key: states[key] for key in taken}
-                marked = {key: replace(state, again=True) for key, state in before.items()}
-                asked[slot] = SlotRound(changes=marked, before=before)
+                again = {key: replace(state, again=True) for key, state in before.items()}
+                asked[slot] = SlotRound(changes=again, before=before)
         self.found = _added(parts)
         if not asked:
             return None
         changes = {slot: each.changes for slot, each in asked.items()}
-        states = base.manifest.states.after(changes, name=lambda: unique_name(self.table.committer.clock))
+        marked = base.manifest.states.after(changes, name=lambda: unique_name(self.table.committer.clock))
         return Proposal(
             slots={slot: each.facts(base.manifest.slot(slot)) for slot, each in asked.items()},
-            states=states.states,
-            files={self.table.layout.state(name): body for name, body in states.bodies.items()},
+            states=marked.states,
+            files={self.table.layout.state(name): body for name, body in marked.bodies.items()},
             note={"batch": RETRY, "request": RETRY, "slots": [*asked]},
         )
 

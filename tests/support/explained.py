@@ -1,11 +1,15 @@
 """A source in memory, what its parties leave behind, and what `explain` says of it."""
 
+from dataclasses import replace
+from itertools import count
+
+import pyarrow as pa
+
 from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import SensorView, explain
 from s3notify_platform.ingest.batches import BatchPayload
 from s3notify_platform.ingest.follow import topic_epoch
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import Written
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put, signal_key
 from s3notify_platform.protocols.notification_queue import (
@@ -20,10 +24,13 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.commit import SlotCommit, TableFile
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.round import Round, SlotRound
 from tests.support.clocks import HandClock
 
+PLACES = count()
 KEY = "raw/a.jsonl"
 SLOT = slot_of(KEY, 16)
 
@@ -47,7 +54,8 @@ class Place:
     def __init__(self):
         self.clock = HandClock()
         self.store = MemoryObjectStore(clock=self.clock)
-        bucket = S3Config(bucket="b")
+        # What a process remembers of a table is by its place.
+        bucket = S3Config(bucket="b", region=f"region-{next(PLACES)}")
         self.source = Source.of(
             name="orders",
             bucket=bucket,
@@ -60,7 +68,6 @@ class Place:
         self.queue = NotificationQueue(self.source.location.queue(self.store).records, clock=self.clock)
         self.chains = AckChains(self.source.location.records(self.store), clock=self.clock)
         self.backlog = RescanBacklog(self.source.location.records(self.store), clock=self.clock)
-        self.table = self.source.table(store=self.store)
         self.reads = ReadOnly(self.store)
 
     def with_topic(self, **settings):
@@ -90,42 +97,70 @@ class Place:
     def put(self, body=b"one", *, queued=True):
         self.publish(Put(key=KEY, body=body), queued=queued)
 
-    def commit(self, *deltas, rejects=(), follow=True, **fields):
-        """The next generation of the key's slot; the entries that it has seen leave the queue (`follow`)."""
-        head = self.table.head(SLOT)
-        signal = self.store.head(signal_key(self.source.location.keyspace_prefix, SLOT))
-        known = {state.key: state for state in head.deltas} if head else {}
-        commit = SlotCommit(
-            slot=SLOT,
-            generation=Generation((head.generation if head else 0) + 1),
-            commit_id=f"c{head.generation + 1 if head else 1}",
-            parent_id=head.commit_id if head else None,
-            batch="orders-e-1",
-            created_ms=self.clock.wall_ms(),
+    def round(self, *states, slot=SLOT, rejects=(), labelled=True, batch="orders-e-1", **note):
+        """A round with the slot's signal and these states.
+
+        A state that is not `gone` and has rows gets as many of them. `rejects`: their offset and reason.
+        """
+        table = self.source.table(store=self.store, clock=self.clock)
+        base = self.source.open_table(store=self.store).snapshot
+        label = base.version + 1
+        signal = self.store.head(signal_key(self.source.location.keyspace_prefix, slot))
+        known = table.states.lookup(base.manifest.states, {slot: [state.key for state in states]})
+        if labelled:
+            states = [replace(state, since=label, until=label) for state in states]
+        rows = [
+            {"_slot": slot, "_key": state.key, "_etag": state.etag, "_offset": n}
+            for state in states
+            for n in range(0 if state.gone else state.rows)
+        ]
+        bad = [
+            {"_slot": slot, "_key": state.key, "_etag": state.etag, "_offset": at, "reason": why, "raw": b"x"}
+            for state in states
+            for at, why in (rejects or [(n, "bad") for n in range(state.rejects)])
+        ]
+        change = SlotRound(
+            changes={state.key: state for state in states},
+            before=known,
             signal=signal.etag if signal else None,
-            files=(TableFile(name="f", rows=3, bytes=9, since=1, until=1),),
-            rejects=tuple(rejects),
-            deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
-            **fields,
         )
-        assert isinstance(
-            self.table.commit(commit.staged(), planned_at=self.table.clock.monotonic()), Written
+        return Round(
+            base=base,
+            slots={slot: change},
+            table=table,
+            clock=self.clock,
+            rows=self._staged(table.data, rows, label),
+            rejects=self._staged(table.quarantine, bad, label),
+            note={"batch": batch, **note},
         )
+
+    def commit(self, *states, follow=True, **more):
+        """The next version, as `round`; the entries that it has seen leave the queue (`follow`)."""
+        self.commit_to(SLOT, *states, **more)
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 
+    def commit_to(self, slot, *states, **more):
+        """The next version, of any slot."""
+        made = self.round(*states, slot=slot, **more)
+        assert isinstance(made.table.commit(made, made.base), Committed)
+        assert not made.dropped
+
+    def _staged(self, packs, rows, label):
+        if not rows:
+            return ()
+        schema = pa.schema([field for field in REJECT_SCHEMA if field.name in rows[0]])
+        rows = sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
+        staged, files = packs.staged(write([pa.Table.from_pylist(rows, schema=schema)]), label=label)
+        for key, body in files.items():
+            self.store.put(key, body)
+        return staged
+
     def state(self, **fields):
         now = self.store.head(KEY)
-        known = {
-            "key": KEY,
-            "etag": now.etag,
-            "size": now.size,
-            "offset": now.size,
-            "rows": 3,
-            "since": 1,
-            "until": 1,
-        }
-        return ObjectState(**(known | fields))
+        return ObjectState(
+            **({"key": KEY, "etag": now.etag, "size": now.size, "offset": now.size, "rows": 3} | fields)
+        )
 
     def open_batch(self, number=1, *, slots=(SLOT,), listing=False):
         payload = BatchPayload(slots=tuple(slots), listing=listing)

@@ -29,16 +29,16 @@ from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
 
 SLOT = Slot(7)
-SOURCE = Source.of(
-    name="t",
-    prefix="raw/",
-    bucket=S3Config(bucket="b"),
-    platform=S3Config(bucket="p"),
-    platform_prefix="t/",
-    format="jsonl",
-    commit="native",
-)
 
+
+def source_in(bucket: S3Config) -> Source:
+    """A source whose own objects are below `t/` of its bucket."""
+    return Source.of(
+        name="orders", prefix="raw/", bucket=bucket, platform_prefix="t/", format="jsonl", commit="native"
+    )
+
+
+SOURCE = source_in(S3Config(bucket="b"))
 ROWS = pa.schema(
     [*(REJECT_SCHEMA.field(n) for n in ("_slot", "_key", "_etag", "_offset")), ("value", pa.string())]
 )

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from s3notify_platform.cli import main
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.support.slot_writer import SLOT, Body, SlotWriter, content_in, content_of, history_of
+from tests.support.slot_rounds import SLOT, Body, SlotRounds, content_of, source_in
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +21,7 @@ def backfill(ministack, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     config = ministack.config(ministack.make_bucket())
     with closing(S3ObjectStore(config)) as store:
-        writer = SlotWriter(store=store)
+        writer = SlotRounds(store=store, source=source_in(config))
         bucket = {"raw/a": Body(etag="1", rows=2), "raw/b": Body(etag="1", rows=1)}
         writer.run(bucket)
 
@@ -36,19 +36,18 @@ def backfill(ministack, monkeypatch):
 
 
 def test_from_dry_run_to_new_rows(backfill):
-    """It says how much first, and writes nothing; then a commit and a signal, and the next run does it."""
-    before = history_of(backfill.writer.table)
+    """It says how much first, and writes nothing; then a version and a signal, and the next run does it."""
+    before = backfill.writer.snapshot.version
     result = backfill("--all", "--dry-run")
     assert result.output == "2 objects with 3 rows, in 1 slots, would be read again\n"
-    assert history_of(backfill.writer.table) == before
+    assert backfill.writer.snapshot.version == before
     result = backfill("--slots", "3,5-9", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"slots": [SLOT], "objects": 2, "rows": 3, "dry_run": False}
     assert backfill.store.head(signal_key("t/keyspace/", SLOT)) is not None
-    planned = backfill.writer.plan(backfill.bucket)
-    assert [split.version.key for split in planned.changes.read] == list(backfill.bucket)
+    assert backfill.writer.planned(backfill.bucket) == list(backfill.bucket)
     backfill.writer.run(backfill.bucket)
-    assert content_in(backfill.writer.table) == content_of(backfill.bucket)
+    assert backfill.writer.content() == content_of(backfill.bucket)
 
 
 @pytest.mark.parametrize("what", [[], ["--all", "--slots", "7"], ["--slots", "9-7"], ["--slots", "a"]])

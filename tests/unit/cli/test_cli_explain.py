@@ -13,11 +13,9 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
-from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
+from tests.support.slot_rounds import Body, SlotRounds
 from tests.support.tables import create_record_table
 
 KEY = "raw/a b+c.jsonl"
@@ -46,23 +44,13 @@ def ask(ministack, monkeypatch):
             command += ["--name", "orders", "--prefix", "raw/", "--endpoint-url", ministack.endpoint_url]
             return CliRunner().invoke(main, [*command, *options])
 
-        run.source, run.objects = source, objects
+        run.source, run.objects, run.platform = source, objects, signals
         yield run
 
 
-def commit(source, state):
-    slot = slot_of(KEY)
-    made = SlotCommit(
-        slot=slot,
-        generation=Generation(1),
-        commit_id="c",
-        parent_id=None,
-        batch="b",
-        created_ms=1_700_000_000_000,
-        deltas=(state,),
-    )
-    table = source.table()
-    table.commit(made.staged(), planned_at=table.clock.monotonic())
+def commit(source, store, key, etag):
+    writer = SlotRounds(store=store, source=source, slot=slot_of(key))
+    writer.run({key: Body(etag=etag, rows=1)})
 
 
 @pytest.mark.server
@@ -73,10 +61,10 @@ def test_exit_codes_and_text(ask):
     assert result.stdout.startswith("waiting in the queue for ")
     assert f"key: {KEY}\n" in result.stdout
     meta = ask.objects.head(KEY)
-    commit(ask.source, ObjectState(key=KEY, etag=meta.etag, size=meta.size, rows=1))
+    commit(ask.source, ask.platform, KEY, meta.etag)
     result = ask()
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("committed in generation 1, ")
+    assert result.stdout.startswith("committed in version 1, ")
 
 
 @pytest.mark.server
@@ -112,7 +100,7 @@ def test_not_chosen(ask):
     document = json.loads(ask(key, "--json").stdout)
     assert (document["verdict"], document["slot"], document["key"]) == ("not_chosen", slot_of(KEY), key)
     meta = ask.objects.head(key)
-    commit(ask.source, ObjectState(key=key, etag=meta.etag, size=meta.size, rows=1))
+    commit(ask.source, ask.platform, key, meta.etag)
     result = ask(key)
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{reason}; its 1 rows leave with the next listing\n")

@@ -14,7 +14,8 @@ from s3notify_platform.cli import main
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.support.slot_writer import SLOT, Body, SlotWriter, history_of
+from s3notify_platform.table.commit import Committed
+from tests.support.slot_rounds import SLOT, Body, SlotRounds, source_in
 
 pytestmark = pytest.mark.server
 
@@ -29,7 +30,7 @@ def quarantine(ministack, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     config = ministack.config(ministack.make_bucket())
     with closing(S3ObjectStore(config)) as store:
-        writer = SlotWriter(store=store)
+        writer = SlotRounds(store=store, source=source_in(config))
         bucket = {BAD: Body(etag="1", rows=2), REJECTED: Body(etag="1", rows=1, rejects=3)}
         writer.run(bucket, unreadable={BAD: 0}, last_attempt=True)
 
@@ -47,10 +48,6 @@ def quarantine(ministack, monkeypatch):
 
         run.writer, run.bucket, run.store = writer, bucket, store
         yield run
-
-
-def head(quarantine):
-    return history_of(quarantine.writer.table)[-1]
 
 
 def test_list(quarantine):
@@ -96,23 +93,23 @@ def test_show(quarantine):
 
 
 def test_retry(quarantine):
-    """Said before and after; a commit with the keys, then the signal; a dry run writes nothing."""
-    before = head(quarantine)
+    """Said before and after; a version with the keys, then the signal; a dry run writes nothing."""
+    before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"
     assert result.output == f"in quarantine: {counts}\n"
-    assert head(quarantine) == before
+    assert quarantine.writer.snapshot.version == before
     signal = signal_key("t/keyspace/", SLOT)
     assert quarantine.store.head(signal) is None
     result = quarantine("retry", "--slot", str(SLOT))
     assert result.exit_code == 0, result.output
     assert result.output == f"in quarantine: {counts}\nrequested: {counts}; the next batch reads them\n"
-    assert head(quarantine).pending == tuple(sorted(KEYS))
+    assert quarantine.writer.pending == sorted(KEYS)
     assert quarantine.store.head(signal) is not None
     assert "2 of them requested before" in quarantine("retry", "--slot", str(SLOT)).stdout
     assert "requested again" in quarantine("show", BAD).stdout
-    quarantine.writer.run(quarantine.bucket)
-    assert head(quarantine).failing == ()
+    assert isinstance(quarantine.writer.run(quarantine.bucket), Committed)
+    assert quarantine.writer.failing == []
 
 
 def test_retry_of_keys_and_reasons(quarantine):
@@ -120,13 +117,13 @@ def test_retry_of_keys_and_reasons(quarantine):
     result = quarantine("retry", "--key", BAD, "--key", "raw/nobody", "--json")
     document = json.loads(result.stdout)
     assert (document["failing"], document["rejected"], document["missing"]) == (1, 0, ["raw/nobody"])
-    assert head(quarantine).pending == (BAD,)
+    assert quarantine.writer.pending == [BAD]
     result = quarantine("retry", "--key", "raw/nobody")
     assert result.exit_code == 1
     assert "not in quarantine: raw/nobody" in result.stderr
     result = quarantine("retry", "--slot", str(SLOT), "--reason", "bad")
     assert "0 failing objects, 3 rejected records" in result.stdout
-    assert head(quarantine).pending == tuple(sorted(KEYS))
+    assert quarantine.writer.pending == sorted(KEYS)
 
 
 @pytest.mark.parametrize("what", [[], ["--all", "--slot", "7"], ["--key", "a", "--all"], ["--reason", "x"]])

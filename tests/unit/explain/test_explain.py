@@ -1,11 +1,8 @@
 """`explain` over a bucket in memory: each verdict, from what writers, inlets, sensor and runs leave behind."""
 
-import io
 import json
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.explain import BatchView
@@ -16,22 +13,23 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
-from s3notify_platform.table.commit import TableFile
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.reader import REJECT_SCHEMA
+from s3notify_platform.table.opening import forget
+from s3notify_platform.table.quarantine import EVERYTHING as ALL
+from s3notify_platform.table.quarantine import retry
 from tests.support.explained import KEY, SLOT, Place, said
 from tests.support.sources import with_settings
 
 
 def test_committed(place):
-    """The state's ETag is the object's: in which generation, when, how many rows, where they lie."""
+    """The state's ETag is the object's: in which version, when, how many rows, where they lie."""
     place.put()
     place.commit(place.state())
     place.pass_time(60)
     answer = place.ask()
-    assert said(answer) == ("committed", "committed in generation 1, 60 s ago: 3 records")
+    assert said(answer) == ("committed", "committed in version 1, 60 s ago: 3 records")
     assert answer.verdict.settled
-    assert f"data file: _s3notify/orders/table/data/slot={SLOT}/f.parquet" in answer.lines
+    (file,) = place.store.list("_s3notify/orders/table/data/").objects
+    assert f"data file: {file.key}" in answer.lines
 
 
 @pytest.mark.parametrize(
@@ -50,9 +48,9 @@ def test_an_object_that_gave_nothing(place, settings, emptiness):
     place.commit(place.state(rows=0))
     place.source = with_settings(place.source, **settings)
     answer = place.ask()
-    text = f"committed in generation 1, 0 s ago: 8 bytes read, 0 rows, 0 rejects: {emptiness}"
+    text = f"committed in version 1, 0 s ago: 8 bytes read, 0 rows, 0 rejects: {emptiness}"
     assert said(answer) == ("committed", text)
-    assert any("8 bytes read, 0 rows, 0 rejects, committed by generation 1" in line for line in answer.lines)
+    assert any("8 bytes read, 0 rows, 0 rejects, committed by version 1" in line for line in answer.lines)
 
 
 HIDDEN = next(key for n in range(999) if slot_of(key := f"raw/_{n}", 16) == SLOT)
@@ -98,14 +96,15 @@ def test_rows_of_a_deleted_object_stay_if_they_are_to(place):
 def test_quarantined(place):
     """Why; whether a retry was asked for; and what of it is committed."""
     place.put()
-    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), failing=(KEY,))
+    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"))
     answer = place.ask()
     assert said(answer) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
     assert not answer.verdict.settled
     (line,) = [line for line in answer.lines if line.startswith("quarantine: ")]
     assert line.endswith("s3notify quarantine retry orders")
-    state = place.state(reach_end=False, reason="timed out")
-    place.commit(state, failing=(KEY,), pending=(KEY,))
+    place.commit(place.state(reach_end=False, reason="timed out"))
+    table, signals = place.source.table(store=place.store), place.source.location.signals(place.store)
+    assert retry(table, [SLOT], signals, ALL).failing == 1
     text = said(place.ask())[1]
     assert text == (
         "quarantined because it could not be read: timed out; 3 records of it are committed; a retry is "
@@ -116,70 +115,93 @@ def test_quarantined(place):
 def test_read_in_part(place):
     """A big object on its way is not committed, though its ETag is in the table: how far it is."""
     place.put(b"x" * 900)
-    place.commit(place.state(offset=400, rejects=1, reach_end=False), pending=(KEY,))
+    place.commit(place.state(offset=400, rejects=1, reach_end=False))
     answer = place.ask()
-    text = "read in part: 400 of 900 bytes read so far, 3 rows, 1 rejects, in generation 1, 0 s ago"
+    text = "read in part: 400 of 900 bytes read so far, 3 rows, 1 rejects, in version 1, 0 s ago"
     assert said(answer) == ("reading", f"{text}; the slot's next batch continues")
     assert any(
         "400 of 900 bytes read so far, 3 rows, 1 rejects, committed by" in line for line in answer.lines
     )
-    place.commit(place.state(offset=4, by_record=True, reach_end=False), pending=(KEY,))
+    place.commit(place.state(offset=4, by_record=True, reach_end=False))
     assert said(place.ask())[1].startswith("read in part: 4 records of its 900 bytes read so far, 3 rows, ")
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])
-def test_the_generation_that_took_it_in(place, before, after):
+def test_the_version_that_took_it_in(place, before, after):
     """Not the slot's newest, which may be about other objects."""
     place.put()
     other = ObjectState(key="raw/other", etag="x", size=1)
     for _ in range(before):
         place.commit(other)
-    place.commit(place.state())
+    place.commit(place.state(), batch="mine")
     for _ in range(after):
-        place.commit(other)
+        place.commit(replace(other, etag="y"))
     answer = place.ask()
-    assert (answer.committed.generation, answer.committed.head) == (before + 1, before + 1 + after)
-    assert answer.committed.exact
+    assert (answer.committed.version, answer.committed.newest) == (before + 1, before + 1 + after)
+    assert (answer.committed.batch, answer.committed.doubt) == ("mine", "")
 
 
-def test_the_generation_that_took_it_in_went_with_vacuum(place):
-    """Said as what it is: this one or an older one."""
+def test_a_version_that_others_were_before(place):
+    """It was planned for an earlier one."""
     place.put()
-    for _ in range(6):
-        place.commit(place.state())
-    for number in (1, 2, 3):
-        place.store.delete(place.source.location.layout.commit(SLOT, number))
+    table = place.source.table(store=place.store, clock=place.clock)
+    late = place.round(place.state(), batch="late")
+    for _ in range(3):
+        place.commit_to(15 - SLOT, ObjectState(key="raw/elsewhere", etag="x", size=1))
+    place.pass_time(60)
+    table.commit(late, late.base)
     answer = place.ask()
-    assert said(answer)[1].startswith("committed in generation 4 or before")
+    assert (answer.committed.version, answer.committed.batch) == (4, "late")
+    assert answer.committed.committed_ms == place.clock.wall_ms()
+
+
+def test_the_version_that_took_it_in_went_with_vacuum(place):
+    """Said as what it is: the one that it was planned for, or a later one."""
+    place.put()
+    place.commit(place.state())
+    other = ObjectState(key="raw/other", etag="x", size=1)
+    for number in range(22):
+        place.commit(replace(other, etag=f"{number}"))
+    for number in range(21):
+        place.store.delete(place.source.location.layout.version(number))
+    answer = place.ask()
+    assert said(answer)[1].startswith("committed in version 1 or later, an unknown time ago: 3 records")
+
+
+def test_an_object_of_which_nothing_was_read(place):
+    """Its state has no rows, whose label would say it; the slot's changes do."""
+    place.put()
+    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), labelled=False)
+    for number in range(3):
+        place.commit(ObjectState(key="raw/other", etag=f"{number}", size=1))
+    assert (place.ask().committed.version, place.ask().committed.doubt) == (1, "")
+    for number in range(20):
+        place.commit(ObjectState(key="raw/other", etag=f"{number}", size=1))
+    assert (place.ask().committed.version, place.ask().committed.doubt) == (24, "or before")
 
 
 def test_rejected(place):
     """How many of how many records, and the first ones with offset and reason; not those of another object."""
     place.put()
-    rows = [
-        {"_key": KEY, "_etag": "old", "_offset": 1, "reason": "old version's", "raw": b""},
-        {"_key": KEY, "_etag": place.state().etag, "_offset": 250, "reason": "bad\namount", "raw": b"x" * 99},
-        {"_key": "raw/b", "_etag": "e", "_offset": 2, "reason": "another object's", "raw": b""},
-        {"_key": KEY, "_etag": place.state().etag, "_offset": 120, "reason": "not JSON", "raw": b"{"},
-    ]
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=REJECT_SCHEMA), sink)
-    place.store.put(place.source.location.layout.quarantine(SLOT, "q"), sink.getvalue())
-    place.commit(
-        place.state(rows=7, rejects=3),
-        rejects=[TableFile(name="q", rows=4, bytes=len(sink.getvalue()), since=1, until=1)],
-    )
+    other = ObjectState(key="raw/b", etag="e", size=3, rejects=1)
+    place.commit(other, rejects=[(2, "another object's")])
+    found = [(250, "bad\namount"), (120, "not JSON")]
+    found += [(1000 + n, "more") for n in range(10)]
+    place.commit(place.state(rows=7, rejects=12), rejects=found)
     answer = place.ask()
     kind, text = said(answer)
     assert kind == "rejected"
     assert text.startswith(
-        "rejected: 3 of 10 records, first at offset 120: not JSON; the others are committed"
+        "rejected: 12 of 19 records, first at offset 120: not JSON; the others are committed"
     )
     assert not answer.verdict.settled
-    assert answer.lines[-3:] == (
+    assert answer.lines[-6:] == (
         "reject at offset 120: not JSON",
         "reject at offset 250: bad amount",
-        "rejects: 1 more in the quarantine",
+        "reject at offset 1000: more",
+        "reject at offset 1001: more",
+        "reject at offset 1002: more",
+        "rejects: 7 more in the quarantine",
     )
 
 
@@ -191,7 +213,7 @@ def test_waiting(place):
     place.pass_time(12)
     assert said(place.ask()) == (
         "waiting",
-        "waiting in the queue for 12 s; an older version is committed, in generation 1",
+        "waiting in the queue for 12 s; an older version is committed, in version 1",
     )
 
 
@@ -342,12 +364,27 @@ def test_deleted(place):
     place.publish(Delete(key=KEY))
     assert said(place.ask()) == (
         "waiting",
-        "waiting in the queue for 0 s; the deleted object is committed, in generation 1",
+        "waiting in the queue for 0 s; the deleted object is committed, in version 1",
     )
     place.commit(ObjectState(key=KEY, etag="", size=0, gone=True))
     answer = place.ask()
-    assert said(answer) == ("deleted", "deleted: its rows were removed, by generation 2")
+    assert said(answer) == ("deleted", "deleted: its rows were removed, by version 2")
     assert answer.verdict.settled
+
+
+def test_deleted_some_changes_of_the_slot_ago(place):
+    """As long as it is among the slot's last changes; whatever other slots do."""
+    place.put()
+    place.commit(place.state())
+    place.publish(Delete(key=KEY))
+    place.commit(ObjectState(key=KEY, etag="", size=0, gone=True))
+    for number in range(5):
+        place.commit(ObjectState(key="raw/other", etag=f"{number}", size=1))
+        place.commit_to(15 - SLOT, ObjectState(key="raw/elsewhere", etag=f"{number}", size=1))
+    assert said(place.ask()) == ("deleted", "deleted: its rows were removed, by version 2")
+    for number in range(20):
+        place.commit(ObjectState(key="raw/other", etag=f"{number}", size=1))
+    assert place.ask().verdict.kind == "unknown"
 
 
 def test_unknown(place):
@@ -372,20 +409,21 @@ def test_the_document_is_json(place):
 
 def test_a_table_that_runs_refuse(place):
     """Whatever is queued or signalled: the reason, with what to do. What is committed and current stays so."""
-    opened = place.source.open_table(store=place.store)
+    place.source.open_table(store=place.store)
     place.put()
     place.commit(place.state())
-    opened.merge({SLOT: Generation(2)})
+    place.commit(ObjectState(key="raw/other", etag="x", size=1))
+    place.store.delete(place.source.location.layout.version(2))
     assert place.ask().verdict.kind == "committed"
     place.put(body=b"later")
     answer = place.ask()
     assert answer.verdict.kind == "failing"
+    assert answer.verdict.text.startswith("runs refuse the table: ")
     assert "table forget" in answer.verdict.text
-    assert f"--slots {SLOT}" in answer.verdict.text
-    place.store.delete(place.source.location.layout.id)
-    assert "1 of its slots had commits" in place.ask().verdict.text
+    assert answer.verdict.text.endswith("an older version is committed, in version 1")
+    forget(place.source.table(store=place.store).committer, lambda: None)
+    assert place.ask().verdict.kind == "waiting"
     place.source = with_settings(place.source, prefix="raw/a")
-    place.store.put(place.source.location.layout.id, f'{{"table":"{opened.id}"}}'.encode())
     assert "prefix is 'raw/a' and was 'raw/'" in place.ask().verdict.text
 
 
@@ -411,8 +449,8 @@ def test_time_line(place):
     assert max(map(len, told)) <= 80
 
 
-def test_what_was_reported_of_a_forgotten_slot():
-    """Its generations began again: Dagster has reports of the same ones, which are older than the commit."""
+def test_what_was_reported_of_a_forgotten_table():
+    """Its versions began again: Dagster has reports of the same ones, which are older than the commit."""
     place = Place().with_topic()
     place.put()
     was = place.clock.wall_ms()

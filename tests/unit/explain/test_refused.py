@@ -47,8 +47,8 @@ def test_an_object_that_the_store_refuses(place):
     assert said(place.ask()) == ("refused", text)
     place.commit(place.state())
     answer = place.ask()
-    assert said(answer) == ("refused", f"not known: {WHY}; 3 records of it are in generation 1")
+    assert said(answer) == ("refused", f"not known: {WHY}; 3 records of it are in version 1")
     assert any("(perhaps the current version)" in line for line in answer.lines)
-    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), failing=(KEY,))
+    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"))
     assert said(place.ask()) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
     assert place.ask().slot == SLOT

@@ -4,7 +4,7 @@ import pytest
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import explain
-from s3notify_platform.explain.look import CHAINS_MAX, SEGMENTS_MAX
+from s3notify_platform.explain.look import CHAINS_MAX, CHANGES_MAX, SEGMENTS_MAX
 from s3notify_platform.protocols.notification_queue import EntryCommitted
 from s3notify_platform.protocols.notification_queue.segments import SLOTS_NAMED
 from s3notify_platform.protocols.source_enumerator import ObjectState
@@ -39,7 +39,7 @@ def test_an_object_that_changes_under_the_question(place):
     store = Moving(place.store)
     answer = explain(place.source, KEY, objects=store, platform=store, clock=place.clock)
     assert answer.verdict.kind == "committed"
-    assert answer.committed.generation == 2
+    assert answer.committed.version == 2
 
 
 def test_it_works_beside_tombstones_with_read_permission_only(place):
@@ -65,11 +65,11 @@ def test_only_its_slot_is_looked_at(place):
 
 
 def test_requests_are_bounded(place):
-    """Whatever bucket, queue, chains and the slot's history hold."""
+    """Whatever bucket, queue, chains, table and the slot's history hold."""
     place.put()
     place.commit(place.state(), follow=False)
-    for number in range(300):
-        place.commit(ObjectState(key=f"raw/o{number % 9}", etag="x", size=1), follow=False)
+    for number in range(100):
+        place.commit(ObjectState(key=f"raw/o{number % 9}", etag=f"{number}", size=1), follow=False)
     in_slot = [key for n in range(16 * (SEGMENTS_MAX + 150)) if slot_of(key := f"raw/{n}", 16) == SLOT]
     assert len(in_slot) > SEGMENTS_MAX
     for key in in_slot:
@@ -80,11 +80,32 @@ def test_requests_are_bounded(place):
         place.store.put(f"raw/many/{number}", b"")
     answer = place.ask()
     assert answer.verdict.kind == "committed"
-    assert answer.committed.generation == 1
+    assert answer.committed.version == 1
     assert answer.batches_cut
     assert answer.topics[0].cut
     counts = place.reads.counts
-    assert counts["HEAD"] == 3
+    assert counts["HEAD"] == 3 + 1  # of the newest version
     assert counts["LIST"] <= CHAINS_MAX + 7
     read_ahead = 16
     assert counts["GET"] <= SEGMENTS_MAX + CHAINS_MAX + read_ahead + 40
+    unknown = next(key for n in range(999) if slot_of(key := f"raw/nobody{n}", 16) == SLOT)
+    place.ask(KEY)
+    known = place.reads.counts["GET"]
+    place.ask(unknown)
+    assert place.reads.counts["GET"] <= known + 4 * CHANGES_MAX
+
+
+def test_a_warm_look_at_the_table(place):
+    """What there is new of it, the version that committed the object, and its rejects: none for another slot."""
+    place.put()
+    place.commit(place.state(rejects=2))
+    place.ask("raw/nobody")
+    place.reads.counts.clear()
+    table = place.source.table(store=place.reads)
+    assert place.ask().verdict.kind == "rejected"
+    of_table = place.reads.counts["GET"]
+    for number in range(10):
+        place.commit_to(15 - SLOT, ObjectState(key="raw/elsewhere", etag=f"{number}", size=1))
+    table.newest()
+    assert place.ask().verdict.kind == "rejected"
+    assert place.reads.counts["GET"] == of_table

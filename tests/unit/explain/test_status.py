@@ -9,7 +9,9 @@ from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.explain import status
 from s3notify_platform.explain.status import SourceLook
+from s3notify_platform.ingest import location
 from s3notify_platform.ingest.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.ingest.source import Source
@@ -17,12 +19,14 @@ from s3notify_platform.limits import MAX_COLUMNS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
-from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import NextStates, SlotCommit, TableFile
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.schema import TableSchema, described
 from tests.support.servers import S3Server
+from tests.support.slot_rounds import Body, SlotRounds
 
 KEY = "raw/1.jsonl"
 SLOT = slot_of(KEY, 16)
@@ -47,25 +51,16 @@ def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return source
 
 
-def commit(source: Source, rows: int, generation: int = 1) -> None:
-    """One more generation of the slot, of its signal as it is now."""
-    signal = S3ObjectStore(source.location.platform).head(signal_key(source.location.keyspace_prefix, SLOT))
-    table = source.table()
-    states = (ObjectState(key=KEY, etag=str(generation), size=1, rows=rows, until=generation),)
-    made = SlotCommit.after(
-        table.head(SLOT),
-        SLOT,
-        batch=f"b{generation}",
-        clock=SYSTEM_CLOCK,
-        states=NextStates(changed=states, deltas=states),
-        files=(TableFile(name="f", rows=rows, bytes=1),),
-        rejects=(TableFile(name="r", rows=3, bytes=1),),
-        objects=1,
-        signal=signal.etag if signal else None,
-    )
-    made = replace(made, without_records=int(rows == 0))
-    table.commit(made.staged(), planned_at=SYSTEM_CLOCK.monotonic())
-    source.open_table().merge({SLOT: Generation(generation)})
+def commit(source: Source, rows: int, etag: str = "1") -> None:
+    """One more version of the slot, of its signal as it is now."""
+    store = S3ObjectStore(source.location.platform)
+    signal = store.head(signal_key(source.location.keyspace_prefix, SLOT))
+    writer = SlotRounds(store=store, source=source, slot=SLOT, name=f"b{etag}")
+    bucket = {KEY: Body(etag=etag, rows=rows, rejects=3 if rows else 0)}
+    made = writer.stage(writer.plan(bucket), bucket)
+    assert made is not None
+    made.slots = {SLOT: replace(made.slots[SLOT], signal=signal.etag if signal else None)}
+    made.table.commit(made, made.base)
 
 
 def run(*arguments: str, columns: int = 120) -> Result:
@@ -126,7 +121,7 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
     look = SourceLook(source, lambda: SensorState(epoch="e", failing={int(SLOT): failing}))
     commit(source, rows=5)
     first = look.look()
-    commit(source, rows=7, generation=2)
+    commit(source, rows=7, etag="2")
     second = look.look()
     assert (first.rows, second.rows) == (5, 7)
     assert second.failures is not None
@@ -135,6 +130,45 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
     ]
     assert second.map is not None
     assert second.map.states()[SLOT] == "failing"
+
+
+@pytest.mark.server
+def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are in the manifest; ages of slots are those of some versions."""
+    store = CountingStore(S3ObjectStore(source.location.platform))
+    monkeypatch.setattr(status, "shared_store", lambda _: store)
+    monkeypatch.setattr(location, "shared_store", lambda _: store)
+    monkeypatch.setattr(status, "VERSIONS_TIMED", 4)
+    for number in range(16):
+        writer = SlotRounds(store=store, source=source, slot=Slot(number))
+        writer.run({f"raw/{number}": Body(etag="1", rows=1)})
+    look = SourceLook(source)
+    first = look.look()
+    assert (first.committed_slots, first.rows) == (16, 16)
+    assert first.map is not None
+    assert {*first.map.states()} == {"under a minute"}
+    store.counts.clear()
+    assert look.look().committed_slots == 16
+    assert store.counts["GET"] + store.counts["HEAD"] <= 8
+
+
+def pin(source: Source, schema: str, *, inferred: bool) -> None:
+    """Let the table have this schema, by one more version."""
+    table = source.table()
+    base = source.open_table().snapshot
+    assert base is not None
+    metadata, protocol = described(
+        TableSchema(source=schema, rows=schema, inferred=inferred), created_ms=1, table=base.table
+    )
+    change = Round(
+        base=base,
+        slots={SLOT: SlotRound()},
+        table=table,
+        clock=SYSTEM_CLOCK,
+        metadata=metadata,
+        protocol=protocol,
+    )
+    table.commit(change, base)
 
 
 @pytest.mark.server
@@ -153,7 +187,7 @@ def test_a_schema_that_is_nearly_full(source: Source, columns: int, name: str, w
     ]
     schema = json.dumps({"type": "struct", "fields": fields})
     assert json.loads(run("--json").stdout)[0]["schema"] is None
-    source.schemas().pin(source=schema, rows=schema, inferred=True)
+    pin(source, schema, inferred=True)
     (found,) = json.loads(run("--json").stdout)
     assert (found["schema"]["columns"], found["schema"]["bytes"]) == (columns, len(schema))
     assert warned in found["schema"]["warning"]
@@ -161,7 +195,7 @@ def test_a_schema_that_is_nearly_full(source: Source, columns: int, name: str, w
     lines = " ".join(run("orders").stdout.split())
     assert ("orders: the inferred schema has" in lines) == bool(warned)
     assert ("declare `schema`" in lines) == bool(warned)
-    source.schemas().pin(source=schema, rows=schema, inferred=False)
+    pin(source, schema, inferred=False)
     assert json.loads(run("--json").stdout)[0]["schema"]["warning"] == ""
 
 
@@ -170,7 +204,7 @@ def test_objects_that_gave_nothing(source: Source) -> None:
     """Their number, if there are any."""
     commit(source, rows=5)
     assert "no row and no reject" not in run().stdout
-    commit(source, rows=0, generation=2)
+    commit(source, rows=0, etag="2")
     assert json.loads(run("--json").stdout)[0]["without_records"] == 1
     assert "orders: 1 objects gave no row and no reject: see s3notify explain KEY" in run().stdout
 
