@@ -6,29 +6,22 @@ import dagster as dg
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.source_clients import SourceClients
-from s3notify_platform.ports import Written, list_all
+from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.schema import SchemaRegistry
+from s3notify_platform.table.snapshot import Absent
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.tables import create_record_table
 
 PLACE = "_s3notify/orders/store.json"
-COMMIT = SlotCommit(
-    slot=Slot(1), generation=Generation(1), commit_id="c", parent_id=None, batch="b", created_ms=1
-)
 
 
 def manager(monkeypatch, store, **settings):
@@ -107,16 +100,15 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     store = MemoryObjectStore()
     io = manager(monkeypatch, store)
     table = io.source.table(store=store)
-    assert table.head(Slot(1)) is None
-    with pytest.raises(UsageError, match="opened without `commits`"):
-        table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic())
-    with pytest.raises(UsageError, match="opened without `commits`"):
-        SchemaRegistry(store, io.source.location.layout).pin(source="{}", rows="{}", inferred=False)
-    assert [meta.key for meta in list_all(store, "")] == []
+    assert isinstance(table.newest(), Absent)
+    with pytest.raises(UsageError, match="opened without a commit mode"):
+        io.source.open_table(store=store)
+    assert [meta.key for meta in list_all(store, table.layout.log)] == []
     io.settle_commit_mode()
     assert isinstance(io.source.commit.commits(io.source.location.platform, store), NativeCommit)
-    table = io.source.table(store=store)
-    assert isinstance(table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
+    found = io.source.open_table(store=store)
+    assert found.snapshot is not None
+    assert found.snapshot.version == 0
 
 
 @pytest.mark.parametrize(
