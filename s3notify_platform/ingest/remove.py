@@ -1,14 +1,16 @@
 """Removes a source: everything that the platform has made for it, and never an object of the source.
 
 Steps, each safe to repeat
-    1. The table's id: from now on runs refuse the table, since what is known of it has commits (`table.known`).
+    1. The table's newest versions: from now on runs refuse the table, whose record names later ones (`table.known`).
     2. The source's topic, with its entries and dead letters, unless it serves other tables: then it stays, and if it
        served this one too, it names it no more.
-    3. Tables, commits first, so that a reader finds a slot whole or not at all; then streams' states, signals, records.
-    4. What is known of the table. So a removal that was killed is known as such until it is repeated.
+    3. Tables, logs first, so that a reader finds a table whole or not at all; then streams' states, signals, records.
+    4. The records of the slot assets' tables, then that of the table. So a removal that was killed is known as such
+       until it is repeated.
 
-Only objects whose names the platform gives are removed; any others below its prefix are counted, and stay. The rest of
-the queue, which other sources share, and leases in DynamoDB stay too.
+Only objects whose names the platform gives are removed, and packs that other engines wrote into a table; any others
+below its prefix are counted, and stay. The rest of the queue, which other sources share, and leases in DynamoDB stay
+too.
 """
 
 import re
@@ -21,7 +23,6 @@ from typing import Final
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
 from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.task_chain import TASKS
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -33,22 +34,27 @@ from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.slots import SLOT_COUNT, Slot
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.known import KNOWN, Known
+from s3notify_platform.table.known import KNOWN, Known, KnownRecord
 
 REQUESTS_IN_FLIGHT: Final = 16
 FOREIGN: Final = "not the platform's, stays"
 
+_LOG: Final = "log"
+
+_PACK: Final = re.compile(r"(?![_.]).*\.parquet")
+"""Of another engine, which puts packs beside the folders of ours."""
+
 _TABLE: Final = {
-    "commits/": "commits",
-    "state/": "object states",
-    "data/_delta_log/": "Delta log",
-    "data/slot=": "data files",
-    "quarantine/": "quarantine",
-    "schema/": "schema",
-    "vacuum/": "schema",
-    "table.json": "schema",
+    "_delta_log/": _LOG,
+    "data/": "data files",
+    "_s3notify/state/": "object states",
+    "_s3notify/rejects/": "quarantine",
+    **dict.fromkeys(
+        (f"_s3notify/{name}/" for name in ("manifest", "changes", "vector", "staged", "cut", "now")),
+        "manifests",
+    ),
 }
-_OTHERS: Final = {"records/": "ack chains and records", "streams/": "streams", "store.json": "schema"}
+_OTHERS: Final = {"records/": "ack chains and records", "streams/": "streams", "store.json": "probe's result"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,8 @@ def held(location: Location) -> list[Held]:
         counts[what] += 1
         sizes[what] += meta.size
     found = [Held(what=what, count=counts[what], bytes=sizes[what]) for what in counts]
-    queue, known = location.queue(), location.sides().known()
+    queue, known_record = location.queue(), location.known()
+    known, _ = known_record.read()
     with suppress(NotFoundError):
         stats, topic = queue.stats(location.name), queue.topics.get(location.name)
         name = f"topic {location.name!r}"
@@ -83,8 +90,8 @@ def held(location: Location) -> list[Held]:
             found.append(Held(what=f"{name}: dead letters", count=stats.dead))
     if location.records_table is not None and (count := sum(1 for _ in _records(location.records()))):
         found.append(Held(what="records in DynamoDB", count=count))
-    if known is not None:
-        found.append(Held(what="what is known of the table", count=1))
+    if count := len([*_known_records(known_record)]):
+        found.append(Held(what="records of tables", count=count))
     return found
 
 
@@ -100,8 +107,8 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     Requests of `held`, and 1 DELETE for each object, 2 for each entry and record.
     """
     store = platform if platform is not None else shared_store(location.platform)
-    sides = location.sides(store)
-    known = sides.known()
+    known_record = location.known(store=store)
+    known, _ = known_record.read()
     if known is not None and known.identity is not None:
         own = (location.platform_prefix, location.keyspace_prefix)
         source = known.identity
@@ -109,17 +116,31 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
             raise UsageError(
                 f"source {location.name!r} reads {source.prefix!r}, where the platform's own are"
             )
-    store.delete(location.layout.id)
+    _remove_newest(location, store, known)
     _remove_topic(location.queue(store).topics, location.name, _user(location, known))
-    doomed = [meta.key for what, meta in _objects(location, store) if what != FOREIGN]
-    doomed.sort(key=lambda key: "/commits/" not in key)
-    in_parallel(store.delete, doomed, REQUESTS_IN_FLIGHT)
+    doomed = [(what, meta.key) for what, meta in _objects(location, store) if what != FOREIGN]
+    for logs in (True, False):
+        some = [key for what, key in doomed if what.endswith(_LOG) is logs]
+        in_parallel(store.delete, some, REQUESTS_IN_FLIGHT)
     records = location.records(store)
     for partition, record in _records(records):
         _remove(records, partition, record)
-    if (record_of_known := sides.records.read(KNOWN, sides.key)) is not None:
-        _remove(sides.records, KNOWN, record_of_known)
+    for record in _known_records(known_record):
+        _remove(known_record.records, KNOWN, record)
     return len(doomed)
+
+
+def _remove_newest(location: Location, store: ObjectStore, known: Known | None) -> None:
+    """Remove the version that the table's record names, and those after it, newest first."""
+    layout = location.layout
+    listed = {
+        version: meta.key
+        for meta in list_all(store, layout.log)
+        if (version := layout.version_of(meta.key)) is not None
+    }
+    for version in sorted(listed, reverse=True):
+        if known is not None and version >= known.version:
+            store.delete(listed[version])
 
 
 def _remove_topic(topics: Topics, name: str, user: TopicUser) -> None:
@@ -149,14 +170,27 @@ def _kind(name: str) -> str:
     table = re.match(r"(table|derived/[^/]+)/", name)
     rest, kinds = (name[table.end() :], _TABLE) if table else (name, _OTHERS)
     what = next((what for prefix, what in kinds.items() if rest.startswith(prefix)), FOREIGN)
+    if table is not None and what == FOREIGN and _PACK.fullmatch(rest):
+        what = "data files"
     derived = table is not None and table[1] != "table" and what != FOREIGN
     return f"slot assets: {what}" if derived else what
 
 
 def _records(records: RecordStore) -> Iterator[tuple[str, Record]]:
-    for partition in (ACK, TASKS, PARTITION):
+    for partition in (ACK, PARTITION):
         for record in records.scan(partition, keys_only=lambda _: True):
             yield partition, record
+
+
+def _known_records(known: KnownRecord) -> Iterator[Record]:
+    """The records of the slot assets' tables, and last that of the source's own."""
+    found = known.records.scan(
+        KNOWN,
+        prefix=known.key,
+        keys_only=lambda _: True,
+        wanted=lambda key: key == known.key or key.startswith(f"{known.key}."),
+    )
+    yield from sorted(found, key=lambda record: record.key, reverse=True)
 
 
 def _remove(records: RecordStore, partition: str, record: Record) -> None:

@@ -1,106 +1,144 @@
-"""Back to an earlier schema, after data that should never have come in has widened the table's.
+"""Takes a source's table back to an earlier version of the whole table, with what that means for the next run.
 
-The earlier schema is pinned under the next generation, so nothing is rewritten. Files keep columns that it lacks, and
-no reader looks at them. So it is refused while a value of such a column is live: nobody would see it.
+The signals of the slots that change are moved, and the slots are compared by the next listing: an object that has
+changed since that version is read again, as it is in the bucket now. So what came in by mistake has to leave the bucket
+first, or be corrected there.
+
+The slot assets are not taken back: the next batches make their slots again.
 """
 
-import json
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
-import pyarrow as pa
-
-from s3notify_platform.errors import UsageError
-from s3notify_platform.formats.columns import unnamed_columns
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.ingest.location import Location
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.reader import REJECT_SCHEMA, read_slots
-from s3notify_platform.table.schema import SchemaRegistry, TableSchema, added_fields
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.commit import CommitResult, Committed
+from s3notify_platform.table.feed import changes_of
+from s3notify_platform.table.history import snapshot_of, version_at
+from s3notify_platform.table.rollback import check_restorable, roll_back
+from s3notify_platform.table.schema import NO_SCHEMA, added_fields, schema_of
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.table import LogTable
 
-READS_IN_FLIGHT: Final = 16
+OBJECTS_MAX: Final = 100_000
+"""Changed objects that are told apart; beyond that they are not counted further."""
+
 SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollback:
-    """What a rollback would do, or did. `columns` leave the schema, by path; `in_use`: objects with values in them."""
+class RollbackPlan:
+    """What a rollback would change. `rows` and `objects`: counts now, and then.
 
-    target: TableSchema
-    columns: tuple[str, ...]
-    in_use: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def plan_rollback(
-    table: SlotTable, schemas: SchemaRegistry, slots: Iterable[Slot], generation: int
-) -> Rollback:
-    """What going back to a generation takes away. Stop the source's runs before.
-
-    `UsageError` if there is no such earlier generation. Requests: 1 GET for each generation of the schema; 1 LIST and 1
-    GET for each slot; 1 GET for each live file of slots that were committed under a later one.
+    `slots`: those that change. `columns`: paths that leave the schema. `again`: how many objects have changed since, at
+    most `OBJECTS_MAX`, which the next run reads again if they are in the bucket; `keys`: some of them.
     """
-    found = {one.generation: one for one in schemas.history()}
-    newest = max(found, default=0)
-    if generation not in found or generation == newest:
-        known = ", ".join(map(str, sorted(set(found) - {newest}))) or "none"
-        raise UsageError(f"schema generation {generation}: there is no such earlier one; there are: {known}")
-    target = found[generation]
-    columns = tuple(sorted(added_fields(target.rows, found[newest].rows)))
-    kept = _shape(json.loads(target.rows))
-    in_use: dict[str, set[str]] = {}
 
-    def look(slot: Slot) -> None:
-        head = table.head(slot)
-        if head is None or head.schema <= generation:
-            return
-        for read in read_slots(table, [slot], generations={slot: head.generation}):
-            names = [name for name in read.table.schema.names if name not in REJECT_SCHEMA.names]
-            if not names:
-                continue
-            places, _ = unnamed_columns(read.table.select(names), kept)
-            for path, rows in places.items():
-                keys = read.table["_key"].take(pa.array(rows[:SHOWN]))
-                in_use.setdefault(path, set()).update(keys.to_pylist())
+    version: int
+    newest: int
+    slots: tuple[Slot, ...]
+    rows: tuple[int, int]
+    objects: tuple[int, int]
+    columns: tuple[str, ...] = ()
+    again: int = 0
+    keys: tuple[str, ...] = ()
+    facts: Mapping[Slot, tuple[int, int]] = field(default_factory=dict)
+    """The rows of each of these slots now, and then."""
 
-    if columns:
-        with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-            list(pool.map(look, slots))
-    return Rollback(
-        target=target,
-        columns=columns,
-        in_use={path: tuple(sorted(keys)) for path, keys in sorted(in_use.items())},
+
+def version_of(location: Location, at: datetime, *, store: ObjectStore | None = None) -> int:
+    """The newest version that was there at this time (with a zone). `NotFoundError`: none was, or none is kept."""
+    return version_at(location.table(store=store).reader, round(at.timestamp() * 1000))
+
+
+def plan_rollback(location: Location, version: int, *, store: ObjectStore | None = None) -> RollbackPlan:
+    """What going back to this version would change. Writes nothing but a probe object, if vacuum has begun.
+
+    `NotFoundError`: it is not kept, or not all of its files are. `ConflictError`: vacuum may be removing them.
+    Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each version since.
+    """
+    table = location.table(store=store)
+    now = _readable(location, table)
+    then = snapshot_of(table.reader, version)
+    check_restorable(table.committer, then)
+    changed = _changed(now, then)
+    again = _changed_objects(table, version, now.version)
+    return RollbackPlan(
+        version=version,
+        newest=now.version,
+        slots=changed,
+        rows=(now.rows, then.rows),
+        objects=(_objects(now), _objects(then)),
+        columns=_columns(now, then),
+        again=len(again),
+        keys=tuple(sorted(again)[:SHOWN]),
+        facts={slot: (now.manifest.slot(slot).rows, then.manifest.slot(slot).rows) for slot in changed},
     )
 
 
-def roll_back(schemas: SchemaRegistry, planned: Rollback) -> TableSchema:
-    """Pin the earlier schema again. `UsageError` if values of columns that it lacks are live. 1 LIST and 1 PUT."""
-    if planned.in_use:
-        path, keys = next(iter(planned.in_use.items()))
-        raise UsageError(
-            f"{len(planned.in_use)} of these columns have values, like {path!r} from {', '.join(keys[:SHOWN])}: "
-            "remove or correct these objects and let the source take that in, or keep the schema"
-        )
-    return schemas.pin_again(planned.target)
+def rollback(
+    source: Source, version: int, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
+) -> CommitResult:
+    """Go back to this version. Safe beside running batches, and to repeat.
+
+    `source` has a settled commit mode; `platform` is a store to use instead of its own. Errors as `table.roll_back`.
+    Requests: those of `table.roll_back`; 1 read and 1 write of the rescan backlog; 1 PUT for each slot that changes.
+    """
+    location = source.location
+    store = platform if platform is not None else shared_store(location.platform)
+    table = source.table(store=store, clock=clock)
+    backlog = RescanBacklog(location.records(store), clock=clock)
+    # Before it, too: killed in between, slots are compared that need not be.
+    backlog.add(_changed(_readable(location, table), snapshot_of(table.reader, version)))
+    done = roll_back(table, version)
+    if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):
+        backlog.add(slots)
+        location.signals(store, clock=clock).signal_slots(slots)
+    return done
 
 
-def _shape(kind: Any) -> Any:
-    """Spark's JSON of a schema or a type as Arrow's, where only names matter."""
-    match kind.get("type", "struct") if isinstance(kind, dict) else "":
-        case "struct":
-            fields = [pa.field(part["name"], _type(part["type"])) for part in kind.get("fields", ())]
-            return pa.schema(fields)
-        case _:
-            raise AssertionError(kind)
+def _readable(location: Location, table: LogTable) -> Snapshot:
+    """The newest version, or the last one before those of another engine that are refused."""
+    try:
+        found = table.newest()
+    except UsageError:
+        if (readable := table.reader.longest(before_refused=True)) is None:
+            raise
+        return readable
+    if isinstance(found, Absent):
+        raise NotFoundError(f"source {location.name!r} has no table")
+    return found
 
 
-def _type(kind: Any) -> pa.DataType:
-    match kind["type"] if isinstance(kind, dict) else "":
-        case "struct":
-            return pa.struct([*_shape(kind)])
-        case "array":
-            return pa.list_(_type(kind["elementType"]))
-        case "map":
-            return pa.map_(_type(kind["keyType"]), _type(kind["valueType"]))
-        case _:
-            return pa.string()
+def _changed(now: Snapshot, then: Snapshot) -> tuple[Slot, ...]:
+    mine, theirs = now.manifest, then.manifest
+    every = sorted(mine.slots.keys() | theirs.slots.keys())
+    return tuple(slot for slot in every if mine.slot(slot).generation != theirs.slot(slot).generation)
+
+
+def _objects(snapshot: Snapshot) -> int:
+    return sum(facts.objects for facts in snapshot.manifest.slots.values())
+
+
+def _columns(now: Snapshot, then: Snapshot) -> tuple[str, ...]:
+    today, earlier = (schema_of(each.metadata) or NO_SCHEMA for each in (now, then))
+    return tuple(sorted(added_fields(earlier.rows, today.rows)))
+
+
+def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
+    found: set[str] = set()
+    for version in changes_of(table.reader, since, until):
+        for change in version.changes:
+            if change.reason != "erased":  # its key is not kept
+                found.add(change.key)
+            if len(found) >= OBJECTS_MAX:
+                return found
+    return found
