@@ -94,7 +94,7 @@ def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser) -> str:
 
 def topic_problem(location: Location) -> str:
     """Why the source cannot use its topic, with what to do; "" if it can, or there is none. 2 requests."""
-    known = location.sides().known()
+    known, _ = location.known().read()
     user = known.topic_user(location.slots) if known is not None else TopicUser(slots=location.slots)
     found = location.queue().topics.find(location.name)
     try:

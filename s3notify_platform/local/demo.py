@@ -22,6 +22,7 @@ from rich.table import Table
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError
+from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.demo_data import PREFIX, Round, Write, rounds
@@ -37,15 +38,15 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.table import LogTable
 
 T = TypeVar("T")
 
 SOURCE: Final = "orders"
 KEYSPACE: Final = f"_s3notify/{SOURCE}/keyspace/"
-TABLE: Final = f"_s3notify/{SOURCE}/table/"
 SHOWN_SLOTS: Final = 8
 ROUNDS_ONCE: Final = 2
 ROUND_SECONDS: Final = 8.0
@@ -246,10 +247,10 @@ class Demo:
             f"{shown}{' …' if len(poll.changed) > 12 else ''}"
         )
 
-    def _table(self, config: S3Config) -> SlotTable:
-        return SlotTable(S3ObjectStore(config), TableLayout(prefix=TABLE))
+    def _table(self, config: S3Config) -> LogTable:
+        return Location(name=SOURCE, platform=config).table(store=S3ObjectStore(config))
 
-    def _await_commit(self, table: SlotTable, feed: "_Feed", change: Round) -> None:
+    def _await_commit(self, table: LogTable, feed: "_Feed", change: Round) -> None:
         """Print what Dagster reports, until the slots of `change` agree with the ledger."""
         pending = {slot_of(key) for key in (*(w.key for w in change.puts), *change.deletes)}
         started = self._clock.monotonic()
@@ -274,9 +275,12 @@ class Demo:
                 self._clock.sleep(0.5)
         self._say(f"[green]committed, {self._clock.monotonic() - started:.1f} s after publishing[/green]")
 
-    def _is_committed(self, table: SlotTable, slot: Slot) -> bool:
+    def _is_committed(self, table: LogTable, slot: Slot) -> bool:
         try:
-            states = table.states(table.head(slot))
+            found = table.newest()
+            if isinstance(found, Absent):
+                return False
+            ((_, states),) = table.states.of_slots(found.manifest.states, [slot])
         except S3NotifyError:
             return False
         wanted = {key: len(write.body) for key, write in self.ledger.live.items() if slot_of(key) == slot}
@@ -285,22 +289,21 @@ class Demo:
             states[key].rows == len(self.ledger.live[key].order_ids) for key in wanted
         )
 
-    def _verify(self, table: SlotTable) -> Verdict:
+    def _verify(self, table: LogTable) -> Verdict:
         expected = Counter(
             (key, order) for key, write in self.ledger.live.items() for order in write.order_ids
         )
         expected_rejects = Counter({key: w.malformed for key, w in self.ledger.live.items() if w.malformed})
-        slots = sorted(self.ledger.slots)
         found: Counter[tuple[str, int]] = Counter()
         rejects: Counter[str] = Counter()
-        for part in read_slots(table, slots):
-            if part.table.num_rows:
-                found.update(
-                    zip(part.table["_key"].to_pylist(), part.table["order_id"].to_pylist(), strict=True)
-                )
-        for part in read_slots(table, slots, rejects=True):
-            if part.table.num_rows:
-                rejects.update(part.table["_key"].to_pylist())
+        if isinstance(newest := table.newest(), Snapshot):
+            schema = arrow_schema(newest.metadata.schema)
+            store, layout = table.reader.store, table.layout
+            for part in read_slots(store, layout, newest.packs.values(), None, schema):
+                keys, orders = (part.column(name).to_pylist() for name in ("_key", "order_id"))
+                found.update(zip(keys, orders, strict=True))
+            for part in read_slots(store, layout, newest.manifest.rejects, None, REJECT_SCHEMA):
+                rejects.update(part.column("_key").to_pylist())
         wrong = (rejects - expected_rejects) + (expected_rejects - rejects)
         return Verdict(
             rows=found.total(),
@@ -359,7 +362,7 @@ class _Feed:
                 yield (
                     Slot(int(event.partition)),
                     (
-                        f"slot {event.partition:>3} {metadata.get('status')} generation {metadata.get('generation')}: "
+                        f"slot {event.partition:>3} {metadata.get('status')} version {metadata.get('generation')}: "
                         f"{metadata.get('objects')} objects, {metadata.get('rows')} rows, "
                         f"{metadata.get('rejects')} rejects, {metadata.get('objects_gone')} gone"
                     ),

@@ -1,0 +1,149 @@
+"""Back to an earlier schema, after data that should never have come in has widened the table's.
+
+The next version has the earlier columns, and nothing is rewritten. Packs keep columns that it lacks, and no reader
+looks at them. So it is refused while a value of such a column is live: nobody would see it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.formats.columns import unnamed_columns
+from s3notify_platform.table.actions import MetaData
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.history import Event, history, snapshot_of
+from s3notify_platform.table.metadata import LINEAGE
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.schema import NO_SCHEMA, TableSchema, added_fields, schema_of
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.table import LogTable
+
+SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaEvent:
+    """A version that has changed the schema. `added`: fields that the schema before did not have, with their types."""
+
+    event: Event
+    schema: TableSchema
+    added: Mapping[str, str]
+
+
+def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
+    """The versions that are kept and have changed the schema, newest first. Requests of `history`.
+
+    `added` of the oldest one is empty: those before are not known.
+    """
+    found = [each for each in history(reader) if each.body.metadata is not None]
+    schemas = [schema_of(each.body.metadata, derived=derived) for each in found if each.body.metadata]
+    events = []
+    for number, (event, schema) in enumerate(zip(found, schemas, strict=True)):
+        if schema is not None:
+            before = next((each for each in schemas[number + 1 :] if each is not None), None)
+            added = added_fields(before.rows, schema.rows) if before is not None else {}
+            events.append(SchemaEvent(event=event, schema=schema, added=added))
+    return events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRollback:
+    """What going back to the schema of `version` would do. `columns` leave, by path; `in_use`: objects that have values
+    in them.
+    """
+
+    version: int
+    base: Snapshot
+    target: MetaData
+    columns: tuple[str, ...]
+    in_use: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`. `ConflictError`: the table has changed since it was searched."""
+        if (base.table, base.version) != (self.base.table, self.base.version):
+            raise ConflictError("the table has changed at the same time: stop its runs, and try again")
+        metadata = replace(
+            base.metadata,
+            schema=self.target.schema,
+            configuration={**base.metadata.configuration, **self.target.configuration},
+        )
+        note = {"schema_of": self.version, "columns": list(self.columns)}
+        return Proposal(metadata=metadata, operation="CHANGE COLUMNS", note=note)
+
+
+def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
+    """What going back to the schema of a version takes away. Stop the source's runs before.
+
+    `NotFoundError`: there is no such version. Requests: those of `snapshot_of`, and of `read_slots` for all packs.
+    """
+    now = table.newest()
+    if isinstance(now, Absent):
+        raise NotFoundError(f"the table below {table.layout.prefix!r} has no version yet")
+    then = snapshot_of(table.reader, version)
+    today, target = schema_of(now.metadata) or NO_SCHEMA, schema_of(then.metadata)
+    if target is None:
+        raise NotFoundError(f"version {version} has no schema: nothing was committed yet")
+    columns = tuple(sorted(added_fields(target.rows, today.rows)))
+    in_use: dict[str, set[str]] = {}
+    for path, key in _values(table, now, target) if columns else ():
+        if len(in_use.setdefault(path, set())) < SHOWN:
+            in_use[path].add(key)
+    return SchemaRollback(
+        version=version,
+        base=now,
+        target=then.metadata,
+        columns=columns,
+        in_use={path: tuple(sorted(keys)) for path, keys in sorted(in_use.items())},
+    )
+
+
+def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
+    """Commit the earlier schema again; as which version. `UsageError`: values of columns that it lacks are live.
+
+    `ConflictError`: the table has changed since: plan again. Requests of a commit.
+    """
+    if planned.in_use:
+        path, keys = next(iter(planned.in_use.items()))
+        raise UsageError(
+            f"{len(planned.in_use)} of these columns have values, like {path!r} from {', '.join(keys)}: remove or "
+            "correct these objects and let the source take that in, or keep the schema"
+        )
+    done = table.commit(planned, planned.base)
+    assert isinstance(done, Committed), "it always changes the schema"
+    return done.snapshot.version
+
+
+def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
+    """Paths that the target lacks and that have a live value, and the key of its object."""
+    kept = _shape(json.loads(target.rows))
+    output = arrow_schema(now.metadata.schema)
+    names = [name for name in output.names if name not in {name for name, _ in LINEAGE}]
+    store, layout = table.reader.store, table.layout
+    for batch in read_slots(store, layout, now.packs.values(), None, output, columns=["_key", *names]):
+        places, _ = unnamed_columns(pa.Table.from_batches([batch]).select(names), kept)
+        for path, rows in places.items():
+            for key in batch.column("_key").take(pa.array(rows[:SHOWN])).to_pylist():
+                yield path, key
+
+
+def _shape(kind: Any) -> pa.Schema:
+    """Spark's JSON of a schema as Arrow's, where only names matter."""
+    return pa.schema([pa.field(part["name"], _type(part["type"])) for part in kind.get("fields", ())])
+
+
+def _type(kind: Any) -> pa.DataType:
+    match kind["type"] if isinstance(kind, dict) else "":
+        case "struct":
+            return pa.struct([*_shape(kind)])
+        case "array":
+            return pa.list_(_type(kind["elementType"]))
+        case "map":
+            return pa.map_(_type(kind["keyType"]), _type(kind["valueType"]))
+        case _:
+            return pa.string()
