@@ -8,16 +8,16 @@ object of the store mentions them.
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.compact import compact
 from s3notify_platform.table.erase import erase
 from s3notify_platform.table.rollback import roll_back
-from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.lake import LAYOUT
-from tests.support.lake_raw import holding
-from tests.support.lake_rounds import Bucket, Rounds, slot_of_key
+from tests.support.log_rounds import Bucket, Rounds, slot_of_key
+from tests.support.log_tables import LAYOUT
+from tests.support.raw_search import holding
 
 KEYS = [f"{letter}-person{n}" for letter in "abcd" for n in range(5)]
 SLOTS = st.sets(st.integers(0, 3), min_size=1)
@@ -25,7 +25,7 @@ PROCESS = st.integers(0, 2)
 NUMBERS = st.lists(st.integers(0, 99), max_size=12).map(tuple)
 
 
-class LakeMachine(RuleBasedStateMachine):
+class TableMachine(RuleBasedStateMachine):
     """The bucket, three processes, and the rounds that they have planned and not committed yet."""
 
     @initialize(vectors=st.booleans())
@@ -156,4 +156,4 @@ class LakeMachine(RuleBasedStateMachine):
         assert process.contents() == self.bucket
 
 
-TestLake = LakeMachine.TestCase
+TestTable = TableMachine.TestCase

@@ -18,7 +18,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.opening import OpenTable, TableName, claim, open_table
 from tests.support.clocks import HandClock
-from tests.support.lake import IDENTITY, SCHEMA, Table
+from tests.support.log_tables import IDENTITY, SCHEMA, Table
 
 PREFIX = "k/"
 

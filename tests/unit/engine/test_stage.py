@@ -17,7 +17,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.pack_set import StagedPack
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.schema import check_size
-from tests.support.lake import LAYOUT, Table
+from tests.support.log_tables import LAYOUT, Table
 
 
 def rows(*places: tuple[int, str, int], **more: pa.Array) -> pa.RecordBatch:
@@ -54,7 +54,9 @@ def test_rows_in_any_order() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b", "\u00e9", "\U0001f642"]), st.integers(0, 3))
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(["", "a", "b", "\u00e9", "\U0001f642"]), st.integers(0, 3)
+        )
     )
 )
 def test_the_order_is_that_of_keys(places: list[tuple[int, str, int]]) -> None:

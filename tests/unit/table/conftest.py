@@ -4,7 +4,7 @@ import pytest
 
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.lake_rounds import Rounds
+from tests.support.log_rounds import Rounds
 
 A, B = 0, 1
 RUN, RETENTION = 100.0, 1000.0

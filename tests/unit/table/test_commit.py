@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
-from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
-from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed, NothingLeft, Wanted
-from s3notify_platform.table.snapshot import Absent
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed, NothingLeft, Wanted
+from s3notify_platform.table.snapshot import Absent
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, at
-from tests.support.lake import LAYOUT, Counts, Table, counts_of, pack, versions
+from tests.support.log_tables import LAYOUT, Counts, Table, counts_of, pack, versions
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The whole table is brought to the target sizes, beside running batches: each cell of the table in `lake.compact`."""
+"""The whole table is brought to the target sizes, beside running batches: each cell of the table in `table.compact`."""
 
 import random
 from dataclasses import replace
@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.compact import LOST, OPERATION, CompactReport, compact
 from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.lake import LAYOUT, beaten, versions
-from tests.support.lake_derived import Derived
-from tests.support.lake_rounds import SMALL, Rounds
+from tests.support.log_derived import Derived
+from tests.support.log_rounds import SMALL, Rounds
+from tests.support.log_tables import LAYOUT, beaten, versions
 
 LAZY = PackSizes(target=4000, smallest=1000, fan=2, in_class=1000, group=1000, hidden=1.0)
 """Rounds merge nothing."""

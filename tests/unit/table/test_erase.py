@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.erase import ending, erase
-from s3notify_platform.table.history import history, snapshot_of
-from s3notify_platform.table.vacuum import vacuum
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.erase import ending, erase
+from s3notify_platform.table.history import history, snapshot_of
+from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.faults import WRITES, CrashedError, Fault, FaultyStore, at
-from tests.support.lake import LAYOUT
-from tests.support.lake_raw import holding
-from tests.support.lake_rounds import Rounds
+from tests.support.log_rounds import Rounds
+from tests.support.log_tables import LAYOUT
+from tests.support.raw_search import holding
 
 RUN = 1000.0
 KEY = "a-person4711"

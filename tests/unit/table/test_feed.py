@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.limits import CHANGES_INLINE
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.changes import Labels, StateChange, erased, key_hash, state_changes
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed, Wanted
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.vacuum import vacuum
-from s3notify_platform.limits import CHANGES_INLINE
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
-from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.lake import LAYOUT
-from tests.support.lake_rounds import Rounds
+from tests.support.log_rounds import Rounds
+from tests.support.log_tables import LAYOUT
 
 ALL = set(map(Slot, range(26)))
 

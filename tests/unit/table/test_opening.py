@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.known import KNOWN, Known
 from s3notify_platform.table.opening import TableName, claim, confirm, forget, open_table
-from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.lake import IDENTITY, LAYOUT, SCHEMA, Counts, Table, versions
+from tests.support.log_tables import IDENTITY, LAYOUT, SCHEMA, Counts, Table, versions
 
 CREATE = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
 NAME = TableName(source="orders", command=lambda name, *more: " ".join(("s3notify table", name, *more)))
@@ -23,7 +23,7 @@ def store():
 
 def opened(store, identity=IDENTITY, **given):
     table = Table(store=store)
-    return table, open_table(table.committer, NAME, identity, **{"create": CREATE, **given})
+    return table, open_table(table.whole, NAME, identity, **{"create": CREATE, **given})
 
 
 def commit(store, *slots):
@@ -70,7 +70,7 @@ def test_an_interrupted_creation_is_finished(store):
 @pytest.mark.parametrize(
     ("identity", "remedy"),
     [
-        (replace(IDENTITY, prefix="raw/new/"), "migrate --prefix 'raw/new/'"),
+        (replace(IDENTITY, prefix="raw/new/"), "migrate --to-prefix 'raw/new/'"),
         (replace(IDENTITY, slots=20), "migrate --to-slots 20"),
         (replace(IDENTITY, bucket="other"), "give the source another name"),
     ],
@@ -88,6 +88,10 @@ def test_a_table_that_nothing_was_committed_to_may_begin_with_other_settings(sto
     opened(store)
     with pytest.raises(UsageError, match="begin with them: s3notify table forget"):
         opened(store, replace(IDENTITY, slots=20))
+    forget(Table(store=store).committer, no_backlog)
+    _, found = opened(store, replace(IDENTITY, slots=20))
+    assert found.known.identity == record(store).identity == replace(IDENTITY, slots=20)
+    assert not found.warnings
 
 
 def test_another_endpoint_is_a_warning_and_noted(store):

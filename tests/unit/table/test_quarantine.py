@@ -15,7 +15,7 @@ from s3notify_platform.table import quarantine
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.quarantine import Choice, Retried, key_quarantine, reasons_of, retry
 from s3notify_platform.table.round import Round, SlotRound
-from tests.support.lake import beaten
+from tests.support.log_tables import beaten
 from tests.support.slot_rounds import SLOT, Body, Place, SlotRounds, content_of
 
 EVERYTHING = Choice()

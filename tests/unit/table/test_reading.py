@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import BATCH_BYTES, PACK_WHOLE_BYTES
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.metadata import delta_schema
 from s3notify_platform.table.pack_file import PackSizes
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.reading import plan_read, read, read_slots
-from s3notify_platform.limits import BATCH_BYTES, PACK_WHOLE_BYTES
-from s3notify_platform.slots import Slot
-from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.lake import LAYOUT
-from tests.support.lake_rounds import SCHEMA, Rounds, slot_of_key
+from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
+from tests.support.log_tables import LAYOUT
 
 
 def rows_of(batches):

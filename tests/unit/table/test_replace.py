@@ -1,4 +1,4 @@
-"""A round of a derived table on top of what another writer has committed: each cell of the table in `lake.replace`."""
+"""A round of a derived table on top of what another writer has committed: each cell of the table in `table.replace`."""
 
 import json
 import random
@@ -7,15 +7,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import LogVersion, MetaData
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.pack_file import PackSizes
 from s3notify_platform.table.replace import DERIVED, MAX_OTHERS
-from s3notify_platform.slots import Slot
-from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.lake import LAYOUT
-from tests.support.lake_derived import Derived
+from tests.support.log_derived import Derived
+from tests.support.log_tables import LAYOUT
 
 A, B, C = 0, 1, 2
 

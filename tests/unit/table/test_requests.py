@@ -5,17 +5,17 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.packs import write
-from s3notify_platform.table.round import Round, SlotRound
-from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.lake import LAYOUT, Table
-from tests.support.lake_rounds import SCHEMA
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.snapshot import Snapshot
+from tests.support.log_rounds import SCHEMA
+from tests.support.log_tables import LAYOUT, Table
 
 
 class KindsStore(DelegatingStore):

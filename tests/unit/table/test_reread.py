@@ -1,5 +1,6 @@
 """Backfill over a store in memory: what is read again, in how many versions, and what stays."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,9 @@ from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.quarantine import Choice, retry
 from s3notify_platform.table.reread import Backfilled, backfill
-from tests.support.lake import beaten
+from tests.support.log_tables import beaten
 from tests.support.slot_rounds import SLOT, Body, Place, SlotRounds
 
 OTHER = Slot(8)
@@ -252,3 +254,35 @@ def test_who_has_read_a_slot_may_be_gone():
     place.store.delete(place.table.layout.version(1))
     assert place.backfill_by("run 1").objects == 1
     assert place.facts.backfill == 3
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounds_and_requests_in_any_order(seed):
+    """Rounds that were planned before requests of both kinds, and after: in the end all is there, and once."""
+    dice = random.Random(seed)
+    place = place_of(5)
+    staged = []
+    for number in range(40):
+        match dice.choice(["write", "stage", "stage", "commit", "commit", "backfill", "retry"]):
+            case "write":
+                body = Body(etag=f"{number}", rows=dice.randrange(3), rejects=dice.randrange(2))
+                place.bucket[dice.choice("01234")] = body
+            case "stage":
+                unreadable = {dice.choice("01234"): 0} if dice.random() < 0.5 else {}
+                plan = place.writer.plan(place.bucket, max_objects=dice.choice([1, 2, 9]))
+                reading = {"at_most": dice.choice([1, 9]), "last_attempt": dice.random() < 0.5}
+                staged.append(place.writer.stage(plan, place.bucket, unreadable=unreadable, **reading))
+            case "commit" if made := [one for one in staged if one is not None]:
+                staged = [one for one in made if one is not (chosen := dice.choice(made))]
+                place.table.commit(chosen, chosen.base)
+            case "backfill":
+                place.backfill()
+            case "retry":
+                signals = Publisher(place.store, prefix="signals/")
+                retry(place.table, [SLOT], signals, Choice())
+        place.writer.content()  # it is whole
+    retry(place.table, [SLOT], Publisher(place.store, prefix="signals/"), Choice())
+    while place.planned():
+        place.committed()
+    assert place.is_exact()
+    assert (place.facts.failing, place.facts.pending, place.facts.backfill) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Going back to an earlier version: each cell of the table in `lake.rollback`, and versions of other engines undone."""
+"""Going back to an earlier version: each cell of the table in `table.rollback`; versions of other engines undone."""
 
 import json
 from dataclasses import replace
@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import ConflictError, NotFoundError
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.table.metadata import VECTORS
 from s3notify_platform.table.rollback import COMMAND, roll_back
 from s3notify_platform.table.vacuum import FENCE, Fence
-from s3notify_platform.slots import Slot
-from tests.support.lake import LAYOUT, beaten, versions
-from tests.support.lake_back import (
+from tests.support.log_back import (
     RETENTION,
     RUN,
     A,
@@ -26,6 +25,7 @@ from tests.support.lake_back import (
     held,
     planned,
 )
+from tests.support.log_tables import LAYOUT, beaten, versions
 
 
 def test_the_table_is_what_it_was(rounds):

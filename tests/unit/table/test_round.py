@@ -1,17 +1,17 @@
-"""A round on top of what another writer has committed meanwhile: each cell of the table in `lake.round`."""
+"""A round on top of what another writer has committed meanwhile: each cell of the table in `table.round`."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.table.actions import LogVersion, MetaData
-from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.lake import LAYOUT
-from tests.support.lake_rounds import Rounds
+from s3notify_platform.table.actions import LogVersion, MetaData
+from s3notify_platform.table.commit import Committed, NothingLeft
+from tests.support.log_rounds import Rounds
+from tests.support.log_tables import LAYOUT
 
 A, B = 0, 1
 

@@ -17,7 +17,7 @@ from s3notify_platform.table.packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.schema import described, grown, schema_of
 from s3notify_platform.table.snapshot import Snapshot
-from tests.support.lake import Table
+from tests.support.log_tables import Table
 
 SLOT = Slot(1)
 

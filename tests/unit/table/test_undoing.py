@@ -12,9 +12,9 @@ from s3notify_platform.table.checkpoint import Checkpoint, encode
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.log_state import UNDOES, LogState, after
 from s3notify_platform.table.rollback import roll_back
-from tests.support.lake import LAYOUT, Table, beaten, versions
-from tests.support.lake_back import aged, committed, filled
-from tests.support.lake_rounds import Rounds
+from tests.support.log_back import aged, committed, filled
+from tests.support.log_rounds import Rounds
+from tests.support.log_tables import LAYOUT, Table, beaten, versions
 
 
 def foreign(store, version, **given):

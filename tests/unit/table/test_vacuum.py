@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 
 from s3notify_platform.errors import CorruptError, FencedError, NotFoundError, UsageError
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.history import history, snapshot_of, version_at
 from s3notify_platform.table.vacuum import vacuum
-from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.lake import LAYOUT, Counts, Table, counts_of, versions
+from tests.support.log_tables import LAYOUT, Counts, Table, counts_of, versions
 
 RUN, RETENTION = 100.0, 1000.0
 

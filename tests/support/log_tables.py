@@ -10,6 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.ports import ObjectStore, StoredObject
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
 from s3notify_platform.table.known import Identity, Known, KnownRecord
 from s3notify_platform.table.layout import TableLayout
@@ -17,10 +21,6 @@ from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.state_cache import StateCache
 from s3notify_platform.table.table import LogTable, table_of
-from s3notify_platform.ports import ObjectStore, StoredObject
-from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
-from s3notify_platform.slots import Slot
-from s3notify_platform.stores.bucket_records import ObjectRecordStore
 
 LAYOUT = TableLayout(prefix="t/")
 IDENTITY = Identity(bucket="b", prefix="raw/", slots=10)

@@ -7,15 +7,15 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult
 from s3notify_platform.table.pack_file import PackSizes
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.replace import NewSlot, Replacement
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.slots import Slot
-from tests.support.lake import Table
+from tests.support.log_tables import Table
 
 SMALL = PackSizes(target=4000, smallest=1000, fan=2, in_class=3, group=1000, own=16_000, by_slot=True)
 
@@ -25,7 +25,7 @@ Slots = dict[int, list[Any]]
 
 @dataclass(kw_only=True)
 class Derived:
-    """One process that replaces slots of the table of `tests.support.lake`."""
+    """One process that replaces slots of the table of `tests.support.log_tables`."""
 
     store: ObjectStore
     clock: Clock = SYSTEM_CLOCK

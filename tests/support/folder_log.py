@@ -39,7 +39,7 @@ def spark_schema(**columns: Any) -> str:
 
 
 @dataclass(kw_only=True)
-class LakeLog:
+class FolderLog:
     """The table, and the rows that it must show: `rows`. Vectors hide rows instead of rewriting packs."""
 
     folder: Path

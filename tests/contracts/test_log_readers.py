@@ -1,4 +1,4 @@
-"""Logs in a folder, written by `lake`, read row by row by delta-rs, Polars and DuckDB's own delta extension."""
+"""Logs in a folder, written by `table`, read row by row by delta-rs, Polars and DuckDB's own delta extension."""
 
 import datetime as dt
 import math
@@ -18,7 +18,17 @@ from deltalake.exceptions import DeltaError
 from s3notify_platform.table import checkpoint
 from s3notify_platform.table.actions import Add, LogVersion
 from s3notify_platform.table.metadata import objections
-from tests.support.lake_log import ENGINES, LINEAGE, TABLE, LakeLog, Reader, Row, Where, normal, spark_schema
+from tests.support.folder_log import (
+    ENGINES,
+    LINEAGE,
+    TABLE,
+    FolderLog,
+    Reader,
+    Row,
+    Where,
+    normal,
+    spark_schema,
+)
 
 PLAIN = {"id": "long", "amount": "decimal(12,2)", "at": "timestamp"}
 KINDS = {"id": pa.int64(), "amount": pa.decimal128(12, 2), "at": pa.timestamp("us", "UTC")}
@@ -70,7 +80,7 @@ def closing_reader(engine: Any, uri: str) -> Iterator[Reader]:
         yield stack.enter_context(contextmanager(engine)(uri))
 
 
-def all_agree(log: LakeLog, *, but: str = "") -> None:
+def all_agree(log: FolderLog, *, but: str = "") -> None:
     wanted = normal(log.rows)
     for name, read in at_once(log.uri, but=but):
         assert read(None) == wanted, name
@@ -83,7 +93,7 @@ def all_agree(log: LakeLog, *, but: str = "") -> None:
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_engine_reads_what_a_log_says(tmp_path: Path, cut: bool) -> None:
     """Packs come and go, the schema grows, across checkpoints; older packs have fewer columns."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     all_agree(log)
     first = log.add(rows(*range(7)), KINDS)
     second = log.add(rows(7, 8, slot=500), KINDS, "ü x%41")
@@ -110,7 +120,7 @@ def test_every_engine_reads_what_a_log_says(tmp_path: Path, cut: bool) -> None:
 
 def test_names_that_need_mapping(tmp_path: Path) -> None:
     """Come with growth, over packs that are there; Polars says that it cannot."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(1, 2, slot=20), KINDS)
     columns = {"the id": "long", "s": struct(**{"x, y": "string"}), "at ntz": "timestamp_ntz"}
     log.grow(spark_schema(**PLAIN, **columns))
@@ -135,7 +145,7 @@ def test_names_that_need_mapping(tmp_path: Path) -> None:
 
 def test_times_without_zone(tmp_path: Path) -> None:
     """Need a table feature, also when they come later."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(id="long"))
+    log = FolderLog(folder=tmp_path, schema=spark_schema(id="long"))
     log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
     log.grow(spark_schema(id="long", local="timestamp_ntz"))
     at = dt.datetime(2026, 1, 1, microsecond=1)
@@ -150,7 +160,7 @@ def test_times_without_zone(tmp_path: Path) -> None:
 
 def test_vectors(tmp_path: Path) -> None:
     """In the log and in a file, added to, in checkpoints; with predicates on what is left."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=True)
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=True)
     small = log.add(rows(*range(9)), KINDS)
     large = log.add(rows(*range(9, 2009), slot=50), KINDS)
     other = log.add(rows(*range(9, 2009), slot=90), KINDS)
@@ -225,10 +235,10 @@ EDGES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 }
 
 
-def edges(folder: Path, name: str, *, statistics: bool) -> LakeLog:
+def edges(folder: Path, name: str, *, statistics: bool) -> FolderLog:
     """A pack for each value, and packs of some of them and nulls."""
     kind, arrow, values = EDGES[name]
-    log = LakeLog(folder=folder, schema=spark_schema(**{name: kind}), statistics=statistics)
+    log = FolderLog(folder=folder, schema=spark_schema(**{name: kind}), statistics=statistics)
     groups = [[value] for value in values] + [[None], [*values[:3], None], values[-2:]]
     adds = [
         log.pack([{"_slot": n, "_key": f"k{n}", name: value} for value in group], {name: arrow})
@@ -256,7 +266,7 @@ def test_engines_that_differ_about_nan_do_so_with_statistics_too(tmp_path: Path)
     values = [[math.nan], [1.0, math.nan], [1.0, 2.0], [3.0, None], [math.nan, -math.inf]]
     logs = []
     for statistics in (True, False):
-        log = LakeLog(
+        log = FolderLog(
             folder=tmp_path / str(statistics), schema=spark_schema(f="double"), statistics=statistics
         )
         for n, group in enumerate(values):
@@ -271,7 +281,7 @@ def test_engines_that_differ_about_nan_do_so_with_statistics_too(tmp_path: Path)
 
 def test_packs_without_the_slot_are_not_opened(tmp_path: Path) -> None:
     """A query for a slot needs the packs of that slot alone: the others may be gone."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(0, 3, slot=17), KINDS)
     others = [log.add(rows(0, 3, slot=slot), KINDS) for slot in (3, 400)]
     wanted = normal(row for row in log.rows if row["_slot"] == 17)
@@ -284,7 +294,7 @@ def test_packs_without_the_slot_are_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize("vectors", [False, True])
 def test_a_vacuum_of_delta_rs_takes_nothing_that_is_live(tmp_path: Path, vectors: bool) -> None:
     """Nor what the manifests name; as the table is configured, it takes nothing at all."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone = log.add(rows(*range(9)), KINDS)
     kept = log.add(rows(*range(2000)), KINDS)
     log.remove(gone)
@@ -302,14 +312,14 @@ def shown(adds: Iterable[Add]) -> list[Add]:
     return sorted((replace(each, data_change=False) for each in adds), key=lambda each: each.path)
 
 
-def newest(log: LakeLog) -> LogVersion:
+def newest(log: FolderLog) -> LogVersion:
     path = max((log.folder / "_delta_log").glob("*.json"))
     return LogVersion.loads(path.read_bytes(), where=path.name)
 
 
 def test_what_delta_rs_writes_is_read(tmp_path: Path) -> None:
     """Its compaction, which changes no row; then its checkpoint, the older versions gone."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN))
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     for n in range(5):
         log.add(rows(n, n + 10, slot=n), KINDS)
     wanted = normal(log.rows)
@@ -367,7 +377,7 @@ def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> 
         "OPTIMIZE": lambda table: table.optimize.z_order(["id"]),
     }
     for name, change in changes.items():
-        log = LakeLog(folder=tmp_path / name, schema=spark_schema(**PLAIN), vectors=vectors)
+        log = FolderLog(folder=tmp_path / name, schema=spark_schema(**PLAIN), vectors=vectors)
         first, _ = log.add(rows(1, 2), KINDS), log.add(rows(3, 4), KINDS)
         if vectors:
             log.hide({first.path: [1]})
@@ -382,7 +392,7 @@ def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_a_checkpoint_of_delta_rs_has_what_ours_has(tmp_path: Path, vectors: bool) -> None:
     """Tags, statistics, vectors, the number of the manifest, files removed; whichever of both it is made from."""
-    log = LakeLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
+    log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))
     log.remove(gone)
     if vectors:
@@ -407,7 +417,7 @@ def test_changes_by_delta_rs_that_are_refused(tmp_path: Path) -> None:
 
     def found(change: Any) -> list[str]:
         folder = tmp_path / str(len([*tmp_path.iterdir()]))
-        log = LakeLog(folder=folder, schema=spark_schema(**PLAIN))
+        log = FolderLog(folder=folder, schema=spark_schema(**PLAIN))
         log.add(rows(1), KINDS)
         change(deltalake.DeltaTable(log.uri))
         version = newest(log)

@@ -15,10 +15,10 @@ from s3notify_platform.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.table.vacuum import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.vacuum import vacuum
 from tests.support.faults import Fault
-from tests.support.lake_rounds import Rounds
+from tests.support.log_rounds import Rounds
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
 
 RUN_SECONDS = 400.0

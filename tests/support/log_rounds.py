@@ -12,6 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult
@@ -20,10 +23,7 @@ from s3notify_platform.table.pack_set import PackSet
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
-from tests.support.lake import LAYOUT, Table
+from tests.support.log_tables import LAYOUT, Table
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +48,7 @@ def slot_of_key(key: str) -> Slot:
 
 @dataclass(kw_only=True)
 class Rounds:
-    """One process that commits rounds to the table of `tests.support.lake`."""
+    """One process that commits rounds to the table of `tests.support.log_tables`."""
 
     store: ObjectStore
     clock: Clock = SYSTEM_CLOCK

@@ -15,15 +15,15 @@ from s3notify_platform.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.erase import erase
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.erase import erase
 from tests.support.faults import Fault
-from tests.support.lake import LAYOUT
-from tests.support.lake_raw import holding
-from tests.support.lake_rounds import Rounds, slot_of_key
+from tests.support.log_rounds import Rounds, slot_of_key
+from tests.support.log_tables import LAYOUT
+from tests.support.raw_search import holding
 from tests.support.simulation import VirtualTime, run_simulation, simulated
 
 MARK, ROW = "4711", 471147114712
