@@ -85,11 +85,16 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     Refuses, and repairs nothing, if the table is not the one of the sensor's cursor, not whole, or of other settings
     (`opening.open_table`), or if more objects have left than `withdraw_share` allows.
     """
-    # Rows of an older code version are not missed changes; a backfill makes them again.
-    settled, state = io.settle_commit_mode(), sensor_state(instance, io.name)
-    source = replace(settled, input=replace(settled.input, code_version=None))
+    state = sensor_state(instance, io.name)
     spark = io.spark.spark_session
     started = SYSTEM_CLOCK.monotonic()
+    try:
+        source = io.settle_commit_mode()
+        opened = source.open_table(expected=state.table if state is not None else "", store=io.clients.store)
+    except (CorruptError, UsageError) as error:
+        return _refused(io.name, str(error))
+    # Rows of an older code version are not missed changes; a backfill makes them again.
+    source = replace(source, input=replace(source.input, code_version=None))
     jobs, table = SparkJobs(spark, source), source.table()
 
     def base() -> Base:
@@ -97,10 +102,6 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
         assert isinstance(found, Snapshot), "the table was opened"
         return Base(table=table, snapshot=found)
 
-    try:
-        opened = source.open_table(expected=state.table if state is not None else "", store=io.clients.store)
-    except (CorruptError, UsageError) as error:
-        return _refused(source.name, str(error))
     compared = base()
     found = jobs.plan(source.location.all_slots(), compared)
     seconds = SYSTEM_CLOCK.monotonic() - started

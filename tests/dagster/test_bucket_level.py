@@ -11,10 +11,10 @@ from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.orchestration import channels
 from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
+from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.missing import forget_slots
+from s3notify_platform.table.opening import forget
 from tests.support.cursors import store_cursor
 from tests.support.drawn import drawn
 from tests.support.site import Site
@@ -245,10 +245,11 @@ def test_the_sweep_warns_of_what_is_on_its_way_too_long(site: Site, monkeypatch:
 
 @pytest.mark.thorough
 def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> None:
-    """A slot whose commit is damaged is named, and the check does not pass."""
+    """A slot whose states are damaged is named, and the check does not pass."""
     site.write(5)
     site.settle()
-    site.store.put(site.io.source.location.layout.commit(Slot(5), 1), b"not a commit")
+    for meta in list(list_all(site.store, site.io.source.location.layout.states)):
+        site.store.put(meta.key, bytes(meta.size))
     found = check_results(site.job("sweep"))["complete"]
     assert not found.passed
     assert set(found.metadata["slots_unreadable"].value) == {"5"}
@@ -259,26 +260,24 @@ def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
     """It repairs nothing, and says what to do; runs refuse the slot too, until the loss is accepted."""
     site.write(1, 2)
     site.settle()
-    table = site.io.source.table()
-    site.store.delete(table.layout.commit(Slot(1), 1))
+    layout = site.io.source.location.layout
+    site.store.delete(layout.version(1))
     site.write_silently(2, body=site.line(200))
     found = check_results(site.job("sweep"))["complete"]
     assert not found.passed
     assert found.severity == dg.AssetCheckSeverity.ERROR
     assert "s3notify table forget" in str(found.description)
-    assert found.metadata["slots_missing_commits"].value == [1]
     assert site.tick() == [], "nothing was signalled"
 
     failed = site.run([1, 2])
     assert not failed.success
     assert "s3notify table forget" in site.failure(failed)
-    assert site.rows(slots=[2]) == {2: [200]}, "the others are committed"
-    assert table.head(Slot(1)) is None
 
     place = site.io.source.location
-    done = forget_slots(place.sides(), table, site.io.clients.backlog, frozenset({Slot(1)}), every=16)
-    assert done.slots == {1}
-    assert site.run([1]).success
+    forget(
+        site.io.settle_commit_mode().table().committer, lambda: site.io.clients.backlog.add(place.all_slots())
+    )
+    site.settle()
     assert site.rows() == {1: [1], 2: [200]}
     assert check_results(site.job("sweep"))["complete"].passed
 

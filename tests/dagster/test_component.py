@@ -106,7 +106,6 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         bucket: landing
         prefix: raw/
         http: {port: 8080}
-        delta: true
         run_tags:
           team: sales
           dagster-k8s/config: {container_config: {resources: {limits: {memory: 4Gi}}}}

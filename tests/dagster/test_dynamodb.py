@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.deploy import Places, Role, Tables, policy
 from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
@@ -21,9 +22,8 @@ from s3notify_platform.stores.conditional import leased_store
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.quarantine import reasons_of
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.vacuum import vacuum
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, refused, unused
@@ -98,8 +98,9 @@ def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -
     leases = DynamoTable(site.io.source.commit.lease_table)
     items = leases.client.scan(TableName=leases.config.table)["Items"]
     leases.close()
-    commits = {meta.key for meta in list_all(site.store, site.io.source.location.layout.all_commits)}
-    assert commits <= {item["path"]["S"] for item in items}
+    layout = site.io.source.location.layout
+    versions = {m.key for m in list_all(site.store, layout.log) if layout.version_of(m.key) is not None}
+    assert versions <= {item["path"]["S"] for item in items}
     assert {item["timeout"]["N"] for item in items} == {"0"}
 
 
@@ -240,11 +241,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")
 
-    for part in read_slots(
-        SlotTable(S3ObjectStore(source.location.platform), source.location.layout),
-        source.location.all_slots(),
-    ):
-        assert part.table.num_rows
+    assert isinstance(source.location.table().newest(), Snapshot)
     assert site.rows() == {3: [4], 8: [8]}
     assert reasons_of(source.table(), source.location.all_slots())
     io.clients.watcher().poll()
@@ -254,8 +251,11 @@ def test_roles_need_exactly_what_their_policies_grant(
     site.write_silently(9)
     proxy.answered.clear()
     assert site.job("sweep").success
-    table = SlotTable(S3ObjectStore(source.location.platform), source.location.layout, max_run_seconds=0)
-    vacuum(table, retention_seconds=0)
+    table = source.table()
+    newest = table.newest()
+    assert isinstance(newest, Snapshot)
+    committer = replace(table.committer, max_run_seconds=0)
+    vacuum(committer, newest, retention_seconds=0, clock=SYSTEM_CLOCK)
     io.clients.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))
     io.clients.records.read(HEARTBEATS, "a look after a removal in doubt")
     check("sweep")

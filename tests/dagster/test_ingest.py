@@ -38,19 +38,19 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
     assert [site.metadata(slot)["objects_without_records"] for slot in (3, 5, 7)] == [0, 1, 0]
     found = site.metadata(3)
     assert {
-        name: found[name] for name in ("objects", "rows", "rejects", "files", "generation", "status")
+        name: found[name] for name in ("objects", "rows", "rejects", "live_rejects", "generation", "status")
     } == {
         "objects": 1,
         "rows": 2,
         "rejects": 1,
-        "files": 1,
+        "live_rejects": 1,
         "generation": 1,
         "status": "committed",
     }
     assert found["bytes"] > 0
     assert not {"seconds", "batch_facts"} & found.keys()
     assert found["dagster/partition_row_count"] == 2
-    assert found["place"].endswith("?list-type=2&prefix=_s3notify/orders/table/data/slot%3D3/")
+    assert found["place"].endswith("?list-type=2&prefix=_s3notify/orders/table/")
     last = site.metadata(7)
     facts = last["batch_facts"]
     assert facts["slots"] == facts["objects"] == 3
@@ -79,7 +79,7 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
 
     assert site.run([3], force=False).success
     again = site.metadata(3)
-    assert (again["status"], again["rows"], again["files"], again["dagster/partition_row_count"]) == (
+    assert (again["status"], again["rows"], again["live_rejects"], again["dagster/partition_row_count"]) == (
         "unchanged",
         0,
         1,
@@ -163,7 +163,7 @@ def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..
 
 
 def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> None:
-    """One step: the derived slots are those of the batch, from exactly the generations it committed."""
+    """One step: the derived slots are those of the batch, from exactly what it committed."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(1, body=site.line(1) + site.line(11, amount=-1))
     site.write(6)
@@ -256,7 +256,7 @@ def test_the_assets_say_what_they_are(site_of: Callable[..., Site]) -> None:
     assert set(specs) == {"orders", "paid_orders", "orders_summary", "orders_quarantine", "orders_queue"}
     assert list(specs["orders"].owners) == ["ann@example.com"]
     assert list(specs["paid_orders"].owners) == ["team:sales"]
-    assert specs["orders"].kinds == {"s3", "pyspark", "parquet"}
+    assert specs["orders"].kinds == {"s3", "pyspark", "deltalake"}
     assert specs["paid_orders"].description == "Orders with an amount above zero."
     assert specs["orders"].description == "Orders."
     assert {spec.group_name for spec in specs.values()} == {"sales"}

@@ -7,7 +7,7 @@ import pytest
 
 from s3notify_platform.ingest.migrate import migrate
 from s3notify_platform.ports import list_all
-from s3notify_platform.table.missing import forget_slots
+from s3notify_platform.table.opening import forget
 from tests.support.site import Site
 
 
@@ -27,15 +27,15 @@ def test_an_emptied_table(site: Site) -> None:
         site.evaluate()
     failed = site.run([2])
     assert not failed.success
-    assert "3 of its slots had commits" in site.failure(failed)
+    assert "s3notify table forget" in site.failure(failed)
     checked = complete(site)
     assert not checked.passed
-    assert "3 of its slots had commits" in str(checked.description)
+    assert "s3notify table forget" in str(checked.description)
     assert not site.store.list("_s3notify/orders/table/").objects
 
     place = site.io.source.location
-    done = forget_slots(
-        place.sides(), place.table(), site.io.clients.backlog, frozenset(place.all_slots()), every=16
+    done = forget(
+        site.io.settle_commit_mode().table().committer, lambda: site.io.clients.backlog.add(place.all_slots())
     )
     site.settle()
     assert site.state.table == done.table

@@ -88,9 +88,8 @@ def test_a_first_load_reads_once(site_of: Callable[..., Site]) -> None:
     assert (first["read_again"], sum(site.metadata(slot)["objects"] for slot in SLOTS)) == (0, 3)
     generations = {slot: site.metadata(slot)["generation"] for slot in SLOTS}
     site.settle()
-    assert (
-        {slot: site.metadata(slot)["generation"] for slot in SLOTS} == generations == dict.fromkeys(SLOTS, 1)
-    )
+    assert {slot: site.metadata(slot)["generation"] for slot in SLOTS} == generations
+    assert set(generations.values()) == {1}
 
 
 def test_a_retry_goes_on_and_another_run_begins_again(site_of: Callable[..., Site]) -> None:
@@ -116,5 +115,6 @@ def test_slot_assets_are_made_again(site_of: Callable[..., Site]) -> None:
         before = {slot: site.metadata(slot, "paid_orders")["generation"] for slot in SLOTS}
         assert site.run(tags={START: "0", END: "4"}, run_config={}, asset_selection=selected).success
         after = {slot: site.metadata(slot, "paid_orders")["generation"] for slot in SLOTS}
-        assert {slot: after[slot] - before[slot] for slot in SLOTS} == {1: 1, 2: 1, 5: 0}
+        assert after[1] == after[2] > before[1]
+        assert after[5] == before[5]
     assert facts(site, range(5), "paid_orders")["objects"] == 2

@@ -27,7 +27,9 @@ from dagster._serdes import serialize_value
 from s3notify_platform.orchestration.partitions import WARM_TAG
 from s3notify_platform.orchestration.warm.handover import Home, WorkerKey
 from s3notify_platform.orchestration.warm.supervisor import Limits, Supervisor
-from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.snapshot import Snapshot
 from tests.support import warm_defs
 from tests.support.servers import S3Server
 from tests.support.site import Site
@@ -124,9 +126,13 @@ class Warm:
 
     def rows(self) -> list[int]:
         """The ids of all rows of the slot asset."""
-        place = self.site.io.source.location
-        found = read_slots(place.table(place.table_layout("derived")), place.all_slots())
-        return sorted(row for part in found for row in part.table["id"].to_pylist())
+        table = self.site.io.source.location.table("derived")
+        found = table.newest()
+        assert isinstance(found, Snapshot)
+        rows = read_slots(
+            table.reader.store, table.layout, found.packs.values(), None, arrow_schema(found.metadata.schema)
+        )
+        return sorted(row for batch in rows for row in batch.column("id").to_pylist())
 
     def processes(self, *runs: DagsterRun) -> set[str]:
         """The processes that executed them."""

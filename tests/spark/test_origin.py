@@ -16,11 +16,11 @@ from s3notify_platform.ingest.declared_schema import arrow_columns
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource
 from s3notify_platform.spark.versions import to_arrow_schema
+from tests.support.engines import Place, by_delta_rs
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
 from tests.support.stream_query import Query
-from tests.support.viewed import Place, by_delta_rs
 
 pytestmark = [pytest.mark.server]
 
@@ -140,9 +140,8 @@ def test_in_a_table(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
         {"id": 2, "dt": dt.date(2026, 1, 2), "region": None} | of_store[1],
     ]
     assert sorted(lake.values(), key=lambda row: int(row["id"])) == expected
-    lake.source.view().sync(lake.source.location.all_slots())
-    place, view = lake.source.location.platform.bucket, lake.source.location.layout.view
-    shown = by_delta_rs(Place(uri=f"s3://{place}/{view}", config=ministack.config(place)))
+    place, prefix = lake.source.location.platform.bucket, lake.source.location.layout.prefix
+    shown = by_delta_rs(Place(uri=f"s3://{place}/{prefix}", config=ministack.config(place)))
     names = expected[0].keys()
     assert sorted(({n: row[n] for n in names} for row in shown), key=lambda row: int(row["id"])) == expected
 
