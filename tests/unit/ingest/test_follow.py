@@ -76,23 +76,23 @@ def test_a_clock_that_was_set_back_stops_no_rescan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "topic", "waiting", "noted"),
+    ("how", "topic", "noted"),
     [
-        ("follow", "t", {3}, True),  # its last signal is of a writer that does not queue
-        ("rescan", "t", set(), True),  # a change without an entry
-        ("rescan", "", set(), False),  # no topic: no change has one
-        ("everything", "t", set(), False),  # what was before the topic has none
+        ("follow", "t", False),  # only changes that entries name are looked at
+        ("rescan", "t", True),  # a change without an entry
+        ("rescan", "", False),  # no topic: no change has one
+        ("everything", "t", False),  # what was before the topic has none
     ],
 )
-def test_what_is_noted_of_writers(how: str, topic: str, waiting: set[Slot], noted: bool) -> None:
-    """A slot that was followed waits for a rescan; and from now on what is signalled is listed."""
+def test_what_is_noted_of_writers(how: str, topic: str, noted: bool) -> None:
+    """From now on what is signalled is listed, if a change was found that no entry names."""
     clock = HandClock()
     backlog = RescanBacklog(ObjectRecordStore(MemoryObjectStore(clock=clock), "r/", clock=clock), clock=clock)
     decision = Decision(how=how, topic=topic)  # type: ignore[arg-type]
-    note_writers(backlog, decision, unqueued=[Slot(3)], unannounced=1)
+    note_writers(backlog, decision, unannounced=1)
     rescans = backlog.read()
-    assert (set(rescans.slots), rescans.unqueued_writers(clock.wall_ms())) == (waiting, noted)
-    note_writers(backlog, decision, unqueued=[], unannounced=0)
+    assert (set(rescans.slots), rescans.unqueued_writers(clock.wall_ms())) == (set(), noted)
+    note_writers(backlog, decision, unannounced=0)
     assert backlog.read() == rescans
 
 
