@@ -220,7 +220,6 @@ for _command in (
     ingest.ingest,
     table.history,
     table.rows,
-    table.delta,
     table.vacuum,
     quarantine.quarantine,
     table.table,

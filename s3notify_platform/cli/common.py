@@ -174,12 +174,15 @@ class SourcePlace(QueuePlace):
         """The source's table, or that of a slot asset, to be read, if it exists. Requests as `existing`."""
         return self.existing(asset).table(asset)
 
-    def committing(self) -> "tuple[Location, ObjectStore, CommitMode]":
-        """The location of the source, its store, and its commit mode, not settled yet. Requests as `existing`."""
+    def committing(self, *, damaged: bool = False) -> "tuple[Location, ObjectStore, CommitMode]":
+        """The location of the source, its store, and its commit mode, not settled yet. Requests as `existing`.
+
+        `damaged`: also of a table that is refused, or of none. No request then.
+        """
         from s3notify_platform.ingest.location import CommitMode
         from s3notify_platform.stores.s3.fast import shared_store
 
-        location = self.existing()
+        location = self.location() if damaged else self.existing()
         times = {name: getattr(self, name) for name in LEASE_TIMES}
         mode = CommitMode(lease_table=self.table_config(self.lease_table), leases=lease_settings(times))
         return location, shared_store(location.platform), mode

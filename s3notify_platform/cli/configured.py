@@ -19,6 +19,7 @@ from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
 if TYPE_CHECKING:
     import dagster as dg
 
+    from s3notify_platform.ingest.location import Location
     from s3notify_platform.stores.config import S3Config
 
 _META: Final = "s3notify_platform.cli.configured"
@@ -115,24 +116,21 @@ def tables_region(region: str) -> str:
     return region if given else access("dynamodb").get("region", region)
 
 
-def problem_of_topic(
-    name: str | None,
+def located(
+    name: str,
     *,
     platform: "S3Config",
     records_table: str | None,
     dynamodb_endpoint_url: str | None,
     **settings: Any,
-) -> str:
-    """Why the source of this name cannot use its topic; "" if it can. `settings`: others of `Location`. 2 requests."""
-    from s3notify_platform.ingest.follow import topic_problem
+) -> "Location":
+    """Where the source of this name keeps its own objects. `settings`: others of `Location`. No request."""
     from s3notify_platform.ingest.location import Location
     from s3notify_platform.stores.config import DynamoConfig
 
-    if name is None:
-        return ""
     at = {"endpoint_url": dynamodb_endpoint_url, "region": tables_region(platform.region)}
     records = DynamoConfig(table=records_table, **at | access("dynamodb")) if records_table else None
-    return topic_problem(Location(name=name, platform=platform, records_table=records, **settings))
+    return Location(name=name, platform=platform, records_table=records, **settings)
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from s3notify_platform.cli.common import (
     slot_count_option,
     tables_options,
 )
-from s3notify_platform.cli.configured import command, configured, problem_of_topic, tables_region
-from s3notify_platform.cli.printing import print_json, print_table, say
+from s3notify_platform.cli.configured import command, configured, located, tables_region
+from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.extras import remedy
 
 if TYPE_CHECKING:
+    from s3notify_platform.ingest.location import Location
     from s3notify_platform.stores.probe import Capabilities, CommitChoice
 
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 @setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
 @setting_option("committed_tags")
 @tables_options
+@click.option(
+    "--deep", is_flag=True, help="Also check the tables of NAME against their logs: reads all rows."
+)
 @json_option
 def doctor(
     *,
@@ -47,15 +51,16 @@ def doctor(
     records_table: str | None,
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
+    deep: bool,
     as_json: bool,
     **queue: Any,
 ) -> None:
-    """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
+    """Check whether a bucket's store and our permissions suffice, and print how tables are committed to there, and why.
 
     What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
     Named tables, and whether the topic of NAME is for this source, are checked too. Before all that, the YAML of its
     sources is: keys, types, formats, schema, cron. About 50 requests. Exit code 0 if the platform can run like this, 1
-    if not, with the reason.
+    if not, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
     """
     from contextlib import closing
 
@@ -85,14 +90,16 @@ def doctor(
         )
         if tags_of(committed_tags):
             ObjectTags(place.s3()).check_versioned()
-        refusal = problem_of_topic(
+        refusal, of_source = _examined(
             name if not any(tables.values()) else None,
+            deep=deep,
             platform=platform,
             platform_prefix=platform_prefix,
             records_table=records_table,
             dynamodb_endpoint_url=dynamodb_endpoint_url,
             **queue,
         )
+        tables |= of_source
     except S3NotifyError as error:
         refusal = str(error)
     if as_json:
@@ -120,6 +127,32 @@ def doctor(
             say(refusal)
     if refusal or any(tables.values()):
         sys.exit(1)
+
+
+def _examined(name: str | None, *, deep: bool, **settings: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """Why the source of this name cannot use its topic, and the problems of its tables, by table, if `deep`."""
+    from s3notify_platform.ingest.follow import topic_problem
+
+    if name is None:
+        return ("give the NAME of the source whose tables are to be checked" if deep else ""), {}
+    location = located(name, **settings)
+    return topic_problem(location), problems_of_tables(location) if deep else {}
+
+
+def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
+    """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
+    from s3notify_platform.ingest.erase import slot_assets
+    from s3notify_platform.stores.s3.fast import shared_store
+    from s3notify_platform.table.check import check_table
+    from s3notify_platform.table.snapshot import Absent
+
+    found = {}
+    for asset in (None, *slot_assets(location, shared_store(location.platform))):
+        table = location.table(asset)
+        if not isinstance(snapshot := table.newest(), Absent):
+            name = f"slot asset {asset!r}" if asset else "the table"
+            found[name] = check_table(table, snapshot, track=track).problems
+    return found
 
 
 def _check_sources() -> None:

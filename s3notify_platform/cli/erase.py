@@ -1,5 +1,6 @@
 """`s3notify erase KEY`: remove all that is held of an object, for good."""
 
+from datetime import UTC, datetime
 from urllib.parse import quote, quote_plus
 
 import click
@@ -17,17 +18,18 @@ from s3notify_platform.cli.printing import say, shown
 def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     """Remove all that the platform holds of the object KEY, which is no longer in the bucket, for good.
 
-    Its rows leave the table and the slot assets, their history and files, the quarantine, the Delta view; its entries
-    and dead letters leave the queue, with messages in `inlet poison` that name it. Delta versions of before can no
-    longer be read as a whole. What an aggregate made of the object's slot is made again by the next batch.
+    Its rows leave the table and the slot assets, their history and files, and the quarantine; its entries and dead
+    letters leave the queue, with messages in `inlet poison` that name it. Versions that held it can no longer be read,
+    nor those before them. What an aggregate made of the object's slot is made again by the next batch.
 
     Not removed: names of columns, what others have made of it or received, Dagster's and other logs, and old versions
     of the platform's objects if its bucket is versioned: let a lifecycle rule expire these.
 
-    Refused while the object is in the bucket. Safe to repeat. Exit code 1 if it has to be repeated, with the reason.
+    Refused while the object is in the bucket. Safe to repeat. A run of before may still write a file of it, and commits
+    none: so it says when to repeat it once. Exit code 1 if something is left now, with the reason.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
-    from s3notify_platform.ingest.erase import check_erasable
+    from s3notify_platform.ingest.erase import check_erasable, time_travel
     from s3notify_platform.ingest.erase import erase as erase_object
     from s3notify_platform.ingest.source import Input, Source
 
@@ -35,6 +37,11 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=mode)
     check_erasable(source, key)
     if not yes:
+        for table, (first, last) in time_travel(location, store).items():
+            name = f"slot asset {table!r}" if table else f"source {place.name!r}"
+            say(
+                f"{name}: versions {first} to {last} can be read now; those up to the last that held it will not be"
+            )
         click.confirm(f"Remove all that source {place.name!r} holds of {shown(key)}, for good?", abort=True)
     done = erase_object(source.settle_commit_mode(store), key)
     poison = PoisonStore(place.queue())
@@ -42,9 +49,11 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     kept = frozenset(m.id for m in poison.all() if any(name in m.body for name in names))
     removed = poison.discard(kept) if kept else 0
     say(
-        f"{shown(key)}: slot {done.slot}, {done.commits} commits written, {done.files} files, {done.entries} entries "
-        f"and {removed} messages removed"
+        f"{shown(key)}: slot {done.slot}, {done.of_source.rows} rows and {done.of_source.rejects} rejects of the "
+        f"newest version, {done.files} files, {done.entries} entries and {removed} messages removed"
     )
+    if done.of_source.begins >= 0:
+        say(f"the table's history begins with version {done.of_source.begins} now")
     for asset in done.cleared:
         say(f"slot asset {asset!r}: slot {done.slot} is empty until the next batch makes it again")
     if done.waiting:
@@ -55,5 +64,10 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
         say(
             f"batch {batch} of its slot is open, and may have read it before: repeat this when that has ended"
         )
-    if done.waiting or done.batches:
+    if done.left:
+        say(f"{done.left} files hold it still, which a run may be writing")
+    if done.again_ms:
+        when = datetime.fromtimestamp(done.again_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+        say(f"repeat this once after {when} UTC, when no run of before can be at work any more")
+    if done.waiting or done.batches or done.left:
         raise click.exceptions.Exit(1)

@@ -67,12 +67,13 @@ def ingest(
 ) -> None:
     """Ingest changes of the source NAME until SIGINT or SIGTERM.
 
-    Each slot in one commit, exactly once, even if processes are killed. Any machine goes on where another one was.
+    All slots of a round in one version, exactly once, even if processes are killed. Any machine goes on where another
+    one was.
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
     A bucket, prefix or number of slots that is not the table's, and a table of which a part is missing, are refused:
     see `s3notify table`. With a topic of the source's name (`s3notify topics create NAME`) it follows the queue, else
-    it lists. Slot assets and the Delta view are Dagster's; `s3notify delta` brings the latter up to date.
+    it lists. Slot assets are Dagster's.
     """
     import os
 

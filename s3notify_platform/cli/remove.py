@@ -12,7 +12,7 @@ from s3notify_platform.cli.printing import print_table, say
 @yes_option
 @click.option("--force", is_flag=True, help="Also while a batch is open.")
 def remove(*, place: SourcePlace, yes: bool, force: bool) -> None:
-    """Remove the source NAME: its tables, signals, topic, records, and what is known of it. Its objects stay.
+    """Remove the source NAME: its tables, signals, topic and records. Its objects stay.
 
     What it would remove is shown first. Stop the source's sensor, runs, streams and writers before: while a batch is
     open, it is refused. Safe to repeat, and to kill: until it is done, runs refuse the table. Then remove its YAML.

@@ -10,9 +10,9 @@ from typing import Any, assert_never
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.settings import LocationSettings
+from s3notify_platform.limits import REMEMBERED_TABLES
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.ack_chain import keys_recur
-from s3notify_platform.limits import REMEMBERED_TABLES
 from s3notify_platform.protocols.conditional_commit import (
     DEFAULT_LEASES,
     CommitOutcome,
@@ -141,7 +141,7 @@ class Location(LocationSettings):
             sizes=DERIVED if asset else SIZES,
             memory=_memory(self.platform, layout.prefix),  # type: ignore[arg-type] # it is hashable
             clock=clock,
-            restore=self.command("forget"),
+            restore=self.command("forget", *([f"--asset {asset}"] if asset else [])),
         )
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
@@ -233,19 +233,20 @@ class Location(LocationSettings):
         """Every slot of the keyspace."""
         return tuple(Slot(n) for n in range(self.slots))
 
-    def settle_commit_mode(self, commit: CommitMode, store: ObjectStore) -> CommitMode:
+    def settle_commit_mode(self, commit: CommitMode, store: ObjectStore, *, lost: bool = False) -> CommitMode:
         """The commit mode with `auto` settled, which it must be before anything is committed.
 
         What the platform's `store` can do is tried out once for each source, and stays beside the table as
         `store.json`, with the mode that followed. `UsageError` says which condition the store lacks, or that the
         table's other runs commit in another mode: two modes at once do not see each other's winners. `CorruptError` if
-        a side of the table is missing. 1 GET; the first time about 50 requests.
+        the table is not whole, unless that is accepted (`lost`). 1 GET; the first time about 50 requests.
         """
         key = f"{self.platform_prefix}store.json"
         stored = store.get(key)
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
-            self.table(store=store).newest()  # nothing is written to what was emptied
+            if not lost:
+                self.table(store=store).newest()  # nothing is written to what was emptied
             found = probe(store, self.platform_prefix)
         else:
             # What a later version looks for besides was not known then.

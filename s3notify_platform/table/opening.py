@@ -13,14 +13,14 @@ from typing import Final
 
 from s3notify_platform.clock import Clock
 from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.known import Identity, Known
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.table import LogTable
-from s3notify_platform.ports import list_all
-from s3notify_platform.protocols.notification_queue import TopicUser
 
 ID_BYTES: Final = 8
 
@@ -83,12 +83,17 @@ def open_table(
         known = found.known
     assert known is not None, "the reader has compared them"
     warnings: list[str] = []
-    if create is not None and identity is not None and known.endpoint != endpoint:
-        warnings.append(
-            f"source {name.source!r} is read at {endpoint or 'AWS S3'}, and was at {known.endpoint or 'AWS S3'}"
-        )
+    if (
+        create is not None
+        and identity is not None
+        and (known.identity, known.endpoint) != (identity, endpoint)
+    ):
+        if known.identity is not None:
+            warnings.append(
+                f"source {name.source!r} is read at {endpoint or 'AWS S3'}, and was at {known.endpoint or 'AWS S3'}"
+            )
         changed, record = reader.known.change(
-            lambda now: replace(now, endpoint=endpoint) if now else None, seen=found.record
+            lambda now: replace(now, identity=identity, endpoint=endpoint) if now else None, seen=found.record
         )
         found, known = replace(found, known=changed, record=record), changed or known
     return OpenTable(name=name, known=known, snapshot=found, warnings=tuple(warnings))
@@ -141,7 +146,7 @@ def _refuse_other_identity(name: TableName, known: Known, now: Identity) -> None
     if known.version <= 0:
         ways += f", or, since nothing is committed yet, begin with them: {name.command('forget')}"
     elif was.leads_to(now):
-        options = [f"--prefix {now.prefix!r}"] if was.prefix != now.prefix else []
+        options = [f"--to-prefix {now.prefix!r}"] if was.prefix != now.prefix else []
         options += [f"--to-slots {now.slots}"] if was.slots != now.slots else []
         ways += f", or rewrite the table: {name.command('migrate', *options)}"
     raise UsageError(
@@ -218,8 +223,11 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     backlog()
     fresh = new_id(committer.clock)
     was = known or Known(table=left.table if left else fresh)
+    # A table that nothing was committed to may begin with other settings.
+    begun = max(was.version, -1 if left is None else left.version) > 0
+    identity = was.identity if begun else None
     # The record first: after a crash in between log and record differ, and the command can be repeated.
-    reader.known.change(lambda _: replace(was.follower(fresh), identity=was.identity, endpoint=was.endpoint))
+    reader.known.change(lambda _: replace(was.follower(fresh), identity=identity, endpoint=was.endpoint))
     if left is None:
         return Forgotten(table=fresh)
     _remove_beyond(reader, left.version)
