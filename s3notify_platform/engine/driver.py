@@ -225,6 +225,12 @@ class Ingest:
             self.opened = None
             found = self.table.snapshot or table.newest()
         assert isinstance(found, Snapshot), "it was created when it was opened"
+        if found.known is not None and found.known.version < found.version:
+            # Its writer was killed before it had noted the version, whose loss nobody would notice.
+            known, record = table.reader.known.note(
+                found.table, found.version, found.number, seen=found.record, below=found.lineage
+            )
+            found = replace(found, known=known, record=record)
         return Base(table=table, snapshot=found)
 
     def result(self) -> BatchResult:

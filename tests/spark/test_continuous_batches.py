@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from s3notify_platform.ingest.engine import Ingest
-from s3notify_platform.table.reader import read_slots
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
 from s3notify_platform.ingest.plan import Plan
@@ -26,9 +25,11 @@ from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError
+from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 
@@ -64,8 +65,18 @@ class Site:
         )
 
     def committed(self) -> set[Slot]:
-        heads = self.source.table().heads(self.source.location.all_slots())
-        return {slot for slot, head in heads.items() if head is not None}
+        found = self.newest()
+        slots = found.manifest.slots.items() if found else ()
+        return {slot for slot, facts in slots if facts.generation}
+
+    def newest(self) -> Snapshot | None:
+        found = self.source.table().newest()
+        return found if isinstance(found, Snapshot) else None
+
+    def failing(self, slot: Slot) -> set[str]:
+        found = self.newest()
+        states = self.source.table().states
+        return {*states.failing(found.manifest.states, [slot]).get(slot, {})} if found else set()
 
 
 class Works:
@@ -110,13 +121,13 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
     site = Site(source=source, store=S3ObjectStore(config))
 
     class Jobs(LocalJobs):
-        def plan(self, slots: Iterable[Slot], **arguments: Any) -> Plan:
+        def plan(self, slots: Iterable[Slot], *base: Any, **arguments: Any) -> Plan:
             site.planned.append({*slots})
             if site.before_plan:
                 site.before_plan.pop()()
             if site.poisoned and POISON in site.planned[-1]:
                 raise CorruptError("a run that has to do with it ends")
-            return super().plan(site.planned[-1], **arguments)
+            return super().plan(site.planned[-1], *base, **arguments)
 
     def ingest(_spark: Any, source: Source, *, clock: Clock, **_: Any) -> Ingest:
         if site.fails:
@@ -166,8 +177,7 @@ def once(site: Site, clock: Clock = SYSTEM_CLOCK) -> ContinuousIngest:
 
 
 def rows(site: Site, slot: Slot) -> list[str]:
-    parts = read_slots(site.source.table(), [slot])
-    return sorted(key for part in parts for key in part.table["_key"].to_pylist())
+    return sorted(row["_key"] for row in rows_of(site.source) if row["_slot"] == slot)
 
 
 def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> None:
@@ -183,9 +193,7 @@ def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> 
         found = explain(site.source, bad, objects=site.store)
         assert (found.verdict.kind, found.failing) == ("failing", failed[slot])
         assert not once(site).failing
-        head = site.source.table().head(slot)
-        assert head is not None
-        assert head.failing == (bad,)
+        assert site.failing(slot) == {bad}
         rescans = RescanBacklog(site.source.location.records()).read()
         assert (rescans.failed, rescans.slots) == ({}, {})
         site.planned.clear()
@@ -206,9 +214,7 @@ def test_an_object_that_the_store_cannot_give_is_no_poison(site: Site, ministack
         for attempt in range(1, 6):
             assert once(site, clock).failing[slot].attempts == attempt
             assert rows(site, slot) == good
-            head = site.source.table().head(slot)
-            assert head is not None
-            assert head.failing == ()
+            assert site.failing(slot) == set()
         proxy.answers.clear()
         assert not once(site, clock).failing
         assert rows(site, slot) == sorted([bad, *good])
@@ -366,7 +372,7 @@ def test_a_topic_that_is_deleted_meanwhile(site: Site) -> None:
     assert site.committed() == {slot_of("raw/1", 20)}
 
 
-ORDER = ("table/commits/", "_s3notify-known/", "queue/queue.", "enumerator/to_list")
+ORDER = ("table/_delta_log/", "_s3notify-known/", "queue/queue.", "enumerator/to_list")
 """Parts of the keys that are written for a batch, one after the other."""
 
 
@@ -392,7 +398,7 @@ def killed_before(part: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("part", ORDER)
 def test_a_batch_is_committed_before_it_is_forgotten(site: Site, part: str) -> None:
-    """Commit, known, entries, backlog: killed before each of them, all that comes after it is still to be done."""
+    """Version, known, entries, backlog: killed before each of them, all that comes after it is still to be done."""
     location, slot = site.source.location, slot_of("raw/1", 20)
     queue, backlog = location.queue(), RescanBacklog(location.records())
     queue.topics.create("orders", TopicSettings(slots=20, shards=1, bucket=location.platform.bucket))
@@ -404,9 +410,12 @@ def test_a_batch_is_committed_before_it_is_forgotten(site: Site, part: str) -> N
     QueuedPublisher(signals, queue, bucket=location.platform.bucket).put("raw/1", b'{"a":1}\n')
 
     def done() -> tuple[bool, ...]:
+        known, newest = location.known().read()[0], site.newest()
+        assert known is not None
+        assert newest is not None
         return (
             slot in site.committed(),
-            slot in site.source.open_table().heads,
+            slot in site.committed() and known.version == newest.version,
             not queue.entries("orders", [slot]),
             not backlog.read().slots,
         )
@@ -417,5 +426,4 @@ def test_a_batch_is_committed_before_it_is_forgotten(site: Site, part: str) -> N
     assert done() == tuple(each < ORDER.index(part) for each in range(4))
     site.ingest().run(Event(), every_seconds=None)
     assert done() == (True,) * 4
-    found = [row for each in read_slots(site.source.table(), [slot]) for row in each.table["a"].to_pylist()]
-    assert sorted(found) == [1, 2]
+    assert sorted(row["a"] for row in rows_of(site.source) if row["_slot"] == slot) == [1, 2]
