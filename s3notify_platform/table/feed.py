@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final
 
 from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.changes import SCHEMA, StateChange, decode
 from s3notify_platform.table.history import kept_versions
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reading import PackPart, ReadTask, read
 from s3notify_platform.table.snapshot import LogReader
-from s3notify_platform.parallel import in_parallel
 
 VERSIONS_AT_ONCE: Final = 16
 """Versions whose manifests are in memory."""
@@ -28,11 +28,16 @@ VERSIONS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
-    """The changes of one version. `table`: its id, without which a version says nothing. `changes`: streamed."""
+    """The changes of one version. `table`: its id, without which a version says nothing. `body`: the version itself.
+
+    `changes`: streamed; `count`: how many.
+    """
 
     table: str
     version: int
     created_ms: int
+    body: LogVersion
+    count: int
     changes: Iterator[StateChange]
 
 
@@ -52,6 +57,8 @@ def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionCha
                     table=manifest.table,
                     version=manifest.version,
                     created_ms=body.created_ms,
+                    body=body,
+                    count=manifest.changes_file.rows if manifest.changes_file else len(manifest.changes),
                     changes=_changes(reader, manifest),
                 )
 

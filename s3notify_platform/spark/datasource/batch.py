@@ -2,11 +2,12 @@
 
 Guarantees. A query reads exactly the object versions that were listed when it was planned: a task that is repeated,
 on another executor or speculatively, gives the same rows, and an object that was overwritten or deleted meanwhile
-ends the query with `ConflictError` rather than in a mixture (`read="table"` never does). Bad records are rows of
-their own, with `_change` "reject", reason and raw bytes, unless `rejects` says otherwise: nothing is lost in silence.
+ends the query with `ConflictError` rather than in a mixture. With `read="table"` it reads one version of the table,
+that of the options `version` or `at`, or the newest. Bad records are rows of their own, with `_change` "reject",
+reason and raw bytes, unless `rejects` says otherwise: nothing is lost in silence.
 
-Rows have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, those of `partition_columns` and
-`metadata_columns`, then `_rejected` and `_raw`.
+Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, those of
+`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`; those of the table its columns.
 
 Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big one. Without
 a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of what is read, about 500 bytes an object.
@@ -14,10 +15,9 @@ a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of wh
 Filters are not pushed down: narrow by the options `prefix` and `only`. Spark 4.3 keeps what was pushed for one query
 over a DataFrame, and answers the next one over it with too few rows.
 
-Register once a session: `register(spark)`. The streaming readers are in `stream`, what tasks do in `rows`.
+Register once a session: `register(spark)`. The streaming reader is in `stream`, what tasks do in `rows`.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, assert_never
@@ -40,16 +40,17 @@ from s3notify_platform.spark.datasource.rows import (
     INFERRED,
     RowReader,
     Work,
-    is_inferred,
     whole_schema,
     work_of,
 )
 from s3notify_platform.spark.declared import hinted, origin_columns
-from s3notify_platform.spark.load import read_slots, table_schema
+from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
-from s3notify_platform.table.commit import HEADS_IN_FLIGHT
-from s3notify_platform.table.layout import Generation
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.history import snapshot_of, version_at
+from s3notify_platform.table.reading import plan_read, read
+from s3notify_platform.table.snapshot import Snapshot
 
 FORMAT: Final = "s3notify"
 
@@ -93,7 +94,7 @@ class S3NotifyDataSource(DataSource):
         source = reading.source
         match reading.read:
             case "table":
-                return table_schema(source)
+                return columns_of(source, snapshot_for(reading))
             case "objects":
                 if source.input.schema is not None:
                     # Spark parses it: where this runs there is no session that could.
@@ -114,14 +115,14 @@ class S3NotifyDataSource(DataSource):
             case "table":
                 return TableReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
-                return ObjectsReader(reading, RowReader.of(reading, schema, strict=True), self.width)
+                return ObjectsReader(reading, RowReader.of(reading, schema), self.width)
             case _ as unreachable:
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, whose streams know no start offset."""
         try:
-            from s3notify_platform.spark.datasource.stream import ChangesReader
+            from s3notify_platform.spark.datasource.stream import ArrivalsReader
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}: upgrade it, or use "
@@ -131,11 +132,16 @@ class S3NotifyDataSource(DataSource):
         reading = self.reading
         match reading.read:
             case "table":
-                raise UsageError("read='table' is of the table as it is: use spark.read")
+                if reading.version is not None or reading.at_ms is not None:
+                    raise UsageError(
+                        "options version and at are for spark.read: a stream begins after `since`"
+                    )
+                return ArrivalsReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
-                if is_inferred(schema):
-                    raise UsageError("a stream needs a schema that stays: give the option schema")
-                return ChangesReader(reading, RowReader.of(reading, schema, strict=False), self.width)
+                raise UsageError(
+                    "a stream is of the committed table: have its source ingested (`s3notify ingest`, or Dagster), and "
+                    "give read='table'"
+                )
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -185,25 +191,34 @@ class ObjectsReader(DataSourceReader):
 
 @dataclass
 class TableReader(DataSourceReader):
-    """The committed table: the files of the heads that were there when the query was planned."""
+    """The committed table, as of the version that the options name, or the newest when the query was planned."""
 
     reading: Reading
     output: pa.Schema
     width: int
 
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader.partitions`. 1 LIST and more (`SlotTable.newest`), none for given generations."""
-        slots, given = self.reading.wanted, self.reading.generations
-        table = self.reading.source.table()
-        newest = {**table.newest(set(slots) - given.keys()), **given}
-        unknown = [slot for slot, generation in newest.items() if generation is None]
-        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            for slot, head in zip(unknown, pool.map(table.head, unknown), strict=True):
-                newest[slot] = Generation(head.generation if head else 0)
-        wanted = [(slot, newest[slot]) for slot in slots if newest[slot]]
-        tasks = max(1, min(2 * self.width, len(wanted)))
-        return [InputPartition(wanted[n::tasks]) for n in range(tasks)]
+        """See `DataSourceReader.partitions`. Requests of `snapshot_for`."""
+        packs = snapshot_for(self.reading).packs.values()
+        only = None if self.reading.only is None else self.reading.wanted
+        # One that is none stands for a table without such rows.
+        return [InputPartition(task) for task in plan_read(packs, only, tasks=2 * self.width)] or [
+            InputPartition(None)
+        ]
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceReader.read`."""
-        yield from read_slots(self.reading.source.table(), partition.value, self.output)
+        if partition.value is not None:
+            place = self.reading.source.location
+            yield from read(shared_store(place.platform), place.layout, partition.value, self.output)
+
+
+def snapshot_for(reading: Reading) -> Snapshot:
+    """The version of the table that a query reads. `NotFoundError`: there is none, or it is not kept.
+
+    Requests of `LogTable.newest`, or of `snapshot_of`; 1 LIST more for a time.
+    """
+    reader, version = reading.source.location.table().reader, reading.version
+    if reading.at_ms is not None:
+        version = version_at(reader, reading.at_ms)
+    return newest(reading.source) if version is None else snapshot_of(reader, version)

@@ -8,10 +8,10 @@ Spark's own names for the same are understood too (`SPARK_NAMES`). A time needs 
 are read there is no session whose zone it could be of.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -21,7 +21,6 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.setting import parsed
 from s3notify_platform.slots import Slot, slot_from_partition_key
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
-from s3notify_platform.table.layout import Generation
 
 Read = Literal["objects", "table"]
 Rejects = Literal["column", "fail", "drop"]
@@ -29,7 +28,9 @@ Rejects = Literal["column", "fail", "drop"]
 CONNECTION: Final = (
     "path", "endpoint_url", "region", "dynamodb_endpoint_url", *ACCESS, *OF_BUCKET,
 )  # fmt: skip
-READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
+READING: Final = ("read", "rejects", "only", "version", "at", "since", "poll_seconds", "list_seconds")
+
+NEWEST: Final = "newest"
 
 SPARK_NAMES: Final = {
     "maxFilesPerTrigger": "max_objects",
@@ -54,17 +55,18 @@ class Reading:
     """What is to be read of a source, and how.
 
     `read`: the bucket's `objects`, or the committed `table`. `rejects`: bad records as rows of their own (`column`), as
-    an error, or not at all. `only` some slots. `generations`: of some slots of the
-    table, in place of their newest. At most one poll in `poll_seconds`, one listing of the bucket in `list_seconds`.
+    an error, or not at all. `only` some slots. `version`, or `at_ms` (Unix milliseconds): the table as of then, in
+    place of its newest version. `since`: the version after which a stream begins, or `newest`; None: with all rows that
+    are there. At most one look at the log in `poll_seconds`, one listing of the bucket in `list_seconds`.
     """
 
     source: Source
     read: Read = "objects"
     rejects: Rejects = "column"
     only: frozenset[Slot] | None = None
-    generations: Mapping[Slot, Generation]
-    topic: str | None = None
-    """Of the notification queue, made for this stream alone: its entries take the place of listings."""
+    version: int | None = None
+    at_ms: int | None = None
+    since: int | Literal["newest"] | None = None
     poll_seconds: float = 1.0
     list_seconds: float = 10.0
 
@@ -81,7 +83,7 @@ def reading_of(options: Mapping[str, str]) -> Reading:
     if unknown := sorted(given.keys() - set(known)):
         raise UsageError(f"option {unknown[0]!r}: there is none; use {', '.join(known)}")
     source = _source(given)
-    found: dict[str, Any] = {name: given[name] for name in ("read", "rejects", "topic") if name in given}
+    found: dict[str, Any] = {name: given[name] for name in ("read", "rejects") if name in given}
     for name, choices in (("read", get_args(Read)), ("rejects", get_args(Rejects))):
         if name in found and found[name] not in choices:
             raise UsageError(f"{name}={found[name]!r}: use one of {', '.join(choices)}")
@@ -90,7 +92,10 @@ def reading_of(options: Mapping[str, str]) -> Reading:
     slots = source.location.slots
     if "only" in given:
         found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in given["only"].split(","))
-    return Reading(source=source, generations=_generations(given.get("generations", "{}"), slots), **found)
+    found |= _moments(given)
+    if found.get("read") != "table" and (misplaced := sorted({"version", "at", "since"} & given.keys())):
+        raise UsageError(f"option {misplaced[0]!r} is for the committed table: give read='table'")
+    return Reading(source=source, **found)
 
 
 def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
@@ -158,11 +163,35 @@ def _source(given: Mapping[str, str]) -> Source:
     return Source.of(bucket=bucket, **fields)
 
 
-def _generations(text: str, slots: int) -> dict[Slot, Generation]:
+def _moments(given: Mapping[str, str]) -> dict[str, Any]:
+    """Which version is read, and after which one a stream begins."""
+    if "version" in given and "at" in given:
+        raise UsageError("options version and at: give one of them")
+    found: dict[str, Any] = {}
+    if "version" in given:
+        found["version"] = _version("version", given["version"])
+    if "at" in given:
+        found["at_ms"] = _time_ms(given["at"])
+    if "since" in given:
+        since = given["since"]
+        found["since"] = NEWEST if since == NEWEST else _version("since", since)
+    return found
+
+
+def _version(name: str, text: str) -> int:
+    if re.fullmatch(r"\d{1,18}", text) is None:
+        more = f", or {NEWEST}" if name == "since" else ""
+        raise UsageError(
+            f"{name}={text!r}: give the number of a version{more}; `s3notify history` shows them"
+        )
+    return int(text)
+
+
+def _time_ms(text: str) -> int:
     try:
-        return {
-            slot_from_partition_key(slot, slots): Generation(int(number))
-            for slot, number in json.loads(text).items()
-        }
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f'option generations={text!r}: give JSON like {{"42": 7}}') from error
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"at={text!r}: give a time like 2026-01-31T12:00:00Z") from error
+    if found.tzinfo is None:
+        raise UsageError(f"at={text!r}: say of which zone it is, like {text}Z")
+    return round(found.timestamp() * 1000)

@@ -20,12 +20,13 @@ from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema, origin_columns
-from s3notify_platform.spark.load import LINEAGE, shaped
+from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.versions import to_arrow_schema
+from s3notify_platform.table.reading import shaped
 
 CHANGE: Final = "_change"
-ROW, REJECT, GONE = "row", "reject", "gone"
-"""What a row of a stream is: a record, one that could not be read, or a version whose rows no longer hold."""
+ROW, REJECT = "row", "reject"
+"""What a row is: a record, or one that could not be read."""
 
 SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 
@@ -58,18 +59,14 @@ def is_inferred(schema: StructType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """Reads splits in a task, as rows of exactly the columns of `output`.
-
-    `strict`: an object that is not there any more is an error; else it has no rows.
-    """
+    """Reads splits in a task, as rows of exactly the columns of `output`."""
 
     splits: SplitReader
     output: pa.Schema
     rejects: Rejects
-    strict: bool
 
     @classmethod
-    def of(cls, reading: Reading, schema: StructType, *, strict: bool) -> "RowReader":
+    def of(cls, reading: Reading, schema: StructType) -> "RowReader":
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
         others = (*SPECIAL, RESCUED.name, *reading.source.input.origin.schema.names)
         data = StructType([column for column in schema if column.name not in others])
@@ -86,13 +83,12 @@ class RowReader:
             splits=SplitReader(source=reading.source, schema=columns, inferred=is_inferred(schema)),
             output=to_arrow_schema(schema),
             rejects=rejects,
-            strict=strict,
         )
 
     def read(self, splits: Sequence[Split]) -> Batches:
         """The rows, and the rejects as `rejects` says.
 
-        `ConflictError`, if `strict`, for an object that is another one now, or gone. `UnavailableError` for one that
+        `ConflictError` for an object that is another one now, or gone. `UnavailableError` for one that
         could not be read: the task fails, and Spark tries it again. `UsageError` for a reject, if they are to fail.
         """
         for found in self.splits.read(splits):
@@ -100,12 +96,6 @@ class RowReader:
                 self._check(found.key, found.outcome)
             else:
                 yield from self._rows(found)
-
-    def gone(self, versions: Sequence[tuple[int, str, str]]) -> Batches:
-        """Rows that say which versions, as `(slot, key, etag)`, no longer hold."""
-        if versions:
-            columns = dict(zip(("_slot", "_key", "_etag"), zip(*versions, strict=True), strict=True))
-            yield shaped(self.output, len(versions), {**columns, CHANGE: [GONE] * len(versions)})
 
     def _rows(self, batch: pa.RecordBatch) -> Batches:
         kinds = set(batch.column("_kind").to_pylist()) if batch.num_rows else set()
@@ -121,7 +111,7 @@ class RowReader:
         match outcome.status:
             case "failed":
                 raise UnavailableError(f"{key!r} could not be read: {outcome.trace or outcome.reason}")
-            case "superseded" | "deleted" if self.strict:
+            case "superseded" | "deleted":
                 raise ConflictError(
                     f"{key!r} was overwritten or deleted after the query was planned: run it again, or read the "
                     "committed table (read='table')"
@@ -141,15 +131,12 @@ class RowReader:
 
 @dataclass
 class Work(InputPartition):
-    """What one task does: splits to read, and versions that have left."""
+    """What one task does: splits to read."""
 
     splits: Sequence[Split]
-    gone: Sequence[tuple[int, str, str]] = ()
 
 
-def work_of(
-    source: Source, splits: Iterable[Split], width: int, gone: Sequence[tuple[int, str, str]] = ()
-) -> list[Work]:
+def work_of(source: Source, splits: Iterable[Split], width: int) -> list[Work]:
     """The work, assigned by bytes to as many tasks as are worth it; big objects in parts. Pure."""
     parts: list[Split] = []
     for split in splits:
@@ -162,5 +149,4 @@ def work_of(
     assigned: list[list[Split]] = [[] for _ in range(tasks)]
     for split, task in zip(parts, assign(sizes, tasks), strict=True):
         assigned[task].append(split)
-    first, *others = assigned
-    return [Work(first, gone), *map(Work, others)] if parts or gone else []
+    return [*map(Work, assigned)] if parts else []

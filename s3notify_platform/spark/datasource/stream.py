@@ -1,46 +1,36 @@
-"""`readStream.format("s3notify")`: what changes in a bucket, as a stream. Without Dagster.
+"""`readStream.format("s3notify")` with `read="table"`: the rows that come to the committed table, as a stream.
 
 Steps
-    1. `latestOffset` polls the keyspace. Slots whose signal differs from the start offset's have changed; in a new
-       stream all slots have.
-    2. What is in these slots now is found by a listing, or with a topic by its entries (`ingest.follow`), and compared
-       with what the stream has read of them: its own state, in a table of object states without files. What fits is
-       written down as a plan, and the end offset names the plan.
-    3. `partitions` assigns the plan's object versions to tasks, which read them pinned to their ETag.
-    4. When Spark has committed the batch, the states of the plan's slots are committed and the plan is removed.
+    1. `latestOffset` asks for the newest version. A new stream begins with all rows of a version, some slots at a time,
+       unless the option `since` names the version after which it begins. Then come the rows of one version after the
+       other, as many versions as the limits have room for.
+    2. `partitions` finds the packs that these versions brought (`table.arrivals`), and deals them to tasks in the order
+       of versions. Tasks read packs, and no log.
 
-Storage, below `{platform_prefix}streams/{stream}/`
-    plans/{number}-{random}.json   object versions to read, and versions that have left, of one micro-batch
-    commits/ state/                object states, as in a table
-
-The offset is `{stream, number, plan, epoch, digests, heads, place}`: `digests` has 8 bytes for the signal of each slot,
-11 KB for 1000; `epoch` is the topic's; `heads` are the generations of the state, and `place` is bucket and prefix. The
-stream's name is drawn when its first batch is planned, and kept by the checkpoint alone: so state and checkpoint belong
-together, and a new checkpoint is a new stream, which reads everything.
+The offset is `{table, version, slots}`: all that came up to the version has been given; with `slots` the first so many
+slots of this version alone. `table` is the table's id: version numbers come again in another table. So the checkpoint
+has all that the stream knows.
 
 Guarantees
-    - A micro-batch that Spark repeats, after a failed sink or a restart, has the same plan, and so the same rows, but
-      for objects that were overwritten or deleted since: these have none, and have moved their own signal.
-    - Each record of each object version is given once, with `_change` "row" (or "reject"). A version that was replaced,
-      or whose object left, is given as one row with `_change` "gone", its `_key` and `_etag`, in the batch that has its
-      successor. A sink that applies "gone" before "row" holds what the bucket holds.
-    - A checkpoint older than the state, a state of which a commit is gone, or another bucket or prefix is an error,
-      never a gap or a second reading.
+    - Each row of the table comes once, after its version was committed: rows of new and overwritten objects, of objects
+      that were read again (backfill, retry), and of parts of big objects, in the order of versions.
+    - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
+    - Versions that are not kept, a rollback, and another table in its place are an error, never a gap.
 
-Requests: an idle poll is 1 HEAD, at most one in `poll_seconds`. A changed one is 1 HEAD and 1 LIST of the keyspace;
-for a listing 1 LIST for each 1000 objects below the prefix, at most once in `list_seconds`; and for each changed slot
-1 GET (and its state pages) and 2 PUTs, LISTs as `SlotTable.newest`. With a topic, 3 GETs and
-`NotificationQueue.entries`; to follow these, 1 HEAD for each slot's signal, at most 1 for each key, no listing. The
-driver holds the objects of the changed slots, at most twice `max_objects` and one slot's.
+Limits: no row says that earlier rows have left: a sink that must know replaces rows by `_key`, or reads the table.
+Rows that came and left within one micro-batch are not given. `max_objects` and `max_bytes` bound a micro-batch, but a
+version is never divided, nor a slot. Columns that the table gets later are seen when the query is started again.
 
-Limits: an object is never divided between micro-batches. Where a writer does not signal, nothing is seen.
+Requests: a poll is that of `LogTable.newest`, at most one in `poll_seconds`; 4 GETs for each version, 1 more for one of
+many changes; for the beginning those of `snapshot_of`, twice for each micro-batch; and those of `reading.read`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -49,217 +39,256 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
-from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.stream_plan import any_unqueued, planned_work
-from s3notify_platform.ingest.stream_state import (
-    Offset,
-    SlotWork,
-    StreamPlan,
-    StreamState,
-    changed_between,
-    digest_at,
-    seen_of,
-)
-from s3notify_platform.ingest.wire import QueuedEntry
-from s3notify_platform.protocols.keyspace import NEVER_SEEN, Watcher
-from s3notify_platform.protocols.notification_queue import Entry, TopicUser
-from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.options import Reading
-from s3notify_platform.spark.datasource.rows import RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.arrivals import arrivals, sizes_of
+from s3notify_platform.table.history import snapshot_of
+from s3notify_platform.table.reading import ReadTask, plan_read, read
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.table import LogTable
 
 UNLIMITED: Final = 1 << 62
 
+AFRESH: Final = (
+    "begin with another checkpoint: with all rows that are there, or with the option since after a version"
+)
 
-class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Rows of what changed. Lives in one process of the driver for as long as the query runs."""
+WITH_NEWEST: Final = -2
+"""In place of a version: the stream begins after the version that is the newest when it starts."""
 
-    def __init__(self, reading: Reading, rows: RowReader, width: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """What was given: all that came up to `version`, or if `slots` is not None, so many slots of this version alone.
+
+    `table`: its id; "" if the stream has not seen it yet. Version -1: the first one has not been chosen.
+    """
+
+    table: str = ""
+    version: int = -1
+    slots: int | None = 0
+
+    def dumps(self) -> dict[str, Any]:
+        """As the checkpoint has it."""
+        return {"table": self.table, "version": self.version, "slots": self.slots}
+
+    @classmethod
+    def loads(cls, body: dict[str, Any]) -> "Offset":
+        """Inverse of `dumps`. `CorruptError` for anything else."""
+        try:
+            found = cls(table=body["table"], version=body["version"], slots=body["slots"])
+        except (KeyError, TypeError) as error:
+            raise CorruptError(f"{body!r}: not an offset of this stream: {AFRESH}") from error
+        if type(found.table) is not str or type(found.version) is not int:
+            raise CorruptError(f"{body!r}: not an offset of this stream: {AFRESH}")
+        return found
+
+    @classmethod
+    def initial(cls, reading: Reading) -> "Offset":
+        """Where a new stream begins. Pure."""
+        match reading.since:
+            case None:
+                return cls()
+            case "newest":
+                return cls(version=WITH_NEWEST, slots=None)
+            case version:
+                return cls(version=version, slots=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of a task: those of `task`, without those of some keys."""
+
+    task: ReadTask
+    without: frozenset[str]
+
+
+@dataclass
+class Pieces(InputPartition):
+    """What one task reads, in its order."""
+
+    pieces: Sequence[Piece]
+
+
+class ArrivalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Rows that come. Lives in one process of the driver for as long as the query runs."""
+
+    def __init__(
+        self, reading: Reading, output: pa.Schema, width: int, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._reading = reading
-        self._clock = clock
-        self._until: bytes | None = None
-        self._polled_at: float | None = None
-        self._rows = rows
+        self._output = output
         self._width = width
-        self._listed_ms = 0
-        self._state: StreamState | None = None
-        self._epoch = ""
+        self._clock = clock
+        self._until: int | None = None
+        self._seen: Snapshot | Absent | None = None
+        self._polled_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to tasks: they need no more than to read rows."""
-        return {"_rows": self._rows}
+        """What travels to tasks."""
+        return {"_reading": self._reading, "_output": self._output}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
-        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
+        """See `DataSourceStreamReader.initialOffset`. No request."""
+        return Offset.initial(self._reading).dumps()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
-        self._until = self._poll()
+        """See `SupportsTriggerAvailableNow`: the query ends with the version that is the newest now."""
+        found = self._newest()
+        self._until = -1 if isinstance(found, Absent) else found.version
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`, and within it `max_bytes`."""
         return ReadMaxFiles(self._reading.source.input.max_objects)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.latestOffset`: steps 1 and 2."""
-        offset = self._placed(self._offset(start))
-        self._state_of(offset).settle(offset.plan)
-        target = self._until or self._poll()
-        if self._reading.topic and (offset.epoch != self._epoch or offset.digests != target):
-            queue = self._reading.source.location.queue()
-            self._epoch = topic_epoch(queue, self._reading.topic, self._user)
-        if offset.digests == target and self._epoch in ("", offset.epoch):
+        """See `DataSourceStreamReader.latestOffset`: step 1."""
+        offset, found = Offset.loads(start), self._newest()
+        if self._until == -1 or (isinstance(found, Absent) and not offset.table):
             return start
-        decision = self._decide(offset, target)
-        if decision.everything:
-            # What was written before there was this topic has no entry: begin again with all slots.
-            offset = replace(offset, digests=NEVER_SEEN * self._reading.source.location.slots)
-        offset = replace(offset, epoch=self._epoch)
-        state = self._state_of(offset)
-        if decision.how == "follow" and any_unqueued(state, decision.slots):
-            self._backlog.add((), unqueued=True)
-            decision = self._decide(offset, target)
-        if decision.wait_seconds:
+        newest = self._checked(offset, found)
+        until = newest.version if self._until is None else min(newest.version, self._until)
+        if offset.version == WITH_NEWEST:
+            return Offset(table=newest.table, version=until, slots=None).dumps()
+        if offset.slots is not None:
+            version = until if offset.version == -1 else offset.version
+            slots = self._slots(self._as_of(version), offset.slots, limit)
+            return Offset(table=newest.table, version=version, slots=slots).dumps()
+        if offset.version >= until and offset.table:
             return start
-        changed = changed_between(offset.digests, target)
-        decision = replace(decision, slots=frozenset(changed))
-        if (entries := self._entries(changed)) is None:
-            return start
-        if decision.listing:
-            self._listed_ms = self._clock.wall_ms()
-        max_objects, max_bytes = self._limits(limit)
-        work, done = planned_work(
-            state, offset, decision, entries, max_objects=max_objects, max_bytes=max_bytes
-        )
-        if len(done) < len(changed):
-            self._listed_ms = 0  # there is more to be had at once
-        end = replace(offset, digests=offset.advanced(done, target))
-        seen = tuple(entry for entry in entries if entry.slot in done)
-        return self._pinned(state, end, work, seen).dumps()
+        version = self._versions(offset.version, until, limit)
+        return Offset(table=newest.table, version=version, slots=None).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """See `DataSourceStreamReader.partitions`: step 3."""
-        offset = self._offset(end)
-        if offset.plan == self._offset(start).plan:
+        """See `DataSourceStreamReader.partitions`: step 2."""
+        since, until = Offset.loads(start), Offset.loads(end)
+        if start == end or since.version == WITH_NEWEST:
             return []
-        if (plan := self._state_of(offset).plan(offset.plan)) is None:
-            raise CorruptError(
-                f"plan {offset.plan} of stream {offset.stream} is gone, and Spark has not committed its batch: "
-                "restore it, or begin with a new checkpoint, which reads everything"
-            )
-        splits = [Split(version=v, start=0, end=v.size) for work in plan.slots for v in work.read]
-        gone = [(work.slot, key, etag) for work in plan.slots for key, etag in work.gone]
-        return work_of(self._reading.source, splits, self._width, gone)
+        self._checked(until, self._newest())
+        only, width = self._reading.only, 2 * self._width
+        if since.slots is not None:
+            snapshot = self._as_of(until.version)
+            last = self._reading.source.location.slots if until.slots is None else until.slots
+            slots = [slot for slot in self._reading.wanted if since.slots <= slot < last]
+            tasks = plan_read(snapshot.packs.values(), slots, tasks=width)
+            return [Pieces([Piece(task, frozenset())]) for task in tasks]
+        try:
+            came = arrivals(self._table.reader, since.version, until.version)
+        except NotFoundError as error:
+            raise _not_kept(error) from error
+        wanted = None if only is None else self._reading.wanted
+        pieces = [
+            Piece(task, each.without) for each in came for task in plan_read(each.packs, wanted, tasks=width)
+        ]
+        return [*_dealt(pieces, width)]
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceStreamReader.read`."""
-        assert isinstance(partition, Work), "partitions() makes no others"
-        yield from self._rows.gone(partition.gone)
-        yield from self._rows.read(partition.splits)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """See `DataSourceStreamReader.commit`: step 4."""
-        offset = self._offset(end)
-        self._state_of(offset).settle(offset.plan)
+        assert isinstance(partition, Pieces), "partitions() makes no others"
+        place = self._reading.source.location
+        output = self._output
+        if "_key" not in output.names:
+            output = output.append(pa.field("_key", pa.string()))
+        for piece in partition.pieces:
+            columns = output if piece.without else self._output
+            left = pa.array(sorted(piece.without), pa.string())
+            for rows in read(shared_store(place.platform), place.layout, piece.task, columns):
+                if piece.without:
+                    stays = pc.invert(pc.is_in(rows.column("_key"), left))
+                    rows = rows.filter(stays).select(self._output.names)  # noqa: PLW2901 - the same rows
+                if rows.num_rows:
+                    yield rows
 
     # How
 
-    def _poll(self) -> bytes:
-        """All slots' digests, at most `poll_seconds` old. 1 HEAD if nothing changed, else 1 LIST besides."""
+    @property
+    def _table(self) -> LogTable:
+        return self._reading.source.location.table()
+
+    def _newest(self) -> Snapshot | Absent:
+        """The newest snapshot, at most `poll_seconds` old."""
         now = self._clock.monotonic()
-        if self._polled_at is None or now - self._polled_at >= self._reading.poll_seconds:
-            self._watcher.poll()
-            self._polled_at = now
-        return seen_of(self._watcher)
+        if self._seen is None or now - self._polled_at >= self._reading.poll_seconds:
+            self._seen, self._polled_at = self._table.newest(), now
+        return self._seen
 
-    @cached_property
-    def _watcher(self) -> Watcher:
-        place = self._reading.source.location
-        store = shared_store(place.platform)
-        return Watcher(store, prefix=place.keyspace_prefix, slots=place.slots, clock=self._clock)
-
-    def _offset(self, body: dict[str, Any]) -> Offset:
-        return Offset.loads(body, self._reading.source.location.slots)
-
-    def _placed(self, offset: Offset) -> Offset:
-        """The offset with the place of its objects. Refused if that is another than before: all would seem gone."""
-        read = self._reading.source.input
-        place = f"s3://{read.bucket.bucket}/{read.prefix}"
-        if offset.place not in ("", place):
+    def _checked(self, offset: Offset, found: Snapshot | Absent) -> Snapshot:
+        """The table, which has to be that of the offset."""
+        if isinstance(found, Absent):
+            raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {AFRESH}")
+        if offset.table not in ("", found.table):
             raise UsageError(
-                f"the checkpoint is of {offset.place!r}, and the query reads {place!r}: set bucket and prefix back, or "
-                "begin with another checkpoint, which reads everything"
+                f"the checkpoint is of table {offset.table}, in whose place there is table {found.table}: it was begun "
+                f"again (`s3notify table forget`, `migrate`), or the options name another source. {AFRESH}"
             )
-        return replace(offset, place=place)
+        if offset.version > found.version:
+            # This process may have looked before another one committed it.
+            self._seen = found = self._table.newest()
+            if isinstance(found, Absent) or offset.version > found.version:
+                raise NotFoundError(f"there is no version {offset.version} of the table: {AFRESH}")
+        return found
 
-    def _state_of(self, offset: Offset) -> StreamState:
-        if self._state is None or offset.stream not in ("", self._state.stream):
-            store = shared_store(self._reading.source.location.platform)
-            self._state = StreamState(
-                source=self._reading.source.settle_commit_mode(store),
-                stream=offset.stream or unique_name(self._clock),
-                store=store,
-                clock=self._clock,
-            )
-        return self._state
+    def _as_of(self, version: int) -> Snapshot:
+        if isinstance(self._seen, Snapshot) and self._seen.version == version:
+            return self._seen
+        try:
+            return snapshot_of(self._table.reader, version)
+        except NotFoundError as error:
+            raise _not_kept(error) from error
 
-    def _limits(self, limit: ReadLimit) -> tuple[int, int]:
+    def _limits(self, limit: ReadLimit) -> tuple[float, float]:
         """Objects and bytes of a micro-batch."""
-        read = self._reading.source.input
+        chosen = self._reading.source.input
         if isinstance(limit, ReadAllAvailable):
             return UNLIMITED, UNLIMITED
-        return limit.max_files if isinstance(limit, ReadMaxFiles) else read.max_objects, read.max_bytes
+        return limit.max_files if isinstance(limit, ReadMaxFiles) else chosen.max_objects, chosen.max_bytes
 
-    def _decide(self, offset: Offset, target: bytes) -> Decision:
-        """How to find out what changed since. Slots that were never read wait for a rescan."""
-        changed = changed_between(offset.digests, target)
-        unread = {slot: 0 for slot in changed if digest_at(offset.digests, slot) == NEVER_SEEN}
-        return decide(
-            changed,
-            replace(self._backlog.read() if self._epoch else Rescans(), slots=unread),
-            topic=self._epoch,
-            enumerated=offset.epoch,
-            now_ms=self._clock.wall_ms(),
-            listed_ms=self._listed_ms,
-            list_seconds=self._reading.list_seconds if self._until is None else 0,
-        )
-
-    def _pinned(
-        self, state: StreamState, offset: Offset, work: Sequence[SlotWork], entries: tuple[Entry, ...]
-    ) -> Offset:
-        """The offset with a plan of this work, if there is any. `entries` name what was read before, or is in it."""
-        if not work:
-            if entries:
-                self._reading.source.location.queue().remove(entries)
-            return offset
-        number = offset.number + 1
-        name = f"{number:010d}-{unique_name(self._clock)}"
-        queued, topic = tuple(map(QueuedEntry.of, entries)), self._reading.topic or ""
-        state.pin(StreamPlan(name=name, slots=tuple(work), topic=topic, entries=queued))
-        return replace(offset, stream=state.stream, number=number, plan=name, heads=offset.planned(work))
-
-    @property
-    def _backlog(self) -> RescanBacklog:
-        return RescanBacklog(self._reading.source.location.records(), clock=self._clock)
-
-    def _entries(self, changed: Sequence[Slot]) -> tuple[Entry, ...] | None:
-        """The topic's entries of changed slots. Before the bucket is looked at. None: it is not that topic any more."""
-        if not self._epoch:
-            return ()
-        queue, name = self._reading.source.location.queue(), str(self._reading.topic)
+    def _versions(self, since: int, until: int, limit: ReadLimit) -> int:
+        """The last version of the next micro-batch."""
+        objects, size = self._limits(limit)
+        last = since
         try:
-            entries = queue.entries(name, changed, user=self._user)
-        except NotFoundError:
-            return None
-        return entries if topic_epoch(queue, name, self._user) == self._epoch else None
+            for version, changed, brought in sizes_of(self._table.reader, since, until):
+                objects, size = objects - changed, size - brought
+                if last > since and (objects < 0 or size < 0):
+                    return last
+                last = version
+        except NotFoundError as error:
+            raise _not_kept(error) from error
+        return until
 
-    @property
-    def _user(self) -> TopicUser:
-        """The stream as a user of its topic; the same whatever its checkpoint, and no table of the source."""
-        place = self._reading.source.location
-        return TopicUser(slots=place.slots, table=f"stream:{place.platform.bucket}/{place.platform_prefix}")
+    def _slots(self, snapshot: Snapshot, given: int, limit: ReadLimit) -> int | None:
+        """How many slots of a snapshot are given after the next micro-batch; None: all."""
+        objects, size = self._limits(limit)
+        manifest = snapshot.manifest
+        each = sum(pack.size for pack in snapshot.packs.values()) / max(snapshot.rows, 1)
+        wanted = [slot for slot in self._reading.wanted if slot >= given]
+        for slot in wanted:
+            facts = manifest.slot(slot)
+            objects, size = objects - facts.objects, size - each * facts.rows
+            if slot != wanted[0] and (objects < 0 or size < 0):
+                return slot
+        return None
+
+
+def _dealt(pieces: Iterable[Piece], tasks: int) -> Iterable[Pieces]:
+    """The pieces in their order, dealt to about so many tasks by bytes. Pure."""
+    pieces = [*pieces]
+    share = sum(piece.task.bytes for piece in pieces) / tasks
+    some: list[Piece] = []
+    for piece in pieces:
+        if some and sum(each.task.bytes for each in some) >= share:
+            yield Pieces(some)
+            some = []
+        some.append(piece)
+    if some:
+        yield Pieces(some)
+
+
+def _not_kept(error: NotFoundError) -> NotFoundError:
+    return NotFoundError(
+        f"{error}. The stream stood still for longer than versions are kept, or an object was erased: {AFRESH}"
+    )

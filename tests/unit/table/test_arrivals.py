@@ -1,0 +1,155 @@
+"""Rows that came between two versions: each once, from the version that brought it, whatever was written again since."""
+
+import pytest
+from hypothesis import given
+
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.arrivals import arrivals, sizes_of
+from s3notify_platform.table.commit import Wanted
+from s3notify_platform.table.history import snapshot_of
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.rollback import roll_back
+from s3notify_platform.table.round import Round, SlotRound
+from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
+from tests.support.log_tables import LAYOUT
+from tests.unit.table.test_feed import steps
+
+
+def came(process, since, until):
+    """Key, ETag and number of each row, in the order of versions."""
+    reader = process.table.reader
+    found = []
+    for each in arrivals(reader, since, until):
+        for rows in read_slots(process.store, LAYOUT, each.packs, None, SCHEMA):
+            found += [
+                (row["_key"], row["_etag"], row["n"])
+                for row in rows.to_pylist()
+                if row["_key"] not in each.without
+            ]
+    return found
+
+
+def expected(history, since, until):
+    """The same from the contents of each version: of the objects that are there, those that came last in between."""
+    found = []
+    for key, (etag, numbers) in history[until].items():
+        last = next(n for n in range(until, 0, -1) if history[n - 1].get(key) != (etag, numbers))
+        if last > since:
+            found += [(key, etag, number) for number in numbers if number % 3]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@given(steps=steps)
+def test_between_any_two_versions(vectors, steps):
+    """Also where rounds were committed on top of others, without some slots, or several in one version."""
+    store = MemoryObjectStore()
+    process, other = Rounds(store=store, vectors=vectors), Rounds(store=store, vectors=vectors)
+    stale = process.table.opened()
+    for bucket, how, slots in steps:
+        base = stale if how == "stale" else process.table.opened()
+        mine = process.planned(bucket, slots, base)
+        if how == "together":
+            theirs = process.planned({**bucket, "b9": ("w", (1,))}, {0, 1}, base)
+            wanted = [Wanted(change=each, base=base) for each in (mine, theirs)]
+            process.table.committer.commit_together(wanted)
+        else:
+            if how == "stale":
+                other.commit(other.planned({key: ("s", (4,)) for key in bucket if key < "b"}, {0}))
+            process.commit(mine)
+        stale = base
+    newest = process.table.opened().version
+    reader = process.table.reader
+    history = [process.contents(snapshot_of(reader, n)) for n in range(newest + 1)]
+    for since in range(newest + 1):
+        for until in range(since, newest + 1):
+            assert sorted(came(process, since, until)) == expected(history, since, until)
+
+
+def test_rows_that_left_again_are_left_out():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1, 2)), "a2": ("e1", (4,))}))
+    process.commit(process.planned({"a1": ("e2", (5,)), "a2": ("e1", (4,))}))
+    assert came(process, 0, 1) == [("a1", "e1", 1), ("a1", "e1", 2), ("a2", "e1", 4)]
+    assert came(process, 1, 2) == [("a1", "e2", 5)]
+    assert came(process, 0, 2) == [("a2", "e1", 4), ("a1", "e2", 5)]
+    process.commit(process.planned({}))
+    assert came(process, 0, 3) == []
+
+
+def test_packs_that_are_merged_bring_nothing():
+    process = Rounds(store=MemoryObjectStore())
+    bucket = {}
+    for n in range(12):
+        bucket[f"a{n}"] = ("e", (1,))
+        process.commit(process.planned(bucket))
+    newest = process.table.opened()
+    assert any(pack.since < pack.until for pack in newest.packs.values()), "some were merged"
+    assert came(process, 0, newest.version) == [(f"a{n}", "e", 1) for n in range(12)]
+
+
+def test_parts_of_an_object_come_one_after_the_other():
+    """The rows of the next part alone, also if it is in one pack with those before; an older ETag gives them up."""
+    process = Rounds(store=MemoryObjectStore())
+    slot = slot_of_key("a1")
+    state = None
+    for part in range(3):
+        base = process.table.opened()
+        label = base.version + 1
+        rows = [(slot, "a1", "e", at, 1 + 3 * at) for at in range(part * 2, part * 2 + 2)]
+        after = ObjectState(
+            key="a1",
+            etag="e",
+            size=6,
+            rows=2 * part + 2,
+            since=state.since if state else label,
+            until=label,
+            reach_end=part == 2,
+            offset=2 * part + 2,
+        )
+        changed = SlotRound(changes={"a1": after}, before={"a1": state} if state else {})
+        packs = process._staged(process.data, rows, label)
+        process.commit(
+            Round(base=base, slots={slot: changed}, table=process.whole, clock=process.clock, rows=packs)
+        )
+        state = after
+    numbers = [("a1", "e", 1 + 3 * at) for at in range(6)]
+    assert came(process, 0, 3) == numbers
+    assert came(process, 1, 3) == numbers[2:]
+    assert came(process, 1, 2) == numbers[2:4]
+    process.commit(process.planned({"a1": ("f", (7,))}))
+    assert came(process, 0, 4) == [("a1", "f", 7)]
+
+
+def test_sizes():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (1,))}))
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e2", (1,))}))
+    found = [*sizes_of(process.table.reader, 0, 2)]
+    assert [(version, changed) for version, changed, _ in found] == [(1, 2), (2, 1)]
+    assert all(size > 0 for *_, size in found)
+
+
+def test_a_rollback_is_named():
+    """Rows that came before have left, and others are back: whoever goes on would not know."""
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,))}))
+    process.commit(process.planned({"a1": ("e2", (2,))}))
+    roll_back(process.whole, 1)
+    for look in (
+        lambda: arrivals(process.table.reader, 1, 3),
+        lambda: [*sizes_of(process.table.reader, 1, 3)],
+    ):
+        with pytest.raises(UsageError, match=r"version 3 went back to version 1: .*, or after version 3"):
+            look()
+    process.commit(process.planned({"a1": ("e3", (4,))}))
+    assert came(process, 3, 4) == [("a1", "e3", 4)]
+
+
+def test_versions_that_are_not_there():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,))}))
+    with pytest.raises(NotFoundError, match="versions 0 to 1 are kept"):
+        arrivals(process.table.reader, 1, 2)
