@@ -139,7 +139,7 @@ class Location(LocationSettings):
             leases=mode.choice == "dynamodb",
             vectors=vectors and not asset,
             sizes=DERIVED if asset else SIZES,
-            memory=_memory(self.platform, layout.prefix),  # type: ignore[arg-type] # it is hashable
+            memory=_memory(self.platform, layout.prefix),
             clock=clock,
             restore=self.command("forget", *([f"--asset {asset}"] if asset else [])),
         )

@@ -162,7 +162,7 @@ class _Column:
             hint = hint.__supertype__
         found = _ARROW.get(str if get_origin(hint) is Literal else hint)
         self._json = found is None
-        self._none = () if get_origin(hint) is tuple else {}
+        self._none: Any = () if get_origin(hint) is tuple else {}
         self._empty = "[]" if get_origin(hint) is tuple else "{}"
         self.type = pa.string() if found is None else found
         plain = not (self._json or optional)
