@@ -30,10 +30,10 @@ from s3notify_platform.table.own import own_prefixes
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
 what is in quarantine; `reader` loads committed rows, reads the quarantine and watches the keyspace; `viewer` reads the
-Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in changes that other systems
-report; `outlet` delivers to endpoints. A process with several roles needs the union, but the Deny of `writer` and
-`publisher` wins over any other policy: whoever writes objects must not also commit, and with the policy of a `writer`
-nobody changes a queue on a bucket. Writers of a whole bucket are denied to read tables in it."""
+tables with another engine, as Delta tables; `sweep` is the daily checks, `vacuum` and `compact`; `inlet` takes in
+changes that other systems report; `outlet` delivers to endpoints. A process with several roles needs the union, but the
+Deny of `writer` and `publisher` wins over any other policy: whoever writes objects must not also commit, and with the
+policy of a `writer` nobody changes a queue on a bucket. Writers of a whole bucket are denied to read tables in it."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
@@ -46,10 +46,13 @@ OWN: Final = ("table/*", "derived/*", "records/*", "streams/*", "store.json", f"
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "run": ("GetObject", "PutObject"),
-    "sweep": ("GetObject",),
+    "sweep": ("GetObject", "PutObject"),
     "reader": ("GetObject",),
 }
-"""On what is known of the table (`table.known`), apart from its other objects."""
+"""On the records of the source's tables (`table.known`), which are apart from their other objects."""
+
+VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
+"""What is below a source's platform prefix that Delta engines read. They name their own packs `part-…`."""
 
 CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
 """Of objects, as far as a policy denies them."""
@@ -93,7 +96,7 @@ class Places:
     account: str | None = None
     queue_prefix: str = QUEUE_PREFIX
     known_bucket: str | None = None
-    """Bucket of what is known of the table, if it is another than the platform's."""
+    """Bucket of the records of the source's tables, if it is another than the platform's."""
     event_queue: str | None = None
     """Name of the SQS queue that receives the bucket's events, if there is one."""
     tags: bool = False
@@ -235,15 +238,14 @@ class _Grants(dict[str, set[str]]):
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
     def known(self, *actions: str) -> None:
-        """What is known of the table; in the records table with all other records."""
+        """The records of the source's tables; in the records table with all other records."""
         places = self._places
         if actions and not places.tables.records:
             bucket = places.known_bucket or places.platform_bucket
-            key = quote(
-                f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
-            )
-            actions = tuple(f"s3:{action}" for action in actions)
-            self.to(f"arn:{self._aws}:s3:::{bucket}/{KNOWN}/{key}", *actions)
+            key = f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
+            # Those of slot assets have the asset's name besides.
+            for name in (quote(key), f"{quote(f'{key}.')}*"):
+                self.to(f"arn:{self._aws}:s3:::{bucket}/{KNOWN}/{name}", *(f"s3:{each}" for each in actions))
             if places.known_bucket:
                 self.listing(bucket)
 
@@ -295,14 +297,15 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.queue()
         case "reader" | "viewer":
-            view = (f"{own}table/data/", f"{own}derived/")
-            grants.reading(platform, *((own, signals) if role == "reader" else view))
+            viewed = (f"{own}{name}" for name in VIEWED)
+            grants.reading(platform, *((own, signals) if role == "reader" else viewed))
         case "sweep":
             grants.listing(bucket)
             grants.listing(platform)
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
             grants.objects(platform, signals, "PutObject")
             grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
+            grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.reading_queue()
         case "inlet":
             grants.objects(platform, signals, "PutObject")

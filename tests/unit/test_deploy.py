@@ -11,12 +11,10 @@ from s3notify_platform.cli import main
 from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, policy, terraform
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.location import Location
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, describe, examine
-from s3notify_platform.table.layout import Generation
 from tests.support.iam import refused
 
 TABLES = Tables(records="records", leases="leases", region="eu-central-1")
@@ -149,11 +147,14 @@ RESOURCES = {
     "publisher": {SOURCE, "s3:::landing", f"{OURS}keyspace/*", LEASES, RECORDS},
     "run": {SOURCE, "s3:::landing", "s3:::platform", f"{OURS}*", LEASES, RECORDS},
     "reader": {"s3:::platform", f"{OURS}*"},
-    "viewer": {"s3:::platform", f"{OURS}table/data/*", f"{OURS}derived/*"},
-    "sweep": {"s3:::landing", "s3:::platform", f"{OURS}*", RECORDS},
+    "viewer": {
+        "s3:::platform", f"{OURS}table/_delta_log/*", f"{OURS}table/data/*", f"{OURS}table/part-*",
+        f"{OURS}table/_s3notify/vector/*", f"{OURS}derived/*",
+    },
+    "sweep": {"s3:::landing", "s3:::platform", f"{OURS}*", LEASES, RECORDS},
     "inlet": {f"{OURS}keyspace/*", RECORDS, "sqs:eu-central-1:123456789012:events"},
     "outlet": {RECORDS},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -190,7 +191,7 @@ def test_who_needs_the_queue_of_notifications():
 @pytest.mark.parametrize("prefix", ["", "raw/", "_s3", "_s3notify/orders/"])
 @pytest.mark.parametrize("own", ["_s3notify/orders/", "elsewhere/of/ours/"])
 def test_writers_never_change_what_the_platform_has_made(role, prefix, own):
-    """Whatever their prefix: commits, files, records and settings are denied; objects, signals and queue are not."""
+    """Whatever their prefix: logs, files, records and settings are denied; objects, signals and queue are not."""
     places = Places(
         bucket="b", prefix=prefix, platform_bucket="b", platform_prefix=own, keyspace_prefix=f"{own}keyspace/",
         tables=Tables(),
@@ -198,9 +199,11 @@ def test_writers_never_change_what_the_platform_has_made(role, prefix, own):
     location = Location(name="orders", platform=S3Config(bucket="b"), platform_prefix=own)
     layouts = (location.layout, location.table_layout("paid"))
     keys = [
-        *(layout.commit(Slot(7), Generation(3)) for layout in layouts),
-        *(f"{layout.prefix}data/x.parquet" for layout in layouts),
+        *(layout.version(3) for layout in layouts),
+        *(layout.manifest(3) for layout in layouts),
+        *(layout.file(layout.pack_path("x")) for layout in layouts),
         f"{own}records/ack.x/head", f"{own}streams/s/c/1", f"{own}store.json", "_s3notify-known/orders",
+        "_s3notify-known/orders.2epaid",
     ]  # fmt: skip
     changes = {
         (f"s3:{action}", f"arn:aws:s3:::b/{key}") for action in ("PutObject", "DeleteObject") for key in keys
@@ -296,13 +299,15 @@ def test_init_says_what_is_missing(arguments, reason):
     assert reason in result.output
 
 
-def test_what_is_known_of_the_table():
-    """Runs write it, the sweep reads it; in the bucket that is named for it, and not at all with a records table."""
+def test_records_of_the_tables():
+    """Runs and the sweep write them; in the bucket that is named for it, and not at all with a records table."""
     bare = replace(PLACES, tables=Tables())
-    known = "arn:aws:s3:::platform/_s3notify-known/orders"
-    assert allowed("run", bare)[known] == ["s3:GetObject", "s3:PutObject"]
-    assert allowed("sweep", bare)[known] == ["s3:GetObject"]
-    assert not any("known" in resource for resource in allowed("run", PLACES))
-    apart = allowed("run", replace(bare, known_bucket="vault"))
-    assert apart["arn:aws:s3:::vault/_s3notify-known/platform.2forders"]
-    assert known not in apart
+    for known in ("orders", "orders.2e*"):
+        arn = f"arn:aws:s3:::platform/_s3notify-known/{known}"
+        assert allowed("run", bare)[arn] == ["s3:GetObject", "s3:PutObject"]
+        assert allowed("sweep", bare)[arn] == ["s3:GetObject", "s3:PutObject"]
+        assert allowed("reader", bare)[arn] == ["s3:GetObject"]
+        assert not any("known" in resource for resource in allowed("run", PLACES))
+        apart = allowed("run", replace(bare, known_bucket="vault"))
+        assert apart[f"arn:aws:s3:::vault/_s3notify-known/platform.2f{known}"]
+        assert arn not in apart

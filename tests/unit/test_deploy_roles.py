@@ -7,10 +7,8 @@ import pytest
 
 from s3notify_platform.deploy import ROLES, Places, Tables, policy
 from s3notify_platform.ingest.location import Location
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.known import KNOWN
-from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.own import own_prefixes
 from tests.support.iam import ACCOUNT, allowed, unused
 
@@ -20,13 +18,13 @@ EXPECTED = {
     "writer": {"source": "PDG", "signals": "P"},
     "publisher": {"source": "PDG", "signals": "P", "queue": "PDG"},
     "run": {
-        "source": "G", "signals": "PG", "table": "PDG", "data": "PDG", "derived": "PDG", "state": "PDG", "queue": "PDG",
+        "source": "G", "signals": "PG", "delta": "PDG", "own": "PDG", "derived": "PDG", "state": "PDG", "queue": "PDG",
         "known": "PG",
     },
-    "reader": {"signals": "G", "table": "G", "data": "G", "derived": "G", "state": "G", "known": "G"},
-    "viewer": {"data": "G", "derived": "G"},
+    "reader": {"signals": "G", "delta": "G", "own": "G", "derived": "G", "state": "G", "known": "G"},
+    "viewer": {"delta": "G", "derived": "G"},
     "sweep": {
-        "signals": "P", "table": "PDG", "data": "PDG", "derived": "PDG", "state": "PDG", "queue": "G", "known": "G",
+        "signals": "P", "delta": "PDG", "own": "PDG", "derived": "PDG", "state": "PDG", "queue": "G", "known": "PG",
     },
     "inlet": {"signals": "P", "queue": "PDG"},
     "outlet": {"queue": "PDG"},
@@ -74,26 +72,47 @@ def objects(places):
     yield "source", places.bucket, f"{places.prefix}2026/a.jsonl"
     for key in ("7", "_"):
         yield "signals", platform, f"{places.keyspace_prefix}{key}"
-    yield "table", platform, layout.commit(Slot(7), Generation(3))
-    yield "table", platform, f"{layout.prefix}table.json"
-    yield "data", platform, f"{layout.prefix}data/x.parquet"
     for key in (
-        location.table_layout("paid").commit(Slot(7), Generation(3)),
-        f"{own}derived/paid/data/x.parquet",
+        layout.version(3),
+        layout.checkpoint(3),
+        layout.last_checkpoint,
+        layout.file(layout.pack_path("x")),
+        f"{layout.prefix}part-00000-x.snappy.parquet",
+        f"{layout.vectors}x",
     ):
+        yield "delta", platform, key
+    for key in (
+        layout.manifest(3),
+        layout.state("x"),
+        layout.file(layout.reject_path("x")),
+        layout.file(layout.changes_path(3)),
+        layout.staged_version(3),
+        layout.cut(3),
+    ):
+        yield "own", platform, key
+    derived = location.table_layout("paid")
+    for key in (derived.version(3), derived.file(derived.pack_path("x"))):
         yield "derived", platform, key
     for key in ("records/ack.x/head", "streams/s/c/1", "store.json", ".s3notify-probe-1/match"):
         yield "state", platform, f"{own}{key}"
     if not places.tables.records:
         yield "queue", platform, f"{places.queue_prefix}queue.orders.3/1"
         known_bucket = places.known_bucket or platform
-        yield "known", known_bucket, location.sides().records._path(KNOWN, location.sides().key)
+        for asset in (None, "paid"):
+            known = location.known(asset)
+            yield "known", known_bucket, known.records._path(KNOWN, known.key)
 
 
 def elsewhere(role, places):
     """What no role of this source changes: of other sources, and in places that this layout does not use."""
     for bucket in {places.bucket, places.platform_bucket, places.known_bucket or places.bucket}:
-        for key in ("table/c/1", "derived/x/data/1", "records/ack.x/head", "streams/s/c/1", "store.json"):
+        for key in (
+            "table/_delta_log/1",
+            "derived/x/data/1",
+            "records/ack.x/head",
+            "streams/s/c/1",
+            "store.json",
+        ):
             yield bucket, f"_s3notify/clicks/{key}"
         if role == "writer":
             yield bucket, "_s3notify/dev/queue/queue.orders.3/1"
@@ -112,7 +131,7 @@ def test_each_role_may_do_what_it_needs_and_no_more(role):
         nested = places.keyspace_prefix.startswith(places.platform_prefix)
         for kind, bucket, key in objects(places):
             expected = set(EXPECTED[role].get(kind, ""))
-            if kind == "signals" and nested and {"P", "D"} <= set(EXPECTED[role].get("table", "")):
+            if kind == "signals" and nested and {"P", "D"} <= set(EXPECTED[role].get("own", "")):
                 expected = set("PDG")  # granted with all that is below the platform's prefix
             if role == "run" and bucket == places.bucket and key.startswith(places.prefix):
                 expected |= {"G"}
@@ -184,7 +203,7 @@ def test_in_another_bucket_a_name_of_ours_is_the_source_s(role):
     """As long as it is none of the usual ones."""
     for places in layouts(("of/ours/",)):
         if places.prefix == "" and places.bucket != places.platform_bucket:
-            for key in ("signals/7", "queues/1", "of/ours/table/c/1"):
+            for key in ("signals/7", "queues/1", "of/ours/table/data/1"):
                 for action in ACTIONS.values():
                     assert allowed(policy(role, places), (action, f"arn:aws:s3:::{places.bucket}/{key}")), key
 
