@@ -1,9 +1,10 @@
 """s3notify_platform: what changed in a bucket of millions of objects, for two requests, as committed tables.
 
 The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll sees by one HEAD, and at
-most one LIST, which slots changed. One run reads exactly these: it plans (entries of the queue name the keys, or one
-listing finds them), reads under If-Match, parses, transforms, and stages files. The IO manager commits slot by slot
-under the next generation, reports, takes the entries out of the queue, and stamps the batch's ack chain.
+most one LIST, which slots changed. One run reads exactly these: it plans on one snapshot of the table (entries of the
+queue name the keys, or one listing finds them), reads under If-Match, parses, transforms, and stages packs. The round is
+committed as one version of the table's Delta log. Then it is reported, the entries leave the queue, and the batch's ack
+chain is stamped.
 
 Reading order. Imports point down only, without a circle; a contract in CI says so.
 
@@ -11,12 +12,11 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports: memory, S3, DynamoDB, SQS, records on a bucket; the probe of a store
-    table/          commits, object states, schemas, quarantine, reader, history, vacuum, the Delta view
-    lake/           the table to come: one Delta log in place of `table`; nothing uses it yet
+    table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, history, vacuum
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
-    ingest/         the engine, without Spark: source, scheduler, follow, compare, reader, slot writer, wire
-    engine/         a batch over the table to come, in place of `ingest`: begun
+    ingest/         without Spark: source, scheduler, follow, compare, reader, and the rows between driver and tasks
+    engine/         drives a run in rounds: stage, collect, settle, commit, and what follows a commit
     spark/          what needs PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery
     explain/        where one object stands
@@ -24,8 +24,7 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs
     cli/            `s3notify ...`
 
-Where to look first: exactly-once is decided in `orchestration/io_manager.py`, and rows become visible by
-`table/commit.py` alone.
+Where to look first: exactly-once is decided in `engine/rounds.py`, and rows become visible by `table/commit.py` alone.
 
 Glossary. The same words in code, UI, commands, metrics and docs; one word, one thing.
 
@@ -49,10 +48,12 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     enumerator, split           finds the work; the unit of reading: an object version, or a range of one
     assignment, offset          slots of each reader; where reading of an object resumes
     batch, round                the slots of one request, with one ack chain; what a run reads before it commits
-    stage, commit               write a slot's files and the body of its commit; create the object that makes it visible
-    head, snapshot              a slot's newest commit; the heads of a set of slots at one time
-    known, identity             what is noted of a table outside its prefix; its bucket, prefix, slots and hash
-    missing commits             commits that were there and are gone
+    stage, commit               write a round's packs; create the version that makes them visible
+    version, snapshot           one commit to a table's log; the whole table as of one
+    generation of a slot        the version that last changed it: Dagster's data version
+    pack, manifest              a data file of many slots; the rest of the table's state as of a version
+    label                       of rows: the version that they were planned as
+    known, identity             the record of a table outside its prefix; its bucket, prefix, slots and hash
     withdraw                    take the rows of an object that has left out of the table
     backfill, force             read again what is unchanged, since someone asked
     sweep                       a full LIST compared with the committed state

@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ObjectStore, StoredObject, Written
 from s3notify_platform.table import vectors
 from s3notify_platform.table.actions import Add, Remove
 from s3notify_platform.table.compaction import Rewrite, plan_round
@@ -35,8 +37,6 @@ from s3notify_platform.table.packs import (
     without_slots,
 )
 from s3notify_platform.table.statistics import hidden as with_vector
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectStore, StoredObject, Written
 
 READS_IN_FLIGHT: Final = 4
 """Packs in memory at once."""
@@ -60,7 +60,7 @@ class StagedPack:
     def loads(cls, text: str) -> "StagedPack":
         """Inverse of `dumps`."""
         add, slots = json.loads(text)
-        return cls(add=Add.of(add), slots={slot: rows for slot, rows in slots})
+        return cls(add=Add.of(add), slots=dict(slots))
 
 
 @dataclass(slots=True, kw_only=True)

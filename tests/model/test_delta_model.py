@@ -8,14 +8,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from s3notify_platform.table.delta import view as delta
+from s3notify_platform.table.delta.log import DeltaLog
+from s3notify_platform.table.delta.view import DeltaView
 
 from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import TableFile
-from s3notify_platform.table.delta import view as delta
-from s3notify_platform.table.delta.log import DeltaLog
-from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from s3notify_platform.table.heads import HeadMemory
 
 from s3notify_platform.errors import FencedError
 from s3notify_platform.ingest import slot_files as files
@@ -17,7 +18,6 @@ from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states as paging
-from s3notify_platform.table.heads import HeadMemory
 from s3notify_platform.table.quarantine import Choice, retry
 from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock

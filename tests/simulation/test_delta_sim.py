@@ -2,11 +2,12 @@
 
 import json
 
+from s3notify_platform.table.delta import view as delta
+
 from s3notify_platform.errors import ConflictError, FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import TableFile
-from s3notify_platform.table.delta import view as delta
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
 from tests.support.viewed import Viewed, spark_schema
 
