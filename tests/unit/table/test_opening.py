@@ -1,5 +1,6 @@
 """Which tables are opened, which are refused with what remedy, and how one goes on after a loss."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.known import KNOWN, Known
 from s3notify_platform.table.opening import TableName, claim, confirm, forget, open_table
+from tests.support.faults import CrashedError, Fault, FaultyStore, scripted
 from tests.support.log_tables import IDENTITY, LAYOUT, SCHEMA, Counts, Table, versions
 
 CREATE = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
@@ -67,6 +69,28 @@ def test_an_interrupted_creation_is_finished(store):
     assert found.snapshot.table == begun.table
 
 
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("dies_at", range(12))
+def test_a_creation_that_is_killed_anywhere_is_finished(store, dies_at, fault):
+    """The next run goes on with the same id, and no crash looks like a loss."""
+    with suppress(CrashedError):
+        opened(FaultyStore(store, scripted({dies_at: fault})))
+    begun = record(store)
+    _, found = opened(store)
+    assert found.snapshot.table == found.id == (begun.table if begun else found.id)
+    assert [version.table for version in versions(store)] == [found.id]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"table":"x"}'])
+def test_a_record_that_is_not_ours_is_never_taken_for_none(store, body):
+    """Else all objects would be taken in again."""
+    commit(store, 1)
+    records = Table(store=store).known.records
+    records.replace(KNOWN, "t", body, expected=records.read(KNOWN, "t").version)
+    with pytest.raises(CorruptError, match=r"not the record of a table .* restore it"):
+        opened(store)
+
+
 @pytest.mark.parametrize(
     ("identity", "remedy"),
     [
@@ -105,6 +129,20 @@ def test_a_cursor_of_another_table_is_refused(store):
     commit(store, 1)
     with pytest.raises(CorruptError, match="with the id feed, and it is"):
         opened(store, expected="feed")
+
+
+def test_a_cursor_of_a_table_of_which_nothing_is_left_is_refused(store):
+    """Without it, nothing would say that there was a table."""
+    commit(store, 1)
+    was = record(store).table
+    for meta in store.list("").objects:
+        store.delete(meta.key)
+    with pytest.raises(CorruptError, match=f"the id {was}, and nothing is left of it"):
+        opened(store, expected=was)
+    assert not store.list("").objects
+    now = opened(store)[1].id
+    with pytest.raises(CorruptError, match=f"the id {was}, and it is {now} now"):
+        opened(store, expected=was)
 
 
 def test_a_table_that_is_being_rewritten_is_refused(store):
@@ -170,27 +208,39 @@ def test_after_the_loss_of_all_objects_the_table_begins_anew(store):
     assert Table(store=store).counted() == {}
 
 
-def test_forgetting_that_was_interrupted_is_refused_until_it_is_repeated(store):
-    commit(store, 1)
-    lose(store, 1)
-
-    class CrashError(Exception):
-        pass
-
-    class Crashing(Table):
-        def __post_init__(self):
-            super().__post_init__()
-            object.__setattr__(self.committer, "commits", self)
-
-        def put_if_absent(self, *_args, **_given):
-            raise CrashError
-
-    with pytest.raises(CrashError):
-        forget(Crashing(store=store).committer, no_backlog)
-    with pytest.raises(CorruptError, match="table forget"):
-        opened(store)
-    done = forget(Table(store=store).committer, no_backlog)
-    assert opened(store)[1].id == done.table
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("left", ["all", "some", "none"])
+def test_forgetting_that_is_killed_anywhere_is_refused_until_it_is_repeated(store, left, fault):
+    """At each of its requests, whatever is left of the log."""
+    for _ in range(3):
+        commit(store, 1)
+    lost = {"all": (), "some": (2,), "none": range(4)}[left]
+    if left == "all":
+        for meta in store.list(f"{KNOWN}/").objects:
+            store.delete(meta.key)
+    lose(store, *lost)
+    before = {meta.key: store.get(meta.key).body for meta in store.list("").objects}
+    died, dies_at = True, 0
+    while died:
+        there, died = MemoryObjectStore(), False
+        for key, body in before.items():
+            there.put(key, body)
+        noted = []
+        try:
+            dying = Table(store=FaultyStore(there, scripted({dies_at: fault})))
+            forget(dying.committer, lambda noted=noted: noted.append("all slots"))
+        except CrashedError:
+            died = True
+        try:
+            opened(there)
+        except CorruptError:
+            forget(Table(store=there).committer, lambda noted=noted: noted.append("all slots"))
+        assert noted
+        _, found = opened(there)
+        assert found.known.identity == IDENTITY
+        assert Table(store=there).counted() == {"all": {1: 3}, "some": {1: 1}, "none": {}}[left]
+        dies_at += 1
+    assert dies_at > 3
 
 
 def test_there_is_nothing_to_forget_where_no_table_is(store):
