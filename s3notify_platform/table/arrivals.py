@@ -64,7 +64,11 @@ def arrivals(reader: LogReader, since: int, until: int) -> list[Arrival]:
     found: list[Arrival] = []
     gone: frozenset[str] = NOTHING
     for each, labels, left in reversed(came):
-        packs = tuple(add for add in each.body.adds if add.since == add.until and add.until in labels)
+        packs = tuple(
+            add
+            for add in each.body.adds
+            if add.data_change and add.since == add.until and add.until in labels
+        )
         if packs:
             found.append(Arrival(version=each.version, packs=packs, without=gone))
         gone = gone | left if left else gone

@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.parallel import Track, untracked
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.history import kept_versions
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.pack_set import PackSet
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.table import LogTable
-from s3notify_platform.parallel import Track, untracked
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 
 SLOTS_AT_ONCE: Final = 50
 """Slots whose objects are in memory together."""

@@ -37,6 +37,10 @@ from s3notify_platform.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ABSENT, ETag, StoredObject, Unknown, Written
+from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.checkpoint import LastCheckpoint
 from s3notify_platform.table.known import LINEAGE, Known
@@ -44,10 +48,6 @@ from s3notify_platform.table.log_state import OtherLogError
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Change, Proposal, applied, next_version
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ABSENT, ETag, StoredObject, Unknown, Written
-from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
-from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 
 MAX_RUN_SECONDS: Final = 6 * 3600.0
 """The longest that a run may take from its look at the table to its commit. Nothing that is younger is removed."""

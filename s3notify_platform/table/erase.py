@@ -41,6 +41,10 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ObjectMeta, StoredObject, Written, list_all
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add, LogVersion
 from s3notify_platform.table.changes import erased
 from s3notify_platform.table.commit import Committed
@@ -55,10 +59,6 @@ from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.state_merge import without
 from s3notify_platform.table.table import LogTable
 from s3notify_platform.table.vacuum import files_of, named_by, named_by_manifest
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectMeta, StoredObject, Written, list_all
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 
 CLOCKS_DIFFER_MS: Final = 10_000
 """By so much two times of the store may be in the wrong order: its machines have clocks of their own."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.table.actions import LogVersion
-from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.ports import ObjectMeta, list_all
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 PAGE: Final = 16
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.changes import StateChange, encode, fits_inline
 from s3notify_platform.table.states import StateSet
-from s3notify_platform.slots import Slot
 
 MANIFEST_BYTES: Final = 256 << 10
 """A manifest of 1000 slots has about 40 KB. More than this is an error, not a table."""

@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from s3notify_platform.errors import ConflictError, CorruptError
+from s3notify_platform.ports import ETag, StoredObject, Written
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committer
 from s3notify_platform.table.history import kept_versions
 from s3notify_platform.table.known import Known
 from s3notify_platform.table.log_state import NO_VERSION
-from s3notify_platform.ports import ETag, StoredObject, Written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

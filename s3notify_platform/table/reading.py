@@ -28,6 +28,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import (
+    BATCH_BYTES,
+    MAX_CELLS,
+    PACK_READ_BYTES,
+    PACK_STREAM_BYTES,
+    PACK_TAIL_BYTES,
+    PACK_WHOLE_BYTES,
+)
+from s3notify_platform.parallel import readers
+from s3notify_platform.ports import Ranged
+from s3notify_platform.slots import Slot
 from s3notify_platform.table import vectors
 from s3notify_platform.table.actions import ANY_LABEL, Add, Vector
 from s3notify_platform.table.layout import TableLayout
@@ -41,17 +52,6 @@ from s3notify_platform.table.ranged_file import (
     parquet_file,
     start_of,
 )
-from s3notify_platform.limits import (
-    BATCH_BYTES,
-    MAX_CELLS,
-    PACK_READ_BYTES,
-    PACK_STREAM_BYTES,
-    PACK_TAIL_BYTES,
-    PACK_WHOLE_BYTES,
-)
-from s3notify_platform.parallel import readers
-from s3notify_platform.ports import Ranged
-from s3notify_platform.slots import Slot
 
 REQUESTS_IN_FLIGHT: Final = 16
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.metadata import raised, united
@@ -34,7 +35,6 @@ from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.schema import both_sources
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
-from s3notify_platform.slots import Slot
 
 MAX_OTHERS: Final = 16 << 20
 """Bytes that replacing one slot writes at most, besides its rows."""

@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
+from s3notify_platform.ports import list_all
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import MetaData
 from s3notify_platform.table.commit import CommitResult, Committed, Committer
 from s3notify_platform.table.history import history, kept_versions, snapshot_of
@@ -37,8 +39,6 @@ from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, state_
 from s3notify_platform.table.states import StateSet
 from s3notify_platform.table.table import LogTable
 from s3notify_platform.table.vacuum import FENCE, files_of_table, named_by, store_now_ms
-from s3notify_platform.ports import list_all
-from s3notify_platform.slots import Slot
 
 COMMAND: Final = "rollback"
 

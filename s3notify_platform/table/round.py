@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.changes import state_changes
 from s3notify_platform.table.manifest import SlotFacts
@@ -35,8 +37,6 @@ from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.state_merge import merge, plan_merge
 from s3notify_platform.table.states import Next
 from s3notify_platform.table.table import LogTable
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 
 CONFLICT: Final = "another run committed the slot first"
 

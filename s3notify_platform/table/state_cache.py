@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.table.state_file import StateFile, Tail
 from s3notify_platform.limits import STATE_CACHE_BYTES
 from s3notify_platform.ports import Ranged
+from s3notify_platform.table.state_file import StateFile, Tail
 
 
 class Ranges(Protocol):

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import STATE_PAGE, STATE_PAGE_BYTES
 from s3notify_platform.table.state_columns import (
     FIELDS,
     STATE_SCHEMA,
@@ -34,7 +35,6 @@ from s3notify_platform.table.state_columns import (
     trimmed,
 )
 from s3notify_platform.table.state_filter import KeyHash, filter_bytes, filter_of, may_hold
-from s3notify_platform.limits import STATE_PAGE, STATE_PAGE_BYTES
 
 _DISTINCT: Final = ("key", "etag", "size")
 _BOOLEAN: Final = tuple(name for name, kind in FIELDS.items() if pa.types.is_boolean(kind))

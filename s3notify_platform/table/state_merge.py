@@ -15,12 +15,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.table.state_cache import bytes_of
-from s3notify_platform.table.state_columns import Place
-from s3notify_platform.table.state_file import StateFile, Tail, page_of, state_files, tail_of
-from s3notify_platform.table.state_filter import hash_of
-from s3notify_platform.table.state_reader import Keys, StateReader, merge_sorted, runs_of
-from s3notify_platform.table.states import Merge, Name, StateSet, hull_of
 from s3notify_platform.limits import (
     STATE_FILE_BYTES,
     STATE_FILES_FRESH,
@@ -28,6 +22,12 @@ from s3notify_platform.limits import (
     STATE_MERGE_BYTES,
 )
 from s3notify_platform.parallel import in_parallel
+from s3notify_platform.table.state_cache import bytes_of
+from s3notify_platform.table.state_columns import Place
+from s3notify_platform.table.state_file import StateFile, Tail, page_of, state_files, tail_of
+from s3notify_platform.table.state_filter import hash_of
+from s3notify_platform.table.state_reader import Keys, StateReader, merge_sorted, runs_of
+from s3notify_platform.table.states import Merge, Name, StateSet, hull_of
 
 FAN_OUT: Final = 10
 """How much larger each level is than the one above."""

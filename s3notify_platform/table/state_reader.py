@@ -14,6 +14,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from s3notify_platform.limits import STATE_GAP_BYTES, STATE_READ_BYTES, STATE_WHOLE_BYTES
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.state_cache import SHARED_CACHE, Ranges, StateCache, bytes_of
 from s3notify_platform.table.state_columns import (
     Changes,
@@ -29,10 +33,6 @@ from s3notify_platform.table.state_columns import (
 from s3notify_platform.table.state_file import PageEntry, StateFile, Tail, page_of, tail_of
 from s3notify_platform.table.state_filter import hash_of
 from s3notify_platform.table.states import StateSet
-from s3notify_platform.limits import STATE_GAP_BYTES, STATE_READ_BYTES, STATE_WHOLE_BYTES
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 
 REQUESTS_IN_FLIGHT: Final = 32
 

@@ -25,6 +25,9 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import STATE_FILE_BYTES, STATES_INLINE, STATES_INLINE_BYTES
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
 from s3notify_platform.table.state_columns import (
     Changes,
     Place,
@@ -33,9 +36,6 @@ from s3notify_platform.table.state_columns import (
     state_row,
 )
 from s3notify_platform.table.state_file import StateFile, state_files
-from s3notify_platform.limits import STATE_FILE_BYTES, STATES_INLINE, STATES_INLINE_BYTES
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 
 NO_CHANGES: Final[Changes] = {}
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.commit import (
     MAX_RUN_SECONDS,
     REQUESTS_IN_FLIGHT,
@@ -26,8 +28,6 @@ from s3notify_platform.table.proposal import Change
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.state_cache import SHARED_CACHE, StateCache, StoredRanges
 from s3notify_platform.table.state_reader import StateReader
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 
 
 @dataclass(slots=True)

@@ -22,6 +22,8 @@ from typing import Final
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.parallel import Track, in_parallel, untracked
+from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
 from s3notify_platform.table.actions import Add, LogVersion, Remove
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.known import PUT_BACK
@@ -30,8 +32,6 @@ from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.vectors import file_of
-from s3notify_platform.parallel import Track, in_parallel, untracked
-from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
