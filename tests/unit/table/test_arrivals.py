@@ -1,4 +1,4 @@
-"""Rows that came between two versions: each once, from the version that brought it, whatever was written again since."""
+"""Rows that came between two versions: each once, from the version that brought it, whatever was rewritten since."""
 
 import pytest
 from hypothesis import given
@@ -63,9 +63,8 @@ def test_between_any_two_versions(vectors, steps):
     newest = process.table.opened().version
     reader = process.table.reader
     history = [process.contents(snapshot_of(reader, n)) for n in range(newest + 1)]
-    for since in range(newest + 1):
-        for until in range(since, newest + 1):
-            assert sorted(came(process, since, until)) == expected(history, since, until)
+    for since, until in {*((n, newest) for n in range(newest + 1)), *((n, n + 1) for n in range(newest))}:
+        assert sorted(came(process, since, until)) == expected(history, since, until)
 
 
 def test_rows_that_left_again_are_left_out():
