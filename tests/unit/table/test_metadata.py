@@ -82,12 +82,29 @@ class TestSchema:
             ({"a": "long", "A": "long"}, "column 'A': the table has 'a' already"),
             ({"a": "interval"}, "column 'a': Delta has no type interval"),
             ({"a": {"type": "array", "elementType": "void"}}, "column 'a.element': Delta has no type void"),
+            (
+                {"a": {"type": "struct", "fields": [{"name": "x", "type": "void"}]}},
+                r"'a\.x': Delta has no type void",
+            ),
+            ({"a": {"type": "udt", "class": "x"}}, "no type udt"),
+            ({"a": "variant"}, "column 'a': Delta has no type variant"),
         ],
     )
     def test_a_column_that_delta_cannot_have(self, columns: dict[str, Any], message: str) -> None:
         """The error names it."""
         with pytest.raises(UsageError, match=message):
             delta_schema(spark_schema(**columns))
+
+    @pytest.mark.parametrize("name", ["amount", "the amount"])
+    def test_columns_are_described(self, name: str) -> None:
+        """As the user's DDL has it, also inside of a column and where names are mapped."""
+        told = {"nullable": True, "metadata": {"comment": "Before tax"}}
+        inner = {"type": "struct", "fields": [{"name": "net", "type": "double", **told}]}
+        columns = [{"name": name, "type": inner, **told}]
+        found = delta_schema(json.dumps({"type": "struct", "fields": columns}))
+        outer = json.loads(found.schema)["fields"][-1]
+        for column in (outer, outer["type"]["fields"][0]):
+            assert column["metadata"]["comment"] == "Before tax"
 
     def test_ids_of_mapped_columns_stay(self) -> None:
         """When the schema grows."""
