@@ -33,7 +33,6 @@ from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.reader import read_slots
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.fuzz.kills import Killer, Supervised
@@ -52,6 +51,7 @@ from tests.support.fuzz.operations import (
     Phase,
     read_journal,
 )
+from tests.support.ingested import rows_of
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
 
@@ -230,14 +230,8 @@ class Fuzz:
         with ThreadPoolExecutor(16) as pool:
             for part in pool.map(lambda meta: list(rows(meta.key)), objects):
                 expected.update(part)
-            slots = sorted(slot for slot, newest in self._newest().items() if newest)
-            names = ["_key", "_etag", "_offset", "order_id"]
-            table: Counter[tuple[str, str, int, int]] = Counter()
-            for rows_of_slot in pool.map(lambda slot: list(read_slots(self.source.table(), [slot])), slots):
-                for part in rows_of_slot:
-                    if part.table.num_rows:
-                        columns = part.table.select(names).to_pydict()
-                        table.update(zip(*(columns[name] for name in names), strict=True))
+        names = ("_key", "_etag", "_offset", "order_id")
+        table = Counter(tuple(row[name] for name in names) for row in rows_of(self.source))
         missing, surplus = expected - table, table - expected
         if not missing and not surplus:
             return ""
@@ -247,9 +241,6 @@ class Fuzz:
             f"{len(missing)} rows missing, {len(surplus)} too many, of {len(keys)} keys; "
             f"missing {sorted(missing)[:5]}, too many {sorted(surplus)[:5]}\n{history}"
         )
-
-    def _newest(self):
-        return self.source.table().newest(self.source.location.all_slots())
 
     def operations(self, key: str):
         """What was begun on a key, in order, and how it ended."""

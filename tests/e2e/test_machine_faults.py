@@ -15,9 +15,9 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.reader import read_slots
 from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.fuzz.kills import ROOT
+from tests.support.ingested import rows_of
 from tests.support.servers import S3Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -38,8 +38,7 @@ def filled(config: S3Config, objects: int, *, rows: int = 10) -> Source:
 
 
 def ids(source: Source) -> list[int]:
-    found = read_slots(source.location.table(), source.location.all_slots())
-    return sorted(row for slot in found for row in slot.table["id"].to_pylist())
+    return sorted(row["id"] for row in rows_of(source))
 
 
 def answer_of(driver: Driver) -> dict[str, Any]:

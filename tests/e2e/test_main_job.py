@@ -10,7 +10,7 @@ from playwright.sync_api import sync_playwright
 
 from s3notify_platform.protocols.keyspace import Delete, Put
 from s3notify_platform.slots import slot_of
-from s3notify_platform.table.reader import read_slots
+from tests.support.ingested import rows_of as rows_in
 from tests.support.platform import Platform, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -32,10 +32,9 @@ def lines(*orders: dict[str, object]) -> bytes:
 
 def rows_of(platform: Platform, keys: list[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for part in read_slots(platform.table, sorted({slot_of(key) for key in keys})):
-        if part.table.num_rows:
-            for row in part.table.select(["_key", "order_id"]).to_pylist():
-                found.setdefault(row["_key"], []).append(row["order_id"])
+    for row in rows_in(platform.location, store=platform.store):
+        if row["_key"] in keys:
+            found.setdefault(row["_key"], []).append(row["order_id"])
     return found
 
 

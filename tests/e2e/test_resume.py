@@ -10,6 +10,7 @@ import pytest
 
 from s3notify_platform.formats.csv import HEADER_BYTES
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import COLUMNS, changing_source, place_of
 from tests.support.drivers import WAIT_SECONDS, Driver
@@ -73,11 +74,11 @@ def test_killed_in_the_middle_of_big_objects(ministack: S3Server, tmp_path: Path
             driver.kill()
 
             table = source.table()
-            head = table.head(Slot(0))
-            assert head is not None
-            assert head.pending
-            assert head.generation >= KILLED_IN_ROUND - 1
-            states = table.states(head)
+            newest = table.newest()
+            assert isinstance(newest, Snapshot)
+            assert newest.manifest.slot(Slot(0)).pending
+            assert newest.version >= KILLED_IN_ROUND - 1
+            ((_, states),) = table.states.of_slots(newest.manifest.states, [Slot(0)])
             committed = {key: state.offset for key, state in states.items()}
             proxy.answered.clear()
             driver.tell(given | {"batch": "next"})

@@ -120,7 +120,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             environment={**os.environ, **environment},
         )
         writer = Writer(publisher, PREFIX, dice, keys=40)
-        snapshots = Snapshots(source.table(), source.location.all_slots(), writer)
+        snapshots = Snapshots(source, writer)
 
         def victims() -> dict[str, list[int]]:
             found = {name: processes(tmp_path, name) for name in ("run", "daemon")}
@@ -168,8 +168,8 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                 assert not snapshots.wrong, snapshots.wrong[:5]
                 held = {meta.key: meta.etag for meta in list_all(platform.store, PREFIX)}
                 rows = {key: etag for key, etag in held.items() if writer.offsets[key, etag]}
-                given = {row[:2]: n for row, n in streamed(changes).items() if row[0] in rows}
-                return snapshots.take() == rows and given.keys() == set(rows.items())
+                given = {row[:2] for row in streamed(changes)}
+                return snapshots.take() == rows and given >= set(rows.items())
 
             platform.until("the table and the stream equal the bucket", settled, 600 + SECONDS / 20)
         finally:
@@ -180,7 +180,8 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             for service in services.values():
                 service.kill()
         assert not drift.wrong
-        assert max(streamed(changes).values()) == 1
+        # An object that comes again with the same bytes is another one, and its rows come again.
+        assert {row[:2] for row in streamed(changes)} <= writer.offsets.keys()
         poisoned = {
             key
             for key, etag in writer.live.items()

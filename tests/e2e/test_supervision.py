@@ -18,9 +18,9 @@ from s3notify_platform.local.process import free_ports
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.reader import read_slots
+from tests.support.ingested import rows_of
 from tests.support.servers import S3Server
-from tests.support.slot_writer import SLOT, Body, SlotWriter
+from tests.support.slot_rounds import SLOT, Body, SlotRounds, source_in
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -90,8 +90,7 @@ def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
     ]  # fmt: skip
 
     def rows() -> list[int]:
-        found = read_slots(location.table(), location.all_slots())
-        return sorted(row for slot in found for row in slot.table["id"].to_pylist())
+        return sorted(row["id"] for row in rows_of(source))
 
     with closing(S3ObjectStore(config)) as store:
         publisher = Publisher(store, prefix=location.keyspace_prefix, slots=4)
@@ -121,7 +120,7 @@ def test_what_is_shown_does_not_end_in_a_crash(ministack: S3Server, monkeypatch:
     config = ministack.config(ministack.make_bucket())
     key = next(key for n in count() if slot_of(key := f"raw/{n}") == SLOT)
     with closing(S3ObjectStore(config)) as store:
-        SlotWriter(store=store).run({key: Body(etag="1", rows=1, rejects=50)})
+        SlotRounds(store=store, source=source_in(config)).run({key: Body(etag="1", rows=1, rejects=50)})
     command = [
         *CLI, "quarantine", "show", key, "--name", "orders", "--bucket", config.bucket, "--platform-prefix", "t/",
         "--endpoint-url", ministack.endpoint_url,

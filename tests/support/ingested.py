@@ -4,28 +4,39 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.rounds import Round
+from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import list_all
+from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table
-from s3notify_platform.table.opening import Forgotten, forget
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.opening import Forgotten, forget, open_table
+from s3notify_platform.table.packs import write
 from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.replace import NewSlot, Replacement
+from s3notify_platform.table.schema import NO_SCHEMA, described, grown, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
 
 
-def rows_of(source: Source, *, rejects: bool = False) -> list[dict[str, Any]]:
+def rows_of(
+    source: Source | Location, *, rejects: bool = False, store: ObjectStore | None = None
+) -> list[dict[str, Any]]:
     """All rows of the newest version, or its rejects, in order; the version is whole."""
-    table = source.location.table()
+    location = source if isinstance(source, Location) else source.location
+    table = location.table(store=store)
     found = table.newest()
     if isinstance(found, Absent):
         return []
@@ -34,7 +45,7 @@ def rows_of(source: Source, *, rejects: bool = False) -> list[dict[str, Any]]:
     schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
     rows = [
         row
-        for batch in read_slots(table.reader.store, source.location.layout, packs, None, schema)
+        for batch in read_slots(table.reader.store, location.layout, packs, None, schema)
         for row in batch.to_pylist()
     ]
     return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
@@ -90,9 +101,7 @@ class Place:
 
     def forget(self) -> Forgotten:
         backlog = RescanBacklog(self.source.location.records())
-        return forget(
-            self.source.table().committer, lambda: backlog.add(self.source.location.all_slots())
-        )
+        return forget(self.source.table().committer, lambda: backlog.add(self.source.location.all_slots()))
 
     def objects(self) -> dict[str, str]:
         """All objects of the bucket, with their ETags."""
@@ -103,3 +112,33 @@ class Place:
 
     def values(self) -> Counter[int]:
         return Counter(row["a"] for row in self.rows())
+
+
+def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int]) -> Snapshot:
+    """Make slots of a slot asset: `rows` with `_slot`, from these versions of the source's table."""
+    table = source.table(asset)
+    first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
+    base = open_table(table, source.location.table_name, source.identity, create=first).snapshot
+    assert base is not None
+    columns = from_arrow_schema(rows.schema.remove(0)).json()
+    schema = grown(schema_of(base.metadata, derived=True), source="{}", rows=columns, inferred=False)
+    metadata, protocol = described(
+        schema, created_ms=base.metadata.created_ms, table=base.table, derived=True
+    )
+    packs, files = table.data.staged(write(rows, table.data.sizes), label=base.version + 1)
+    for key, body in files.items():
+        table.reader.store.put(key, body)
+    counts = Counter(rows["_slot"].to_pylist())
+    made = {slot: NewSlot(rows=counts[slot], source=version) for slot, version in slots.items()}
+    change = Replacement(
+        base=base,
+        slots=made,
+        table=table,
+        rows=packs,
+        metadata=metadata,
+        protocol=protocol,
+        note={"batch": "b"},
+    )
+    done = table.commit(change, base)
+    assert isinstance(done, Committed)
+    return done.snapshot

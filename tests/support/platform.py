@@ -9,19 +9,17 @@ from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.layout import TableLayout
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.waiting import until
 
@@ -39,9 +37,7 @@ class Platform:
         self.store = S3ObjectStore(server.config(BUCKET))
         self.queue = NotificationQueue(queue_records(server.config(BUCKET)))
         self.publisher = QueuedPublisher(Publisher(self.store, prefix=KEYSPACE), self.queue, bucket=BUCKET)
-        self.table = SlotTable(
-            self.store, TableLayout(prefix="_s3notify/orders/table/"), NativeCommit(self.store)
-        )
+        self.location = Location(name="orders", platform=server.config(BUCKET))
 
     def graphql(self, query: str, **variables: Any) -> Any:
         """The webserver's answer; an error in it fails the test."""

@@ -24,11 +24,10 @@ from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
-from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.reader import read_slots
+from tests.support.ingested import rows_of
 from tests.support.poison import corpus
 
 Version = tuple[str, str]
@@ -149,8 +148,7 @@ class Writer:
 class Snapshots:
     """Reads the table again and again: never a row twice, of two versions, of one never written, nor a part of one."""
 
-    table: SlotTable
-    slots: Sequence[Slot]
+    source: Source
     writer: Writer
     taken: int = 0
     rows: int = 0
@@ -159,12 +157,7 @@ class Snapshots:
 
     def take(self) -> dict[str, str]:
         """ETags of the rows' versions by key."""
-        with_commits = [slot for slot, newest in self.table.newest(self.slots).items() if newest]
-        found: Counter[tuple[str, str, int]] = Counter()
-        for part in read_slots(self.table, with_commits):
-            if part.table.num_rows:
-                columns = part.table.select(["_key", "_etag", "_offset"]).to_pydict()
-                found.update(zip(*columns.values(), strict=True))
+        found = Counter((row["_key"], row["_etag"], row["_offset"]) for row in rows_of(self.source))
         by_key: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
         for (key, etag, offset), times in found.items():
             by_key[key].setdefault(etag, set()).add(offset)
@@ -258,11 +251,8 @@ class Drift:
 
 
 def streamed(folder: Path) -> Counter[tuple[str, str, int]]:
-    """Rows that a stream gave (`programs.stream`), by key, ETag and offset; of versions that have not left since."""
+    """Rows that a stream gave (`programs.stream`), by key, ETag and offset."""
     rows: Counter[tuple[str, str, int]] = Counter()
     for place in sorted(folder.glob("*.json")):
-        found = json.loads(place.read_text())
-        gone = {(key, etag) for change, key, etag, _ in found if change == "gone"}
-        rows = Counter({row: n for row, n in rows.items() if row[:2] not in gone})
-        rows.update((key, etag, offset) for change, key, etag, offset in found if change == "row")
+        rows.update((key, etag, offset) for key, etag, offset in json.loads(place.read_text()))
     return rows

@@ -11,8 +11,8 @@ import os
 import sys
 from dataclasses import replace
 
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
@@ -55,7 +55,6 @@ def run(ingest: Ingest, source: Source, *, batch: str, listing: bool) -> dict[st
             for slot, found in result.slots.items()
             if not found.ok
         },
-        "unqueued": sorted(result.unqueued),
         "rows": sum(found.rows for found in result.slots.values()),
         "superseded": sum(found.superseded for found in result.slots.values()),
         "generations": sum(found.generation for found in result.slots.values()),

@@ -22,7 +22,7 @@ def main() -> None:
     changes = spark.readStream.format("s3notify").options(**options).load()
 
     def note(rows: DataFrame, number: int) -> None:
-        found = rows.select("_change", "_key", "_etag", "_offset").toArrow().to_pylist()
+        found = rows.select("_key", "_etag", "_offset").toArrow().to_pylist()
         place = folder / f"{number:06d}.json"
         place.with_suffix(".new").write_text(json.dumps([list(row.values()) for row in found]))
         place.with_suffix(".new").rename(place)
