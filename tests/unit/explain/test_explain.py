@@ -13,6 +13,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
+from s3notify_platform.table.erase import erase
 from s3notify_platform.table.opening import forget
 from s3notify_platform.table.quarantine import EVERYTHING as ALL
 from s3notify_platform.table.quarantine import retry
@@ -385,6 +386,18 @@ def test_deleted_some_changes_of_the_slot_ago(place):
     for number in range(20):
         place.commit(ObjectState(key="raw/other", etag=f"{number}", size=1))
     assert place.ask().verdict.kind == "unknown"
+
+
+def test_erased(place):
+    """It is deleted, and nothing else is known of it."""
+    place.put()
+    place.commit(place.state())
+    place.publish(Delete(key=KEY))
+    place.commit(ObjectState(key="raw/other", etag="x", size=1))
+    erase(place.source.table(store=place.store, clock=place.clock), SLOT, KEY, clock=place.clock)
+    answer = place.ask()
+    assert said(answer) == ("deleted", "deleted: its rows were removed, by version 3")
+    assert answer.committed is None
 
 
 def test_unknown(place):
