@@ -245,7 +245,7 @@ class Committer:
         version, number = current.version, current.number
         action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
         manifest, changes = current.manifest.spilled(self.reader.layout.changes_path(number))
-        current = replace(current, manifest=manifest)
+        current = replace(current, manifest=manifest, fresh=frozenset())
         files = {**proposals[-1].files, self.reader.layout.manifest(number): manifest.dumps()}
         if changes is not None:
             files[self.reader.layout.file(self.reader.layout.changes_path(number))] = changes

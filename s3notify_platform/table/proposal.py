@@ -78,6 +78,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         packs={**packs, **{add.path: add for add in proposal.adds}},
         metadata=metadata,
         protocol=proposal.protocol or base.protocol,
+        fresh=base.fresh | {add.path for add in proposal.adds},
     )
 
 

@@ -130,7 +130,11 @@ class Round:
             # A pack may hold rows of slots that are not of the round: they failed after they were staged.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                base.packs.values(), _withdrawals(leaving, "rows"), self.rows, without=without
+                # Rows that a version brings are in no pack that it merges: readers of its changes would lose them.
+                (pack for path, pack in base.packs.items() if path not in base.fresh),
+                _withdrawals(leaving, "rows"),
+                self.rows,
+                without=without,
             )
             rejects = self._quarantine.changed(
                 base.manifest.rejects, _withdrawals(leaving, "rejects"), self.rejects, without=without

@@ -45,7 +45,7 @@ class Snapshot:
 
     `etag`: of the version's object. `asked_at`: the monotonic time before the first look that it rests on.
     `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with it. `lineage`: up to
-    `LINEAGE` versions, itself the last.
+    `LINEAGE` versions, itself the last. `fresh`: paths of packs that a version brings which is not committed yet.
     """
 
     version: int
@@ -61,6 +61,7 @@ class Snapshot:
     known: Known | None = None
     record: Record | None = None
     lineage: Lineage = ()
+    fresh: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> int:
