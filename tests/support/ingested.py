@@ -125,7 +125,7 @@ def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int]) -
     metadata, protocol = described(
         schema, created_ms=base.metadata.created_ms, table=base.table, derived=True
     )
-    packs, files = table.data.staged(write(rows, table.data.sizes), label=base.version + 1)
+    packs, files = table.data.staged(write([rows], table.data.sizes), label=base.version + 1)
     for key, body in files.items():
         table.reader.store.put(key, body)
     counts = Counter(rows["_slot"].to_pylist())
