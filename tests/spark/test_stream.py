@@ -1,382 +1,359 @@
-"""`readStream.format("s3notify")`: every change once, whatever is killed. Most of it without a JVM."""
+"""`readStream.format("s3notify")`: each row that comes, once, whatever is killed. Most of it without a JVM."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable
+from itertools import count
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from pyspark.sql.types import StructType
 
-from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
-from s3notify_platform.ingest import source as sources
-from s3notify_platform.ports import list_all
-from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
-from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
-from s3notify_platform.spark.datasource import stream as streaming
+from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.table.rollback import roll_back
+from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
-from tests.support.stream_query import Killed, Query, changes_reader, rows_of_work
+from tests.support.spark_options import options_of
+from tests.support.stream_query import COLUMNS, Killed, Query, arrivals_reader, rows_of_work
 
 pytestmark = [pytest.mark.server]
 
 
 @pytest.fixture
-def lake(ministack: S3Server) -> Lake:
-    """A JSONL source without a Spark session."""
-    schema = "id bigint, v string"
-    return Lake.of(None, ministack.config(ministack.make_bucket()), schema=schema)  # type: ignore[arg-type]
+def place(ministack: S3Server) -> Place:
+    """A source that is ingested without Spark."""
+    return Place(ministack)
 
 
-def publish(lake: Lake, *changes: Put | Delete) -> None:
-    Publisher(
-        lake.store, prefix=lake.source.location.keyspace_prefix, slots=lake.source.location.slots
-    ).publish(changes)
+def query_of(place: Place, **options: Any) -> Query:
+    return Query(place.source, options)
 
 
-def put(name: str, *ids: int) -> Put:
-    return Put(key=f"raw/{name}.jsonl", body=b"".join(b'{"id": %d}\n' % n for n in ids))
+def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
+    """One version with these objects, and without those of `keys`."""
+    for key in keys:
+        place.store.delete(f"raw/{key}")
+    for key, some in values.items():
+        place.put(key, *some)
+    place.run("b")
 
 
-def changes_of(rows: list[dict[str, Any]]) -> list[tuple[str, str, Any]]:
-    return sorted((row["_change"], row["_key"], row["id"] or 0) for row in rows)
-
-
-def test_what_was_there_then_what_changes(lake: Lake) -> None:
-    """The first batch has all objects, signalled or not; then rows of what is new, and a row for what has gone."""
-    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
-    query = Query(lake)
+def test_what_is_there_then_what_comes(place: Place) -> None:
+    """Rows of new and overwritten objects, each from its version; what leaves is not spoken of."""
+    ingest(place, **{f"o{n}": (n,) for n in range(12)})
+    query = query_of(place)
     (first,) = query.drain()
-    assert changes_of(first) == sorted(("row", f"raw/{n}.jsonl", n) for n in range(12))
+    assert sorted(row["a"] for row in first) == [*range(12)]
+    assert sorted(first, key=str) == sorted(place.rows(), key=str), "with key, ETag and offset"
     assert query.drain() == []
-    old = lake.store.head("raw/2.jsonl")
-    publish(lake, put("2", 20, 21), Delete(key="raw/3.jsonl"), put("new", 99))
-    changes = [row for rows in query.drain() for row in rows]
-    assert changes_of(changes) == [
-        ("gone", "raw/2.jsonl", 0),
-        ("gone", "raw/3.jsonl", 0),
-        ("row", "raw/2.jsonl", 20),
-        ("row", "raw/2.jsonl", 21),
-        ("row", "raw/new.jsonl", 99),
-    ]
-    assert old is not None
-    assert [r["_etag"] for r in changes if r["_change"] == "gone" and "2" in r["_key"]] == [old.etag]
-    publish(lake, put("empty"))
-    query.drain()
-    publish(lake, put("empty", 5), Put(key="raw/bad.jsonl", body=b"broken\n"))
-    later = [row for rows in query.drain() for row in rows]
-    assert changes_of(later) == [
-        ("gone", "raw/empty.jsonl", 0),
-        ("reject", "raw/bad.jsonl", 0),
-        ("row", "raw/empty.jsonl", 5),
-    ]
-    query.check()
+    ingest(place, "o3", o2=(20, 21), new=(99,))
+    (second,) = query.drain()
+    assert sorted(row["a"] for row in second) == [20, 21, 99]
+    ingest(place, "o4")
+    assert query.drain() == [[]]
+    query.check(place.rows())
 
 
-def test_an_idle_poll_is_one_head(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no LIST, of the keyspace or of the bucket; none at all if it comes too soon after another."""
-    publish(lake, *(put(str(n), n) for n in range(5)))
-    counted = CountingStore(lake.store)
-    for module in (streaming, sources):
-        monkeypatch.setattr(module, "shared_store", lambda _: counted)
-    query = Query(lake)
+def test_in_the_order_of_versions(place: Place) -> None:
+    """Many versions are one micro-batch of few tasks."""
+    query = query_of(place)
+    ingest(place, o=(0,))
     query.drain()
+    for n in range(1, 20):
+        ingest(place, **{f"o{n}": (n,)})
+    start = json.loads(query.offsets[-1])
+    reader = arrivals_reader(place.source)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    work = reader.partitions(start, end)
+    assert [row["a"] for row in rows_of_work(reader, work)] == [*range(1, 20)]
+    assert len(work) <= 5
+    assert query.values() == [*range(1, 20)]
+
+
+def test_what_came_and_left_within_a_batch(place: Place) -> None:
+    """It is not given; and where batches are smaller, its successor follows it."""
+    ingest(place, o=(0,))
+    whole, single = query_of(place), query_of(place, max_objects=1)
+    for query in (whole, single):
+        query.drain()
+    ingest(place, p=(1,))
+    ingest(place, p=(2,), q=(3,))
+    ingest(place, "q")
+    assert whole.values() == [2]
+    found = single.values()
+    assert (found[0], sorted(found)) == (1, [1, 2, 3])
+    for query in (whole, single):
+        query.check(place.rows())
+
+
+def test_rows_that_are_written_again_do_not_come_again(place: Place) -> None:
+    """Packs are rewritten and merged all the time."""
+    query = query_of(place)
+    for n in range(30):
+        ingest(place, **{f"o{n}": (n, n)})
+        if n % 7 == 0:
+            query.drain()
+    query.drain()
+    query.check(place.rows())
+    assert sum(map(len, query.applied)) == 60
+
+
+def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle poll is 3 requests at once, and none if it comes too soon after another one."""
+    ingest(place, **{f"o{n}": (n,) for n in range(5)})
+    query = query_of(place)
+    query.drain()
+    counted = CountingStore(place.store)
+    for module in ("ingest.location", "spark.datasource.stream"):
+        monkeypatch.setattr(f"s3notify_platform.{module}.shared_store", lambda _: counted)
     for _ in range(3):
         counted.counts.clear()
         assert query.batch() is None
-        assert dict(counted.counts) == {"HEAD": 1}
-    publish(lake, put("1", 11))
+        assert dict(counted.counts) == {"HEAD": 1, "GET": 2}
+    ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
-    # The slot's head is remembered, to plan and to settle.
-    assert counted.counts == Counter(HEAD=1 + 2, LIST=2, PUT=2, GET=2, DELETE=1), (
-        "root, does the head stand; keyspace, bucket; plan, state"
-    )
-    lazy = Query(lake, options={"poll_seconds": 3600})
+    # To see it: the version, what may follow it, and its manifest; what it has; its changes; its pack.
+    assert counted.counts == {"HEAD": 2, "GET": 4 + 2 + 2 + 2 + 1}
+    lazy = query_of(place, poll_seconds=3600)
     lazy.drain()
     counted.counts.clear()
     assert lazy.batch() is None
     assert not counted.counts
 
 
-def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From when there is the topic, and for as long as all writers queue; and they are removed."""
-    source = lake.source
-    queue = source.location.queue()
-    settings = TopicSettings(
-        slots=source.location.slots, shards=2, bucket=source.input.bucket.bucket, prefix=source.input.prefix
-    )
-    queue.topics.create("own", settings)
-    plain = Publisher(lake.store, prefix=source.location.keyspace_prefix, slots=source.location.slots)
-    writer = QueuedPublisher(plain, queue, bucket=source.input.bucket.bucket)
-    counted = CountingStore(lake.store)
-    for module in (streaming, sources):
-        monkeypatch.setattr(module, "shared_store", lambda _: counted)
-    query = Query(lake, options={"topic": "own"})
-
-    def published(*changes: Put | Delete) -> list[tuple[str, str]]:
-        writer.publish(changes)
-        batches = query.drain()
-        assert len(batches) <= 1, "nor does a signal without an entry make two of them"
-        rows = [row for rows in batches for row in rows]
-        assert not queue.entries("own", source.location.all_slots()), "what is done is removed"
-        return sorted((row["_change"], row["_key"]) for row in rows)
-
-    lake.put("old.jsonl", b'{"id": 1}\n')
-    assert published(put("a", 1)) == [("row", "raw/a.jsonl"), ("row", "raw/old.jsonl")]
-    neighbour = next(f"n{n}.jsonl" for n in range(999) if lake.slot(f"n{n}.jsonl") == lake.slot("a.jsonl"))
-    lake.put(neighbour, b'{"id": 3}\n')
-    counted.counts.clear()
-    assert published(put("a", 2)) == [("gone", "raw/a.jsonl"), ("row", "raw/a.jsonl")], "nothing was listed"
-    # HEADs: the root, twice; the slot's signal; whether its head stands, to plan and to settle. LIST: the keyspace.
-    assert (counted.counts["HEAD"], counted.counts["LIST"]) == (5, 1)
-    assert published(Delete(key="raw/a.jsonl"), put("b", 4)) == [
-        ("gone", "raw/a.jsonl"),
-        ("row", "raw/b.jsonl"),
-    ]
-    counted.counts.clear()
-    assert published() == []
-    assert dict(counted.counts) == {"HEAD": 1}, "an idle poll"
-    publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 5}\n'))
-    assert published() == [("row", f"raw/{neighbour}")], "somebody does not queue, so it was listed"
-    publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 7}\n'))
-    hidden = published(put("a", 8))
-    assert ("row", f"raw/{neighbour}") in hidden, "though a later signal of its slot was of one who queues"
-    query.check()
-    queue.topics.delete("own")
-    publish(lake, put("c", 6))
-    assert [row["id"] for rows in query.drain() for row in rows] == [6]
-    query.check()
-
-
-@pytest.mark.parametrize(
-    ("slots", "tables", "why"), [(1000, (), "has 1000 slots"), (8, ("t",), "serves table t")]
-)
-def test_a_topic_that_is_not_for_the_stream_is_refused(
-    lake: Lake, slots: int, tables: tuple[str, ...], why: str
-) -> None:
-    """By name: of other slots, or of a table."""
-    lake.source.location.queue().topics.create("own", TopicSettings(slots=slots), tables=tables)
-    with pytest.raises(UsageError, match=f"topic 'own' {why}"):
-        Query(lake, options={"topic": "own"}).drain()
-
-
-@pytest.mark.parametrize("force", [False, True], ids=["gone", "made again"])
-def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, force: bool
-) -> None:
-    """What they would have announced is compared by the next micro-batch."""
-    source = lake.source
-    queue = source.location.queue()
-    settings = TopicSettings(
-        slots=source.location.slots, shards=2, bucket=source.input.bucket.bucket, prefix=source.input.prefix
-    )
-    queue.topics.create("own", settings)
-    plain = Publisher(lake.store, prefix=source.location.keyspace_prefix, slots=source.location.slots)
-    writer = QueuedPublisher(plain, queue, bucket=source.input.bucket.bucket)
-    query = Query(lake, options={"topic": "own"})
-    writer.publish([put("a", 1)])
-    query.drain()
-    entries = NotificationQueue.entries
-
-    def just_then(
-        self: NotificationQueue, topic: str, slots: Iterable[int], **given: Any
-    ) -> tuple[Entry, ...]:
-        monkeypatch.undo()
-        queue.topics.delete("own")
-        if force:
-            queue.topics.create("own", settings)
-        return entries(self, topic, slots, **given)
-
-    writer.publish([put("b", 2)])
-    monkeypatch.setattr(NotificationQueue, "entries", just_then)
-    assert query.batch() is None
-    found = [row["id"] for rows in query.drain() for row in rows]
-    assert 2 in found
-    query.check()
-
-
-@pytest.mark.thorough
-def test_limits_of_a_micro_batch(lake: Lake) -> None:
-    """What does not fit waits for the next one, also where one slot alone is too much; an object is never divided."""
-    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(40)})
-    query = Query(lake, options={"max_objects": 3})
-    sizes = [len(rows) for rows in query.drain() if rows]
-    assert max(sizes) == 3
+def test_limits_of_a_micro_batch(place: Place) -> None:
+    """What does not fit waits for the next one; a slot of the beginning is not divided, nor is a version."""
+    ingest(place, **{f"o{n}": (n,) for n in range(40)})
+    query = query_of(place, max_objects=3)
+    sizes = [len(rows) for rows in query.drain()]
+    assert len(sizes) == place.source.location.slots
     assert sum(sizes) == 40
-    query.check()
-    by_bytes = Query(lake, options={"max_bytes": 25, "max_objects": 1000})
-    assert max(len({row["_key"] for row in rows}) for rows in by_bytes.drain()) <= 8
-    by_bytes.check()
-    whole = Query(lake, options={"max_objects": 3})
-    assert len(whole.batch(ReadAllAvailable()) or ()) == 40
+    ingest(place, a=(1,), b=(2,))
+    ingest(place, c=(3,))
+    ingest(place, d=(4,), e=(5,), f=(6,), g=(7,))
+    assert [sorted(row["a"] for row in rows) for rows in query.drain()] == [[1, 2, 3], [4, 5, 6, 7]]
+    ingest(place, h=(8,))
+    ingest(place, i=(9,))
+    by_bytes = Query(place.source, {"max_bytes": 1}, offsets=[*query.offsets], committed=query.committed)
+    by_bytes.applied = [*query.applied]
+    assert len(by_bytes.drain()) == 2
+    query.options = {"max_objects": 1}
+    query.reader = None
+    assert len(query.batch(ReadAllAvailable()) or ()) == 2
+    assert len(query_of(place, max_objects=1).batch(ReadAllAvailable()) or ()) == 49
+    query.check(place.rows())
 
 
-def test_a_repeated_batch_has_the_same_rows(lake: Lake) -> None:
-    """After a sink that failed, and in a new driver: the plan is pinned, whatever is in the bucket by now."""
-    publish(lake, *(put(str(n), n) for n in range(10)))
-    query = Query(lake, dies=lambda point: point == "read")
-    with pytest.raises(Killed):
-        query.batch()
-    publish(lake, put("added", 50))
-    end = query.offsets[0]
-    reader = changes_reader(lake)
-    work = reader.partitions(reader.initialOffset(), json.loads(end))
-    assert sorted(row["id"] for row in rows_of_work(reader, work)) == [*range(10)]
-    query.dies = lambda _: False
-    assert sorted(row["id"] for row in query.batch() or ()) == [*range(10)]
-    assert [row["id"] for rows in query.drain() for row in rows] == [50]
-    query.check()
+def test_a_repeated_batch_has_the_same_rows(place: Place) -> None:
+    """After a sink that failed, and in a new driver, whatever was committed since."""
+    query = query_of(place)
+    for changes in ({f"o{n}": (n,) for n in range(10)}, {"p": (100,), "q": (101,)}):
+        ingest(place, **changes)
+        query.dies = lambda point: point == "read"
+        with pytest.raises(Killed):
+            query.batch()
+        ingest(place, "o1", o2=(50,), r=(51 + len(changes),))
+        query.dies = lambda _: False
+        assert sorted(row["a"] for row in query.batch() or ()) == sorted(
+            value for some in changes.values() for value in some
+        )
+        query.drain()
+        query.check(place.rows())
 
 
-def test_overwritten_or_deleted_after_the_plan(lake: Lake) -> None:
-    """No row of a version that is no longer there, and none is missing in the end."""
-    publish(lake, *(put(str(n), n) for n in range(6)))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 8))])
+def test_killed_anywhere_every_row_is_there_once(place: Place, seed: int) -> None:
+    """Random changes and batches, kills between any two steps: the sink holds what the table holds."""
+    random, numbers = Random(seed), count()
+    query = query_of(place, max_objects=random.choice([1, 3, 100]))
 
-    def meddle(point: str) -> bool:
-        if point == "planned" and not query.applied:
-            publish(lake, put("1", 100), Delete(key="raw/2.jsonl"))
-        return False
-
-    query = Query(lake, dies=meddle)
-    assert {row["id"] for row in query.batch() or ()} == {0, 3, 4, 5}
-    query.drain()
-    query.check()
-
-
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 6))])
-def test_killed_anywhere_every_row_is_there_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """Random changes, kills between any two steps, writes whose answers are lost: the sink equals the bucket."""
-    random = Random(seed)
-    lake.source.settle_commit_mode(lake.store)
-    store = Flaky(lake.store, random)
-    for module in (streaming, sources):
-        monkeypatch.setattr(module, "shared_store", lambda _: store)
-    query = Query(lake, options={"max_objects": random.choice([2, 5, 100])})
+    def change() -> None:
+        name = f"o{random.randrange(10)}"
+        if random.random() < 0.3:
+            ingest(place, name)
+        else:
+            ingest(place, **{name: tuple(next(numbers) for _ in range(random.randrange(4)))})
 
     def dies(point: str) -> bool:
-        if random.random() < 0.2:
-            change(lake, random)
-        return random.random() < 0.06
+        if point == "planned" and random.random() < 0.2:
+            change()
+        return random.random() < 0.08
 
     query.dies = dies
-    for _ in range(25):
-        for _ in range(random.randrange(4)):
-            change(lake, random)
-        store.rate = 0.03
+    for _ in range(15):
+        for _ in range(random.randrange(3)):
+            change()
         try:
             query.batch()
-        except (Killed, UnavailableError):
+        except Killed:
             query.reader = None
-    query.dies, store.rate = lambda _: False, 0.0
+    query.dies = lambda _: False
     query.drain()
-    query.check()
+    query.check(place.rows())
     assert query.applied
 
 
-def change(lake: Lake, random: Random) -> None:
-    name = f"{random.randrange(10)}"
-    if random.random() < 0.3:
-        publish(lake, Delete(key=f"raw/{name}.jsonl"))
-    else:
-        # Few contents, so that earlier versions come back.
-        publish(lake, put(name, *(random.randrange(4) for _ in range(random.randrange(4)))))
-
-
-class Flaky(CountingStore):
-    """Fails now and then, before or after the call took effect."""
-
-    def __init__(self, store: Any, random: Random) -> None:
-        super().__init__(store)
-        self.random = random
-        self.rate = 0.0
-
-    def put(self, key: str, body: bytes, **arguments: Any) -> Any:
-        if self.random.random() < self.rate:
-            raise UnavailableError("not sent")
-        outcome = super().put(key, body, **arguments)
-        if self.random.random() < self.rate:
-            raise UnavailableError("answer lost")
-        return outcome
-
-
-def test_an_older_checkpoint_is_refused(lake: Lake) -> None:
-    """A copy from before what the state says was given would lose rows in silence."""
-    publish(lake, put("0", 1))
-    query = Query(lake)
-    query.drain()
-    publish(lake, put("0", 2))
-    query.drain()
-    stale = Query(lake, offsets=query.offsets[:1], committed=1)
-    with pytest.raises(CorruptError, match="begin with a new checkpoint"):
-        stale.batch()
-    again = Query(lake)
-    assert [changes_of(rows) for rows in again.drain()] == [[("row", "raw/0.jsonl", 2)]], (
-        "a new one reads everything"
-    )
-
-
-@pytest.mark.parametrize("folder", ["commits/", "plans/"])
-def test_a_state_that_is_gone_is_refused(lake: Lake, folder: str) -> None:
-    """Never a second reading of everything, and never a gap."""
-    publish(lake, put("0", 1))
-    query = Query(lake, dies=lambda point: folder == "plans/" and point == "offset logged")
-    if folder == "plans/":
-        with pytest.raises(Killed):
-            query.batch()
-    else:
-        query.drain()
-        publish(lake, put("0", 2))
-    stream = json.loads(query.offsets[0])["stream"]
-    for meta in list(
-        list_all(lake.store, f"{lake.source.location.platform_prefix}streams/{stream}/{folder}")
-    ):
-        lake.store.delete(meta.key)
-    query.dies, query.reader = lambda _: False, None
-    with pytest.raises(CorruptError, match="restore it"):
-        query.batch()
-
-
-def test_two_queries_on_one_checkpoint(lake: Lake) -> None:
-    """The one that lost notices, instead of giving rows that the other has given."""
-    publish(lake, put("0", 1))
-    query = Query(lake)
-    query.drain()
-    other = Query(lake, offsets=[*query.offsets], committed=1)
-    publish(lake, put("0", 2))
-    query.drain()
-    with pytest.raises((CorruptError, ConflictError)):
-        other.batch()
-
-
-def test_offsets_of_another_keyspace_are_refused(lake: Lake) -> None:
-    """The number of slots is part of the offset."""
-    reader = changes_reader(lake)
-    start = reader.initialOffset()
-    other = changes_reader(lake, slots=9)
-    with pytest.raises(UsageError, match="of 8 slots, the source has 9"):
-        other.latestOffset(start, ReadMaxFiles(1))
-    with pytest.raises(CorruptError, match="not an offset"):
-        reader.latestOffset({"v": 1}, ReadMaxFiles(1))
-
-
-def test_available_now_ends_though_writers_go_on(lake: Lake) -> None:
-    """All that was signalled at the start is taken, in as many batches as it needs, and then the query ends."""
-    publish(lake, *(put(str(n), n) for n in range(10)))
-    query = Query(lake, options={"max_objects": 4})
-    query.reader = changes_reader(lake, max_objects=4)
-    query.reader.prepareForTriggerAvailableNow()
-    batches = 0
-    while query.batch() is not None:
-        publish(lake, put("busy", batches))
-        batches += 1
-        assert batches < 20
-    assert {row["id"] for row in query.table.values()} >= {*range(10)}
+def test_available_now_ends_though_batches_go_on(place: Place) -> None:
+    """All that is committed at the start is taken, in as many micro-batches as it needs, and then the query ends."""
+    ingest(place, **{f"o{n}": (n,) for n in range(10)})
+    query = query_of(place, max_objects=2)
+    for number in range(2):
+        query.reader = arrivals_reader(place.source, max_objects=2)
+        query.reader.prepareForTriggerAvailableNow()
+        batches = 0
+        while query.batch() is not None:
+            ingest(place, busy=(1000 * number + 1000 + batches,))
+            batches += 1
+            assert batches < 30
+        found = {row["a"] for rows in query.applied for row in rows}
+        assert found >= {*range(10)}
+        assert 1000 * number + 1000 + batches - 1 not in found
     query.reader = None
     query.drain()
-    query.check()
+    query.check(place.rows())
+
+
+def test_a_stream_may_begin_after_a_version(place: Place) -> None:
+    """One of those that are kept, or the newest, which stays the same one if its first batch is repeated."""
+    ingest(place, o=(1,))
+    ingest(place, p=(2,))
+    assert query_of(place, since=1).values() == [2]
+    query = query_of(place, since="newest")
+    query.dies = lambda point: point == "offset logged"
+    with pytest.raises(Killed):
+        query.batch()
+    query.dies = lambda _: False
+    ingest(place, q=(3,))
+    assert query.values() == [3]
+    with pytest.raises(NotFoundError, match="there is no version 9"):
+        query_of(place, since=9).batch()
+
+
+def test_some_slots_and_some_columns(place: Place) -> None:
+    """`_key` need not be among them, though rows that left are told by it."""
+    ingest(place, **{f"o{n}": (n,) for n in range(12)})
+    reader = arrivals_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")
+    offset = reader.initialOffset()
+    wanted = {row["a"] for row in place.rows() if row["_slot"] in (1, 3)}
+    found: set[int] = set()
+    for changes in ({}, {"o13": (13,), "o14": (14,), "o15": (15,)}, {f"o{n}": (100 + n,) for n in range(15)}):
+        if changes:
+            ingest(place, **changes)
+        if len(changes) == 3:
+            continue
+        end = reader.latestOffset(offset, ReadMaxFiles(1000))
+        rows = [*rows_of_work(reader, reader.partitions(offset, end))]
+        assert all(row.keys() == {"a"} for row in rows)
+        found |= {row["a"] for row in rows}
+        offset = end
+    assert found == wanted | {row["a"] for row in place.rows() if row["_slot"] in (1, 3)}
+
+
+def test_before_there_is_a_table(place: Place) -> None:
+    """A stream whose columns are given waits for it."""
+    query = query_of(place)
+    assert query.batch() is None
+    query.reader = None
+    query.reader = arrivals_reader(place.source)
+    query.reader.prepareForTriggerAvailableNow()
+    ingest(place, o=(1,))
+    assert query.batch() is None, "that query is of what there was"
+    query.reader = None
+    assert query.values() == [1]
+
+
+def test_another_table_in_its_place(place: Place) -> None:
+    """Its versions have the same numbers, and say other things."""
+    ingest(place, o=(1,))
+    query = query_of(place)
+    query.drain()
+    place.empty(place.source.location.layout.prefix)
+    place.forget()
+    for again in ("warm", "cold"):
+        with pytest.raises((UsageError, NotFoundError), match="begin with another checkpoint"):
+            query.batch()
+        ingest(place, **{again: (2,)})
+        query.reader = None
+    with pytest.raises(UsageError, match=r"in whose place there is table .*begin with another checkpoint"):
+        query.batch()
+    assert sorted(query_of(place).values()) == [1, 2, 2]
+
+
+def test_versions_that_are_not_kept(place: Place) -> None:
+    """A stream that stood still for longer is told so."""
+    ingest(place, o=(1,))
+    query, half = query_of(place), query_of(place, max_objects=1)
+    query.drain()
+    half.batch()
+    ingest(place, p=(2,))
+    ingest(place, q=(3,))
+    layout = place.source.location.layout
+    place.source.table().committer.checkpoint(place.snapshot())
+    for version in range(3):
+        place.store.delete(layout.version(version))
+    for each in (query, half):
+        with pytest.raises(NotFoundError, match=r"stood still for longer .*begin with another checkpoint"):
+            each.batch()
+
+
+def test_a_rollback_ends_it(place: Place) -> None:
+    """It says how to go on; a stream that begins afterwards knows nothing of it."""
+    ingest(place, o=(1,))
+    query = query_of(place)
+    query.drain()
+    ingest(place, o=(2,))
+    roll_back(place.source.table(), 1)
+    with pytest.raises(UsageError, match="version 3 went back to version 1"):
+        query.batch()
+    assert query_of(place).values() == [1]
+    place.run("b")
+    assert query_of(place, since=3).values() == [2]
+
+
+def test_offsets_that_are_none(place: Place) -> None:
+    """Of another program, or of the streams that an earlier version had."""
+    ingest(place, o=(1,))
+    reader = arrivals_reader(place.source)
+    for body in (
+        {"v": 1},
+        {"table": 1, "version": 0, "slots": None},
+        {"table": "", "version": "0", "slots": 0},
+    ):
+        with pytest.raises(CorruptError, match=r"not an offset.*begin with another checkpoint"):
+            reader.latestOffset(body, ReadMaxFiles(1))
+
+
+def test_what_a_stream_is_not_of(place: Place) -> None:
+    """Of objects there is none, and it has no end."""
+    options = {"bucket": "b", "prefix": "raw/"}
+    with pytest.raises(UsageError, match=r"s3notify ingest.*give read='table'"):
+        S3NotifyDataSource(options).streamReader(StructType())  # type: ignore[arg-type]
+    for more in ({"version": "1"}, {"at": "2026-01-01T00:00:00Z"}):
+        with pytest.raises(UsageError, match="a stream begins after `since`"):
+            S3NotifyDataSource({**options, "read": "table", **more}).streamReader(StructType())  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+def test_through_spark(lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The columns of the table, in two runs of one query."""
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
+    lake.ingest()
+    register(spark)
+    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
+    found: list[list[dict[str, Any]]] = []
+    for name in ("20.jsonl", "3.jsonl"):
+        stream = spark.readStream.format("s3notify").options(**options_of(lake.source, read="table")).load()
+        assert stream.schema.names == ["_slot", "_key", "_etag", "_offset", "id"]
+        writer = stream.writeStream.foreachBatch(lambda rows, _: found.append(rows.toArrow().to_pylist()))
+        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+        lake.put(name, [{"id": 100 + len(found)}])
+        lake.ingest()
+    first, second = found
+    assert sorted(row["id"] for row in first) == [*range(20)]
+    assert [row["id"] for row in second] == [101]

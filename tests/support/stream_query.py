@@ -5,22 +5,30 @@ the sink has it, and the source is informed after that. A batch that was logged 
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
-from s3notify_platform.spark.datasource.rows import RowReader, whole_schema
-from s3notify_platform.spark.datasource.stream import ChangesReader
-from tests.support.spark import Lake
-from tests.support.spark_options import options_of
+from s3notify_platform.spark.datasource.stream import ArrivalsReader
+from tests.support.sources import with_settings
+from tests.support.spark_options import named, options_of
 
-DATA = StructType([StructField("id", LongType()), StructField("v", StringType())])
+COLUMNS = pa.schema(
+    [
+        ("_slot", pa.int32()),
+        ("_key", pa.string()),
+        ("_etag", pa.string()),
+        ("_offset", pa.int64()),
+        ("a", pa.int64()),
+    ]
+)
+"""Those of the table of `tests.support.ingested.Place`."""
 
 Row = dict[str, Any]
 
@@ -29,38 +37,40 @@ class Killed(Exception):  # noqa: N818 - it is no error
     """The driver died here."""
 
 
-def changes_reader(lake: Lake, *, clock: Clock = SYSTEM_CLOCK, **options: Any) -> ChangesReader:
+def arrivals_reader(
+    source: Source, *, columns: pa.Schema = COLUMNS, clock: Clock = SYSTEM_CLOCK, **options: Any
+) -> ArrivalsReader:
     """The reader as `readStream` makes it."""
-    settings = {"poll_seconds": 0, "list_seconds": 0} | options
-    reading = reading_of(options_of(lake.source, **settings))
-    return ChangesReader(
-        reading, RowReader.of(reading, whole_schema(DATA, reading.source), strict=False), 2, clock=clock
-    )
+    bucket = named(source.input.bucket)
+    settings = {"read": "table", "poll_seconds": 0} | options
+    reading = reading_of(options_of(with_settings(source, bucket=bucket, platform=bucket), **settings))
+    return ArrivalsReader(reading, columns, 2, clock=clock)
 
 
-def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
+def rows_of_work(reader: ArrivalsReader, work: Any) -> Iterator[Row]:
     for part in work:
         for batch in reader.read(part):
+            assert batch.schema.names == reader._output.names
             yield from batch.to_pylist()
 
 
 @dataclass
 class Query:
-    """Its checkpoint and its sink survive; `reader` is one life of the driver."""
+    """Its checkpoint and its sink survive; `reader` is one life of the driver. The sink replaces rows by their key."""
 
-    lake: Lake
+    source: Source
     options: dict[str, Any] = field(default_factory=dict)
     offsets: list[str] = field(default_factory=list)
     committed: int = 0
-    table: dict[tuple[str, str, int, str], Row] = field(default_factory=dict)
+    held: dict[str, dict[tuple[str, int], Row]] = field(default_factory=dict)
     applied: list[list[Row]] = field(default_factory=list)
     dies: Callable[[str], bool] = lambda _: False
-    reader: ChangesReader | None = None
+    reader: ArrivalsReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
         """One trigger: the rows of its micro-batch, None if there was none. `Killed` where `dies` says so."""
         if self.reader is None:
-            self.reader = changes_reader(self.lake, **self.options)
+            self.reader = arrivals_reader(self.source, **self.options)
         reader = self.reader
         try:
             start = self.offsets[self.committed - 1] if self.committed else json.dumps(reader.initialOffset())
@@ -79,6 +89,9 @@ class Query:
             self._at("read")
             if len(self.applied) == self.committed:
                 self._apply(rows)
+            assert sorted(self.applied[-1], key=str) == sorted(rows, key=str), (
+                "a repeated batch has the same rows"
+            )
             self._at("applied")
             self.committed += 1
             self._at("committed")
@@ -96,25 +109,25 @@ class Query:
             found.append(rows)
         return found
 
-    def check(self) -> None:
-        """The sink holds what the bucket holds."""
-        held = Counter(
-            (key, etag, offset, json.dumps(row, sort_keys=True))
-            for (key, etag, offset, change), row in self.table.items()
-            if change == "row"
-        )
-        assert held == Counter(
-            (key, etag, offset, row) for _, key, etag, offset, row in self.lake.second_opinion()
-        )
+    def values(self) -> list[int]:
+        """Column `a` of all rows until nothing is left, in their order."""
+        return [row["a"] for rows in self.drain() for row in rows]
+
+    def check(self, rows: list[Row]) -> None:
+        """The sink holds these rows of the table; and others of keys alone that the table does not have."""
+        expected: dict[str, dict[tuple[str, int], Row]] = {}
+        for row in rows:
+            expected.setdefault(row["_key"], {})[row["_etag"], row["_offset"]] = row
+        assert {key: self.held.get(key) for key in expected} == expected
 
     def _apply(self, rows: list[Row]) -> None:
-        for gone in (row for row in rows if row["_change"] == "gone"):
-            for place in [p for p in self.table if p[:2] == (gone["_key"], gone["_etag"])]:
-                del self.table[place]
-        for row in (row for row in rows if row["_change"] != "gone"):
-            place = (row["_key"], row["_etag"], row["_offset"], row["_change"])
-            assert place not in self.table, f"{place} came twice"
-            self.table[place] = {name: row[name] for name in DATA.names if row[name] is not None}
+        for row in rows:
+            held = self.held.setdefault(row["_key"], {})
+            if any(etag != row["_etag"] for etag, _ in held):
+                held.clear()
+            place = row["_etag"], row["_offset"]
+            assert place not in held, f"{place} came twice"
+            held[place] = row
         self.applied.append(rows)
 
     def _at(self, point: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -12,11 +12,11 @@ from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.reader import Rejected, SplitReader
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import TASK_BYTES, cut
-from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
+from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema, origin_columns
@@ -92,20 +92,20 @@ class RowReader:
         could not be read: the task fails, and Spark tries it again. `UsageError` for a reject, if they are to fail.
         """
         for found in self.splits.read(splits):
-            if isinstance(found, ReadObject):
-                self._check(found.key, found.outcome)
-            else:
-                yield from self._rows(found)
+            match found:
+                case ReadObject():
+                    self._check(found.key, found.outcome)
+                case Rejected(batch) if self._keeps(batch):
+                    more = {"_rejected": batch.column("reason"), "_raw": batch.column("raw")}
+                    yield self._shaped(batch, REJECT, more)
+                case pa.RecordBatch():
+                    yield self._shaped(found, ROW, {})
 
-    def _rows(self, batch: pa.RecordBatch) -> Batches:
-        kinds = set(batch.column("_kind").to_pylist()) if batch.num_rows else set()
-        assert len(kinds) <= 1, "a batch holds one kind of record"
-        for kind in kinds:
-            if kind == READ.kind(Lineage) or self._keeps(batch):
-                given = dict(zip(batch.schema.names, batch.columns, strict=True))
-                change = REJECT if kind == READ.kind(Reject) else ROW
-                given |= {CHANGE: [change] * batch.num_rows, "_rejected": given["_reason"]}
-                yield shaped(self.output, batch.num_rows, given)
+    def _shaped(self, batch: pa.RecordBatch, change: str, more: dict[str, Any]) -> pa.RecordBatch:
+        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        return shaped(
+            self.output, batch.num_rows, {**given, CHANGE: pa.array([change] * batch.num_rows), **more}
+        )
 
     def _check(self, key: str, outcome: Outcome) -> None:
         match outcome.status:
@@ -123,7 +123,7 @@ class RowReader:
         if self.rejects == "fail":
             first = rejects.slice(0, 1).to_pylist()[0]
             raise UsageError(
-                f"{first['_key']!r} at {first['_offset']}: {first['_reason']}; correct it, or read with "
+                f"{first['_key']!r} at {first['_offset']}: {first['reason']}; correct it, or read with "
                 "rejects='column' (a column _rejected) or 'drop'"
             )
         return self.rejects == "column"
