@@ -12,6 +12,7 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.heartbeats import purge_heartbeats
 from s3notify_platform.ingest.plan import refuse_withdrawals
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import ADDED, MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
@@ -91,19 +92,12 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     try:
         source = io.settle_commit_mode()
         opened = source.open_table(expected=state.table if state is not None else "", store=io.clients.store)
+        # Rows of an older code version are not missed changes; a backfill makes them again.
+        source = replace(source, input=replace(source.input, code_version=None))
+        jobs, compared = SparkJobs(spark, source), _base(source)
+        found = jobs.plan(source.location.all_slots(), compared)
     except (CorruptError, UsageError) as error:
         return _refused(io.name, str(error))
-    # Rows of an older code version are not missed changes; a backfill makes them again.
-    source = replace(source, input=replace(source.input, code_version=None))
-    jobs, table = SparkJobs(spark, source), source.table()
-
-    def base() -> Base:
-        found = table.newest()
-        assert isinstance(found, Snapshot), "the table was opened"
-        return Base(table=table, snapshot=found)
-
-    compared = base()
-    found = jobs.plan(source.location.all_slots(), compared)
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
     facts: dict[str, Any] = {
@@ -122,7 +116,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     pending -= sum(map(len, found.unannounced.values()))
     overdue = found.overdue(SYSTEM_CLOCK.wall_ms(), OVERDUE_SECONDS)
     beyond = sum(p.changes.beyond for p in found.slots.values())
-    again = jobs.plan(found.unannounced, base()).unannounced if found.unannounced else {}
+    again = jobs.plan(found.unannounced, _base(source)).unannounced if found.unannounced else {}
     missed = {slot: both for slot in again if (both := again[slot] & found.unannounced[slot])}
     io.clients.ask_again(missed)
     return dg.AssetCheckResult(
@@ -149,6 +143,14 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     )
 
 
+def _base(source: Source) -> Base:
+    """The table of a source that was opened, as it is now."""
+    table = source.table()
+    found = table.newest()
+    assert isinstance(found, Snapshot), "it was opened"
+    return Base(table=table, snapshot=found)
+
+
 def _refused(name: str, reason: str, facts: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name="complete",
@@ -163,7 +165,7 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any] | None = None) -> 
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     """Read every open chain, and remove old ones and what they have left.
 
-    5 LISTs for each 1000 records; 1 GET for each chain that has ended; 2 requests for each that has not, and for each
+    3 LISTs for each 1000 records; 1 GET for each chain that has ended; 2 requests for each that has not, and for each
     record removed.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
@@ -201,14 +203,10 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     batches, newest_event = _batches_since(io, instance, seen_event)
     mismatches = added(each[MISMATCHES] for each in batches if MISMATCHES in each)
     changes = [{"batch": each["batch"], "added": each[ADDED]} for each in batches if ADDED in each]
-    table = io.source.table()
-    newest, version = table.newest(), seen_version
-    if isinstance(newest, Snapshot):
-        version = newest.version
-        named = {path for change in changes for path in change["added"]}
-        found = _added_since(table.reader.as_of(seen_version), newest)
-        if others := {path: kind for path, kind in found.items() if path not in named}:
-            changes.append({"batch": "", "added": others})
+    version, found = _added_since(io, seen_version)
+    named = {path for change in changes for path in change["added"]}
+    if others := {path: kind for path, kind in found.items() if path not in named}:
+        changes.append({"batch": "", "added": others})
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckResult(
         check_name="schema_changes",
@@ -225,10 +223,20 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     )
 
 
-def _added_since(before: Snapshot | None, now: Snapshot) -> dict[str, str]:
-    """The fields of the schema that were added, with their types. A table's first schema adds none."""
+def _added_since(io: SlotIOManager, seen: int) -> tuple[int, dict[str, str]]:
+    """The newest version, and the fields that the schema has since version `seen`, with their types.
+
+    A table's first schema adds none; nor does a table that is refused, which the check `complete` tells.
+    """
+    table = io.source.table()
+    try:
+        now, before = table.newest(), table.reader.as_of(seen)
+    except (CorruptError, UsageError):
+        return seen, {}
+    if not isinstance(now, Snapshot):
+        return seen, {}
     then, schema = before and schema_of(before.metadata), schema_of(now.metadata)
-    return added_fields(then.rows, schema.rows) if then and schema else {}
+    return now.version, added_fields(then.rows, schema.rows) if then and schema else {}
 
 
 def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:

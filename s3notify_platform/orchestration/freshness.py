@@ -13,7 +13,7 @@ from typing import Any, Final
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import NotFoundError
+from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.batches import EVERYTHING, SensorState
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
@@ -99,7 +99,10 @@ def freshness(
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
     """The signal that the last batch of each slot has seen, as the table has it."""
-    found = io.source.table().newest()
+    try:
+        found = io.source.table().newest()
+    except CorruptError:  # no run commits to it
+        return {}
     if isinstance(found, Absent):
         return {}
     return {slot: facts.signal for slot, facts in found.manifest.slots.items() if facts.signal}

@@ -7,7 +7,6 @@ import pytest
 
 from s3notify_platform.ingest.migrate import migrate
 from s3notify_platform.ports import list_all
-from s3notify_platform.table.opening import forget
 from tests.support.site import Site
 
 
@@ -33,12 +32,9 @@ def test_an_emptied_table(site: Site) -> None:
     assert "s3notify table forget" in str(checked.description)
     assert not site.store.list("_s3notify/orders/table/").objects
 
-    place = site.io.source.location
-    done = forget(
-        site.io.settle_commit_mode().table().committer, lambda: site.io.clients.backlog.add(place.all_slots())
-    )
+    table = site.forget()
     site.settle()
-    assert site.state.table == done.table
+    assert site.state.table == table
     assert site.rows() == {1: [1], 2: [20], 3: [3]}
     assert complete(site).passed
 

@@ -24,7 +24,7 @@ from tests.support.site import Site
 from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
-LIMIT = "s3notify_platform.ingest.engine.MAX_UNFORESEEN"
+LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
 """With 0 of it an object at which something raises leaves its slot failed, as a defect of ours would."""
 
 

@@ -21,6 +21,7 @@ from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.opening import forget
 from tests.support.servers import S3Server
 
 
@@ -124,6 +125,16 @@ class Site:
         for row in self.io.load(wanted, asset=asset).select("_slot", "id").toArrow().to_pylist():
             found.setdefault(row["_slot"], []).append(row["id"])
         return found
+
+    def forget(self) -> str:
+        """Accept that versions of the table are missing, as `s3notify table forget` does; the table's new id."""
+        source = self.io.source
+        mode = source.location.settle_commit_mode(source.commit, self.io.clients.store, lost=True)
+        every = source.location.all_slots()
+        committer = source.location.table(commit=mode).committer
+        done = forget(committer, lambda: self.io.clients.backlog.add(every))
+        source.location.signals().signal_slots(every[:1])
+        return done.table
 
     # Dagster.
 
