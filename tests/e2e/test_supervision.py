@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,9 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import DRAIN_SECONDS
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.support.ingested import rows_of
+from tests.support.ingested import Place, rows_of
 from tests.support.servers import S3Server
-from tests.support.slot_rounds import SLOT, Body, SlotRounds, source_in
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -117,13 +114,12 @@ def test_what_is_shown_does_not_end_in_a_crash(ministack: S3Server, monkeypatch:
     """`quarantine show` ended with 134 in 2 of 34 calls, after its output: see `cli.ending.leave`."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    config = ministack.config(ministack.make_bucket())
-    key = next(key for n in count() if slot_of(key := f"raw/{n}") == SLOT)
-    with closing(S3ObjectStore(config)) as store:
-        SlotRounds(store=store, source=source_in(config)).run({key: Body(etag="1", rows=1, rejects=50)})
+    place = Place(ministack)
+    place.store.put("raw/a", b'{"a":1}\n' + b"broken\n" * 50)
+    place.run("b")
     command = [
-        *CLI, "quarantine", "show", key, "--name", "orders", "--bucket", config.bucket, "--platform-prefix", "t/",
-        "--endpoint-url", ministack.endpoint_url,
+        *CLI, "quarantine", "show", "raw/a", "--name", "orders", "--bucket", place.source.input.bucket.bucket,
+        "--slot-count", "4", "--endpoint-url", ministack.endpoint_url,
     ]  # fmt: skip
     ended = [subprocess.run(command, capture_output=True, check=False) for _ in range(60)]
     assert {one.returncode for one in ended} == {0}, [one.stderr for one in ended if one.returncode]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from s3notify_platform.formats.object_bytes import chunks
@@ -12,12 +11,13 @@ from s3notify_platform.ingest import fetch
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import Chain, ObjectVersion, listed_pages
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.load import read_slots
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.layout import Generation
-from tests.support.slot_writer import SLOT, Body, SlotWriter, slot_table
+from s3notify_platform.table import ranged_file
+from s3notify_platform.table.reading import read_slots
+from tests.support.log_rounds import SCHEMA, Rounds
+from tests.support.log_tables import LAYOUT
 
 KEYS = [f"{n:03}/../k" for n in range(fetch.WINDOW_OBJECTS + 8)]
 """Of two windows, and none that obstore takes."""
@@ -39,6 +39,10 @@ class Slow(CountingStore):
     def get(self, key: str, **conditions: Any) -> Any:
         self.wait(key)
         return super().get(key, **conditions)
+
+    def get_range(self, key: str, start: int, end: int) -> Any:
+        self.wait(key)
+        return super().get_range(key, start, end)
 
     def list(self, prefix: str, **how: Any) -> Any:
         self.wait(prefix)
@@ -79,16 +83,17 @@ def of_listings(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
     return listed_pages([Chain(store, prefix, cuts=frozenset()) for prefix in ("a/", "b/")], 2)
 
 
-def of_files(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The same one twice."""
-    SlotWriter(store=store).run({"k": Body(etag="e", rows=3)})
-    held = iter((False, True))
+def of_packs(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The same one three times, of which the last is being read when the first is given out."""
+    patch.setattr(ranged_file, "ITEMS_AHEAD", 2)
+    rounds = Rounds(store=store)
+    done = rounds.commit(rounds.planned({"a": ("e", (1, 2))}))
+    held = iter((False, False, True))
     store.held = lambda key: "/data/" in key and next(held)
-    wanted = [(SLOT, Generation(1))] * 2
-    return read_slots(slot_table(store), wanted, pa.schema([("value", pa.string())]))
+    return read_slots(store, LAYOUT, [*done.snapshot.packs.values()] * 3, None, SCHEMA)
 
 
-@pytest.mark.parametrize("begun", [of_an_object, of_objects, of_listings, of_files])
+@pytest.mark.parametrize("begun", [of_an_object, of_objects, of_listings, of_packs])
 def test_nobody_waits_for_what_is_not_read_on(
     begun: Callable[[Slow, pytest.MonkeyPatch], Iterator[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
