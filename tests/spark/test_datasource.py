@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
@@ -19,9 +21,12 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.datasource.rows import whole_schema, work_of
+from s3notify_platform.table.history import history
+from tests.support.ingested import Place
 from tests.support.servers import S3Server
+from tests.support.sources import with_settings
 from tests.support.spark import Lake
-from tests.support.spark_options import options_of
+from tests.support.spark_options import named, options_of
 
 pytestmark = [pytest.mark.server]
 
@@ -185,7 +190,21 @@ def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
         ({"bucket": "b", "prefix": "raw/", "access_key_id_env": "NO_SUCH"}, "give key id and secret"),
         ({"bucket": "b", "prefix": "raw/", "read": "it"}, "read='it': use one of objects, table"),
         ({"bucket": "b", "prefix": "raw/", "rejects": "hide"}, "rejects='hide'"),
-        ({"bucket": "b", "prefix": "raw/", "generations": "[1]"}, "give JSON like"),
+        ({"bucket": "b", "version": "3"}, "option 'version' is for the committed table: give read='table'"),
+        ({"bucket": "b", "read": "table", "version": "x"}, "version='x': give the number of a version; "),
+        (
+            {"bucket": "b", "read": "table", "since": "-1"},
+            "since='-1': give the number of a version, or newest",
+        ),
+        ({"bucket": "b", "read": "table", "at": "noon"}, "at='noon': give a time like"),
+        (
+            {"bucket": "b", "read": "table", "at": "2026-01-31T12:00"},
+            "at='2026-01-31T12:00': say of which zone",
+        ),
+        (
+            {"bucket": "b", "read": "table", "version": "3", "at": "2026-01-31T12:00:00Z"},
+            "options version and at: give one of them",
+        ),
         ({"bucket": "b", "prefix": "raw/", "only": "1,x"}, "x"),
         ({"path": "http://b/raw/"}, "give s3://bucket/prefix"),
         ({"bucket": "b", "prefix": "_s3notify/"}, "among the platform's own objects"),
@@ -244,8 +263,8 @@ def test_no_option_is_a_secret() -> None:
 
 def test_columns_with_taken_names_are_refused(bare_lake: Callable[..., Lake]) -> None:
     """A column of the data cannot be one of ours."""
-    with pytest.raises(UsageError, match="_kind"):
-        rows_of(bare_lake(), StructType([StructField("_kind", LongType())]))
+    with pytest.raises(UsageError, match="_staged"):
+        rows_of(bare_lake(), StructType([StructField("_staged", LongType())]))
 
 
 def test_tasks_are_a_few_times_the_cores(bare_lake: Callable[..., Lake]) -> None:
@@ -293,7 +312,7 @@ def test_through_spark(lake: Lake, spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_by_the_names_of_spark(lake: Lake) -> None:
-    """What they choose is read, and in a stream so many objects at once."""
+    """What they choose is read."""
     lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.csv": b"id\n2\n", "3.jsonl": b'{"id": 3}\nno JSON\n'})
     names = {"pathGlobFilter": "*.jsonl", "mode": "DROPMALFORMED", "modifiedAfter": "2020-01-01T00:00:00Z"}
     assert {row.id for row in read(lake, **names, schema="id bigint").collect()} == {1, 3}
@@ -301,9 +320,52 @@ def test_by_the_names_of_spark(lake: Lake) -> None:
     assert read(lake, **later).count() == 0
 
 
+@pytest.fixture
+def place(ministack: S3Server) -> Place:
+    """A source that is ingested without Spark."""
+    return Place(ministack)
+
+
+def table_rows(place: Place, **options: Any) -> list[Row]:
+    bucket = named(place.source.input.bucket)
+    source = with_settings(place.source, bucket=bucket, platform=bucket)
+    given = S3NotifyDataSource(options_of(source, read="table", **options))  # type: ignore[arg-type]
+    schema = given.schema()
+    assert isinstance(schema, StructType)
+    reader = given.reader(schema)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
+
+
+def test_versions_of_the_committed_table(place: Place) -> None:
+    """The newest, or one of the kept ones, whatever the bucket holds by now; by number and by time, and some slots."""
+    seen, times = [], []
+    for n in range(3):
+        place.put("a", 10 + n)
+        place.put(f"b{n}", n)
+        place.run("b")
+        seen.append(place.rows())
+        (event, *_) = history(place.source.table().reader)
+        times.append(datetime.fromtimestamp(event.created_ms / 1000, UTC))
+        SYSTEM_CLOCK.sleep(1.1)  # S3 tells no less than a second
+    place.put("a", 99)
+    assert table_rows(place) == seen[2]
+    for version, rows, at in zip(range(1, 4), seen, times, strict=True):
+        assert table_rows(place, version=version) == rows
+        assert table_rows(place, at=at.isoformat()) == rows
+    slot = seen[2][0]["_slot"]
+    assert table_rows(place, only=slot) == [row for row in seen[2] if row["_slot"] == slot]
+    with pytest.raises(NotFoundError, match="no commit yet"):
+        table_rows(place, version=0)
+    with pytest.raises(NotFoundError, match=r"version 9 .*: versions 0 to 3 are kept"):
+        table_rows(place, version=9)
+    with pytest.raises(NotFoundError, match="the oldest version that is kept is 0"):
+        table_rows(place, at="2001-01-01T00:00:00Z")
+
+
 @pytest.mark.spark
 def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
-    """`read="table"`: the committed rows, of the newest or of given generations, whatever the bucket holds by now."""
+    """`read="table"`: the committed rows, of the newest or of a given version, whatever the bucket holds by now."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     slot = lake.slot("3.jsonl")
@@ -317,5 +379,5 @@ def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
     assert sorted_by(rows_of(lake, None, read="table", only=slot), *columns) == sorted_by(
         lake.load([slot]), *columns
     )
-    earlier = rows_of(lake, None, read="table", generations=json.dumps({str(slot): 1}))
-    assert sorted_by(earlier, "id") == [(n,) for n in range(20)]
+    first = lake.history(lake.slot("4.jsonl"))[0].version
+    assert sorted_by(rows_of(lake, None, read="table", version=first), "id") == [(n,) for n in range(20)]

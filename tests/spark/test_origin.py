@@ -1,4 +1,4 @@
-"""Columns from keys and from what the store says, and hints: in queries, streams, tables, views and transforms."""
+"""Columns from keys and from what the store says, and hints: in queries, tables and transforms."""
 
 import datetime as dt
 import json
@@ -13,14 +13,12 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.declared_schema import arrow_columns
-from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource
 from s3notify_platform.spark.versions import to_arrow_schema
 from tests.support.engines import Place, by_delta_rs
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
-from tests.support.stream_query import Query
 
 pytestmark = [pytest.mark.server]
 
@@ -50,7 +48,7 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
     return schema, [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
 
 
-# Queries and streams: no JVM
+# Queries: no JVM
 
 
 def test_in_a_query(bare_lake: Callable[..., Lake]) -> None:
@@ -95,33 +93,12 @@ def test_in_a_declared_query(bare_lake: Callable[..., Lake]) -> None:
     assert ", id bigint, `a day` date, `n` decimal(5,1), `at` timestamp_ntz, _rejected" in str(found)
 
 
-def test_in_a_stream(bare_lake: Callable[..., Lake]) -> None:
-    """Of what is there and of what comes; a key that does not fit is one reject, and its neighbours are rows."""
-    lake = bare_lake(schema="id bigint, v string")
-    lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2}])
-    query = Query(lake, PARTS)
-    (first,) = query.drain()
-    assert {(r["id"], r["dt"], r["region"], r["_modified"], r["_size"]) for r in first} == {
-        (n, DAY, "eu", modified(lake, f"{EU}a.jsonl"), 20) for n in (1, 2)
-    }
-    changes = [
-        Put(key="raw/dt=no/b.jsonl", body=b'{"id": 3}\n{"id": 4}\n'),
-        Put(key="raw/region=us/c.jsonl", body=b'{"id": 5}\n'),
-    ]
-    Publisher(lake.store, prefix=lake.source.location.keyspace_prefix, slots=8).publish(changes)
-    found = [(r["_change"], r["id"], r["dt"], r["region"], r["_rejected"]) for b in query.drain() for r in b]
-    assert sorted(found, key=lambda row: row[0]) == [
-        ("reject", None, None, None, "dt: 'no' does not fit date32[day], in its key"),
-        ("row", 5, None, "us", None),
-    ]
-
-
 # Tables
 
 
 @pytest.mark.spark
 def test_in_a_table(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """In its schema, its rows, its Delta view, and in what a transform gets, which may drop them."""
+    """In its schema, its rows, for other engines, and in what a transform gets, which may drop them."""
     lake = lake_of(schema="id bigint", **PARTS)
     lake.put(f"{EU}a.jsonl", [{"id": 1}])
     lake.put("dt=2026-01-02/b.jsonl", [{"id": 2}])

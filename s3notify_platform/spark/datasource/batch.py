@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
@@ -89,12 +89,17 @@ class S3NotifyDataSource(DataSource):
         return reading_of(self.options)
 
     def schema(self) -> StructType | str:
-        """See `DataSource.schema`: as declared, as pinned (table), or inferred from a sample."""
+        """See `DataSource.schema`: as declared, as pinned (table, once there is one), or inferred from a sample."""
         reading = self.reading
         source = reading.source
         match reading.read:
             case "table":
-                return columns_of(source, snapshot_for(reading))
+                try:
+                    return columns_of(source, snapshot_for(reading))
+                except NotFoundError:
+                    if source.input.schema is None:
+                        raise
+                    return _TABLE_DDL.format(source.input.schema)  # a stream waits for the table
             case "objects":
                 if source.input.schema is not None:
                     # Spark parses it: where this runs there is no session that could.
@@ -151,6 +156,9 @@ class S3NotifyDataSource(DataSource):
 _DDL: Final = (
     "_slot int, _key string, _etag string, _offset bigint, _change string, {}, _rejected string, _raw binary"
 )
+
+
+_TABLE_DDL: Final = "_slot int, _key string, _etag string, _offset bigint, {}"
 
 
 def inferred_schema(reading: Reading) -> StructType:

@@ -27,8 +27,8 @@ def where_is_the_package(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         yield pa.record_batch({"path": pa.array([s3notify_platform.__file__] * batch.num_rows, pa.string())})
 
 
-def ids_of(changes: DataFrame) -> list[int]:
-    return sorted(row["id"] for row in changes.where("_change = 'row'").toArrow().to_pylist())
+def ids_of(rows: DataFrame) -> list[int]:
+    return sorted(row["id"] for row in rows.toArrow().to_pylist())
 
 
 def main() -> None:
@@ -55,13 +55,13 @@ def main() -> None:
     register(spark)
     options = options_of(lake.source, schema="id bigint")
     read = spark.read.format("s3notify").options(**options).load()
-    stream = spark.readStream.format("s3notify").options(**options).load().writeStream
+    stream = spark.readStream.format("s3notify").options(**options, read="table").load().writeStream
     stream = stream.format("memory").queryName("streamed").option("checkpointLocation", tempfile.mkdtemp())
     stream.trigger(availableNow=True).start().awaitTermination()
     print(
         json.dumps(
             {
-                "read": ids_of(read),
+                "read": ids_of(read.where("_change = 'row'")),
                 "streamed": ids_of(spark.table("streamed")),
                 "ids": sorted(row["id"] for row in lake.load()),
                 "twice": [row["twice"] for row in lake.load() if row["twice"] is not None],

@@ -1,4 +1,4 @@
-"""A streaming query that notes each change in a file of its micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
+"""A streaming query that notes the rows that come in a file of each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
 OPTIONS is JSON, of the data source. A micro-batch that Spark repeats replaces its file: so the files hold what an
 idempotent sink would hold. Credentials are in the environment.
@@ -19,7 +19,7 @@ def main() -> None:
     spark = start_spark(master="local[1]")
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
-    changes = spark.readStream.format("s3notify").options(**options).load()
+    changes = spark.readStream.format("s3notify").options(**options, read="table").load()
 
     def note(rows: DataFrame, number: int) -> None:
         found = rows.select("_key", "_etag", "_offset").toArrow().to_pylist()
