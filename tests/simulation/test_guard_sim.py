@@ -1,65 +1,67 @@
-"""Runs that commit and note what is known, and die anywhere: a slot is called lost only if it is."""
+"""Runs that create, commit and note what is known, and die anywhere: a table is called lost only if it is."""
 
 from contextlib import suppress
 
 import pytest
 
-from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Written, list_all
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.known import open_table
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.opening import TableName, claim, open_table
+from tests.support.log_tables import IDENTITY, LAYOUT, SCHEMA, Counts, Table
 from tests.support.simulation import ROUGH, run_simulation, simulated
-from tests.support.slot_writer import LAYOUT, SLOT, Body, SlotWriter
-from tests.support.tables import IDENTITY, table_sides
+
+NAME = TableName(source="orders", command=lambda name, *more: " ".join((name, *more)))
+CREATE = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
+IN_DOUBT = (UnavailableError, UnknownOutcomeError, ConflictError, FencedError)
 
 
-def one_run(writer, sides, bucket):
-    """What a run does, in its order: open the table, plan, commit, merge. Whether the slot seems to miss commits."""
-    table = open_table(sides, IDENTITY)
-    planned = writer.plan(bucket)
-    generation = planned.head.generation if planned.head else 0
-    if generation < table.heads.get(SLOT, 0):
-        return True
-    commit = writer.stage(planned, bucket)
-    if commit is not None and isinstance(writer.commit(planned, commit), Written):
-        generation += 1
-    table.merge({SLOT: generation})
-    return False
+def one_run(store, number, expected="", **given):
+    """The table is opened, as a sensor and a run do, and a version is committed. Returns the table's id."""
+    table = Table(store=store, **given)
+    opened = open_table(table.whole, NAME, IDENTITY, expected=expected, create=CREATE)
+    claim(table.reader, opened, f"sensor {number}")
+    base = opened.snapshot
+    assert base is not None
+    table.committer.commit(Counts(base=base, slots=(number,), clock=table.clock), base)
+    return opened.id
 
 
 @simulated
 def test_no_false_alarm_and_no_loss_unnoticed(seed):
-    """Three runs race under all faults; then the commits are taken away."""
-    store, bucket = MemoryObjectStore(), {"a": Body(etag="1", rows=1)}
-    alarms = []
+    """Three runs race under all faults, from the table's creation on; then versions are taken away."""
+    store, ids = MemoryObjectStore(), set()
 
     def actor(number):
         rounds = 0
 
         def run(store, clock):
             nonlocal rounds
-            writer = SlotWriter(store=store, clock=clock, name=f"run {number}")
             while rounds < 4:
                 rounds += 1
-                bucket[f"{number}"] = Body(etag=f"{rounds}", rows=rounds)
-                with suppress(UnavailableError, UnknownOutcomeError, FencedError):
-                    alarms.append(one_run(writer, table_sides(store, clock=clock), bucket))
+                with suppress(*IN_DOUBT):
+                    ids.add(one_run(store, number, expected=next(iter(ids), ""), clock=clock))
 
         return run
 
     run_simulation([actor(n) for n in range(3)], store, seed, faults=ROUGH)
-    assert not any(alarms)
-    last = SlotWriter(store=store, name="last")
-    sides = table_sides(store)
-    while last.plan(bucket).changes:
-        assert not one_run(last, sides, bucket)
-    assert not one_run(last, sides, bucket), "found committed, it is noted, whoever died before he could"
-    newest = last.plan(bucket).head.generation
-    assert sides.known().heads == {SLOT: newest}
-    store.delete(LAYOUT.commit(SLOT, newest))
-    assert one_run(last, sides, bucket)
-    for meta in list(list_all(store, LAYOUT.prefix)):
+    table = one_run(store, 9)
+    assert ids <= {table}, "there was one table all along"
+    last = Table(store=store).opened()
+    known, _ = Table(store=store).known.read()
+    assert (known.table, known.version, known.number) == (table, last.version, last.number)
+    assert known.identity == IDENTITY
+    store.delete(LAYOUT.version(last.version))
+    with pytest.raises(CorruptError, match="was committed"):
+        one_run(store, 9)
+    for meta in store.list(LAYOUT.prefix).objects:
         store.delete(meta.key)
-    with pytest.raises(CorruptError):
-        one_run(last, sides, bucket)
-    assert not list(list_all(store, LAYOUT.prefix)), "nothing starts again"
+    with pytest.raises(CorruptError, match="log is gone"):
+        one_run(store, 9)
+    assert not store.list(LAYOUT.prefix).objects, "nothing starts again"
