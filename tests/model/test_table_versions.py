@@ -10,18 +10,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from s3notify_platform.errors import FencedError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.compact import compact
 from s3notify_platform.table.erase import erase
+from s3notify_platform.table.history import kept_versions
 from s3notify_platform.table.rollback import roll_back
+from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Bucket, Rounds, slot_of_key
 from tests.support.log_tables import LAYOUT
 from tests.support.raw_search import holding
 
 KEYS = [f"{letter}-person{n}" for letter in "abcd" for n in range(5)]
+LONGEST = 10_000.0
+"""Seconds that a run may take."""
 SLOTS = st.sets(st.integers(0, 3), min_size=1)
 PROCESS = st.integers(0, 2)
 NUMBERS = st.lists(st.integers(0, 99), max_size=12).map(tuple)
@@ -42,7 +47,8 @@ class TableMachine(RuleBasedStateMachine):
         self.kept = [process.table.opened() for process in self.processes]
 
     def process(self, vectors: bool) -> Rounds:
-        return Rounds(store=self.store, clock=self.clock, vectors=vectors)
+        more = {"max_run_seconds": LONGEST}
+        return Rounds(store=self.store, clock=self.clock, vectors=vectors, more=more)
 
     @rule(keys=st.sets(st.sampled_from(KEYS), min_size=1, max_size=6), numbers=NUMBERS)
     def put(self, keys: set[str], numbers: tuple[int, ...]) -> None:
@@ -66,11 +72,28 @@ class TableMachine(RuleBasedStateMachine):
     def commit(self, number: int) -> None:
         if (planned := self.planned.pop(number, None)) is None:
             return
-        done = self.processes[number].commit(planned)
+        try:
+            done = self.processes[number].commit(planned)
+        except FencedError:
+            assert self.clock.monotonic() - planned.base.asked_at > LONGEST / 2
+            return
+        assert self.clock.monotonic() - planned.base.asked_at <= LONGEST
         self.kept[number] = done.snapshot
         if isinstance(done, Committed):
             contents = self.processes[number].contents(done.snapshot)
             assert all(found in self.seen[key] for key, found in contents.items())
+
+    @rule(part=st.sampled_from([0.2, 0.45, 0.6, 1.1]))
+    def wait(self, part: float) -> None:
+        self.clock.sleep(part * LONGEST)
+
+    @rule(number=PROCESS)
+    def vacuum(self, number: int) -> None:
+        process = self.processes[number]
+        before = process.contents()
+        opened = process.table.opened()
+        vacuum(process.table.committer, opened, retention_seconds=LONGEST, clock=self.clock)
+        assert process.contents() == before
 
     @rule(number=PROCESS, step_bytes=st.integers(1, 20_000))
     def compacts(self, number: int, step_bytes: int) -> None:
@@ -82,7 +105,8 @@ class TableMachine(RuleBasedStateMachine):
     @rule(number=PROCESS, version=st.integers(0, 50))
     def goes_back(self, number: int, version: int) -> None:
         process = self.processes[number]
-        version = min(version, process.table.opened().version)
+        kept = sorted(kept_versions(process.table.reader))
+        version = kept[version % len(kept)]
         earlier = process.table.reader.as_of(version)
         assert earlier is not None
         roll_back(process.whole, version)
@@ -148,7 +172,7 @@ class TableMachine(RuleBasedStateMachine):
                 for meta in self.store.list(LAYOUT.log).objects
                 if (number := LAYOUT.version_of(meta.key)) is not None
             ]
-            assert sorted(numbers) == list(range(len(numbers)))
+            assert sorted(numbers) == list(range(min(numbers), min(numbers) + len(numbers)))
 
     def teardown(self) -> None:
         if not hasattr(self, "store"):
