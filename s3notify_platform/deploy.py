@@ -41,7 +41,7 @@ ROLES: Final[tuple[Role, ...]] = (
 
 Json = dict[str, Any]
 
-OWN: Final = ("table/*", "derived/*", "records/*", "streams/*", "store.json", f"{PROBE}*")
+OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
 """What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {

@@ -8,8 +8,8 @@ Steps, each safe to repeat
 
 In this order, since a slot asset may be made from the source's table in between. Killed anywhere, every table is whole.
 
-Some things stay: names of columns in the schema, the key in the state of a Spark stream of objects, and what was
-delivered to endpoints, logged, or made by others.
+Some things stay: names of columns in the schema, and what was delivered to endpoints, streamed, logged, or made by
+others.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """How a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
-The one place that decides it, for the sensor, `s3notify ingest` and the stream. An entry names a change, unless the
+The one place that decides it, for the sensor and `s3notify ingest`. An entry names a change, unless the
 change is older than the topic, or its writer does not queue. So, the first that holds:
 
     everything   the topic is not the one since which everything was compared: compare all slots with a listing

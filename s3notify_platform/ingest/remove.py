@@ -4,7 +4,7 @@ Steps, each safe to repeat
     1. The table's newest versions: from now on runs refuse the table, whose record names later ones (`table.known`).
     2. The source's topic, with its entries and dead letters, unless it serves other tables: then it stays, and if it
        served this one too, it names it no more.
-    3. Tables, logs first, so that a reader finds a table whole or not at all; then streams' states, signals, records.
+    3. Tables, logs first, so that a reader finds a table whole or not at all; then signals, records.
     4. The records of the slot assets' tables, then that of the table. So a removal that was killed is known as such
        until it is repeated.
 
@@ -54,7 +54,7 @@ _TABLE: Final = {
         "manifests",
     ),
 }
-_OTHERS: Final = {"records/": "ack chains and records", "streams/": "streams", "store.json": "probe's result"}
+_OTHERS: Final = {"records/": "ack chains and records", "store.json": "probe's result"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

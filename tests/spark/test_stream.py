@@ -17,8 +17,9 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.table.rollback import roll_back
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
+from tests.support.sources import with_settings
 from tests.support.spark import Lake
-from tests.support.spark_options import options_of
+from tests.support.spark_options import named, options_of
 from tests.support.stream_query import COLUMNS, Killed, Query, arrivals_reader, rows_of_work
 
 pytestmark = [pytest.mark.server]
@@ -257,6 +258,12 @@ def test_some_slots_and_some_columns(place: Place) -> None:
 
 def test_before_there_is_a_table(place: Place) -> None:
     """A stream whose columns are given waits for it."""
+    bucket = named(place.source.input.bucket)
+    options = options_of(
+        with_settings(place.source, bucket=bucket, platform=bucket), read="table", schema="a bigint"
+    )
+    declared = "_slot int, _key string, _etag string, _offset bigint, a bigint"
+    assert S3NotifyDataSource(options).schema() == declared  # type: ignore[arg-type]
     query = query_of(place)
     assert query.batch() is None
     query.reader = None

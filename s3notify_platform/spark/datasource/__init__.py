@@ -1,1 +1,1 @@
-"""`spark.read.format("s3notify")` and `spark.readStream`: the same engine as a Spark data source."""
+"""`spark.read.format("s3notify")`, the objects or the table, and `spark.readStream`, the rows that come to it."""

@@ -1,4 +1,4 @@
-"""A streaming query that notes the rows that come in a file of each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
+"""A streaming query that notes what comes in a file of each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
 OPTIONS is JSON, of the data source. A micro-batch that Spark repeats replaces its file: so the files hold what an
 idempotent sink would hold. Credentials are in the environment.
