@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import Written
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.spark.session import prepare_environment, session_conf
@@ -26,7 +25,8 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
-from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.round import Round, SlotRound
 from tests.support.spark_options import named
 
 DDL = "id bigint, name string, note string"
@@ -37,6 +37,7 @@ LINES = 10
 SMALL, BIG = "bench-small", "bench-big"
 BIG_PART = "in/part/"
 IN_FLIGHT = 64
+SLOTS_A_VERSION = 100
 FILL = 10_000
 PART_BYTES = 32 << 20
 
@@ -151,24 +152,23 @@ def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
-    """A first commit of each of these slots, as if their objects had been read: states, and no rows."""
-    source.open_table()  # which makes it known
-    table = source.table()
+    """The objects of these slots as if they had been read: states, and no rows; 100 slots a version."""
+    table, base = source.table(), source.open_table().snapshot
+    assert base is not None
+    for first in range(0, len(versions), SLOTS_A_VERSION):
+        label = base.version + 1
+        slots = {
+            of_slot[0].slot: SlotRound(changes={v.key: _read(v, label) for v in of_slot})
+            for of_slot in versions[first : first + SLOTS_A_VERSION]
+        }
+        done = table.commit(Round(base=base, slots=slots, table=table, clock=SYSTEM_CLOCK), base)
+        assert isinstance(done, Committed)
+        base = done.snapshot
 
-    def commit(of_slot: Sequence[ObjectVersion]) -> None:
-        states = [ObjectState(key=v.key, etag=v.etag, size=v.size, offset=v.size) for v in of_slot]
-        first = SlotCommit.after(
-            None,
-            of_slot[0].slot,
-            batch="simulated",
-            clock=SYSTEM_CLOCK,
-            states=table.carry(of_slot[0].slot, None, states),
-            objects=len(states),
-        )
-        assert isinstance(table.commit(first.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(commit, versions))
+def _read(version: ObjectVersion, label: int) -> ObjectState:
+    size = version.size
+    return ObjectState(key=version.key, etag=version.etag, size=size, offset=size, since=label, until=label)
 
 
 def by_slot(versions: Sequence[ObjectVersion]) -> list[list[ObjectVersion]]:

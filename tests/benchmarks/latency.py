@@ -30,8 +30,10 @@ from s3notify_platform.local.dagster_dev import INSTANCE, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.slots import SLOT_COUNT, slot_of
+from s3notify_platform.slots import SLOT_COUNT, Slot, slot_of
 from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import LogTable
 from tests.benchmarks.figures import Figure, Seconds, short, timed
 from tests.benchmarks.lake import DDL, body_of, followed
 from tests.support.platform import BUCKET, Platform, running
@@ -212,6 +214,7 @@ def _ingesting(server: LocalS3Server, folder: Path, source: Source) -> Iterator[
 def _commit(source: Source, said: list[tuple[float, str]], number: int) -> Sample:
     key = f"in/latency {number}.jsonl"
     table, slot = source.table(), slot_of(key)
+    before = _newest(table, slot)
     signals = Publisher(
         FastObjectStore(source.input.bucket), prefix=source.location.keyspace_prefix, queued=True
     )
@@ -219,7 +222,7 @@ def _commit(source: Source, said: list[tuple[float, str]], number: int) -> Sampl
     time.sleep(random.uniform(0, EVERY_SECONDS))
     publisher.put(key, body_of(number))
     returned = time.time()
-    until(lambda: (head := table.head(slot)) is not None and head.created_ms > returned * 1000, seconds=300)
+    until(lambda: _newest(table, slot) > before, seconds=300)
     ended = time.time()
     began = [at for at, line in said if line.startswith("planning") and at > returned][:1]
     read = [at for at, line in said if line.startswith("reading") and at > returned][:1]
@@ -227,6 +230,12 @@ def _commit(source: Source, said: list[tuple[float, str]], number: int) -> Sampl
     return Sample(
         phases=dict(zip(("poll", "plan", "read and commit"), map(sub, marks[1:], marks), strict=False))
     )
+
+
+def _newest(table: LogTable, slot: Slot) -> int:
+    """The version that last changed the slot; 0: none."""
+    found = table.newest()
+    return found.manifest.slot(slot).generation if isinstance(found, Snapshot) else 0
 
 
 def _figure(what: str, samples: list[Sample], spent: Seconds) -> Figure:

@@ -16,6 +16,7 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.table.snapshot import Snapshot
 from tests.benchmarks.figures import Figure, seconds, short, timed, times
 from tests.benchmarks.lake import LINES, body_of, embedded_spark, followed, source_of
 from tests.support.spark_options import named, options_of
@@ -73,7 +74,7 @@ def _count(spark: SparkSession, source: Source) -> int:
 
 
 def _files(source: Source) -> str:
-    table = source.table()
-    heads = [table.head(slot) for slot in source.location.all_slots()]
-    files = [file for head in heads if head is not None for file in head.files]
-    return f"{len(files):,} files, {sum(file.bytes for file in files) / (1 << 20):.1f} MB"
+    found = source.table().newest()
+    assert isinstance(found, Snapshot)
+    packs = found.packs.values()
+    return f"{len(packs):,} files, {sum(pack.size for pack in packs) / (1 << 20):.1f} MB"

@@ -1,4 +1,4 @@
-"""The table to come, by its real packs: its states and manifest are written at their size, and no more.
+"""A table of real packs: its states and manifest are written at their size, and no more.
 
 A round's requests are those of the real commit: 2 GET (the next version, `known`), 1 PUT each for states, manifest,
 version and `known`, every 20 rounds a checkpoint; of states, merges by arithmetic, and pages of known objects, which a
@@ -15,8 +15,6 @@ from s3notify_platform.table.actions import Add, LogVersion, Remove, Vector
 from s3notify_platform.table.compaction import Rewrite, plan_round
 from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes, Rows
 from s3notify_platform.table.packs import Held, Withdrawal, hidden, rewritten, write
-from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.states import encode_states
 from tests.benchmarks.rewriting_rows import RECORDS, Numbers, key_of, rows_of
 from tests.benchmarks.rewriting_store import Spent, Tally, measured
 
@@ -100,7 +98,7 @@ class Packs:
         self.labels[gone] = 0
         self.labels[changed] = label
         self.version = label
-        self._commit(before, changed, gone, rows)
+        self._commit(before, changed, gone)
 
     def _look_up(self, left: Numbers) -> None:
         """Pages of states of objects that were there at first and have not changed since."""
@@ -158,20 +156,8 @@ class Packs:
         self.store.put(path, pack.body)
         self.live[path] = pack.add(path, now_ms=0, since=since, until=until)
 
-    def _commit(
-        self, before: Mapping[str, Add], changed: Numbers, gone: Numbers, rows: pa.Table | None
-    ) -> None:
-        etags = rows["_etag"].to_pylist()[::RECORDS] if rows is not None else []
-        keys = rows["_key"].to_pylist()[::RECORDS] if rows is not None else []
-        found = [*zip(keys, etags, strict=True), *((key_of(n), "") for n in gone.tolist())]
-        states = encode_states(
-            {
-                key: ObjectState(
-                    key=key, etag=etag, size=2048, offset=2048, since=self.version, until=self.version
-                )
-                for key, etag in found
-            }
-        )
+    def _commit(self, before: Mapping[str, Add], changed: Numbers, gone: Numbers) -> None:
+        states = bytes(STATE_BYTES * (len(changed) + len(gone)))
         self._put("states", states)
         # Merges: of eight files at each level, and at the last of all objects once in 8 ** levels rounds.
         self.store.requests.update({"PUT": 1, "GET": STATE_LEVELS})

@@ -25,6 +25,7 @@ from s3notify_platform.spark.session import ship_package
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
+from s3notify_platform.table.snapshot import Absent
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, counted, seconds, short
 from tests.benchmarks.lake import boto3_client, by_slot, commit_states, embedded_spark, source_of
@@ -102,7 +103,7 @@ def known(server: LocalS3Server, listing: S3Config, total: int, *, changed: int)
     server.create_bucket(BUCKET)
     name = f"known_{total}_{changed}"
     source = source_of(listing, name, "in/", platform=named(server.config(BUCKET)))
-    if not any(source.table().newest(source.location.all_slots()).values()):
+    if isinstance(source.table().newest(), Absent):
         commit_states(source, by_slot([*_versions(total, changed)]))
     return source
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from s3notify_platform.ports import StoredObject
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import Add, Vector
 from s3notify_platform.table.compaction import BUDGET, plan_round
 from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes, Rows
 from s3notify_platform.table.packs import Held, Withdrawal, hidden, rewritten, write
-from s3notify_platform.ports import StoredObject
-from s3notify_platform.stores.memory import MemoryObjectStore
 
 SCHEMA = pa.schema(
     [

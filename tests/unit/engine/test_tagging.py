@@ -58,7 +58,7 @@ class World:
         base = self.table.newest()
         label, by_slot = base.version + 1, {}
         known = self.table.states.lookup(
-            base.manifest.states, {slot: keys for slot in self.slots(*keys)}
+            base.manifest.states, dict.fromkeys(self.slots(*keys), keys)
         )
         for key in keys:
             etag = self.store.head(key).etag

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import state_columns, state_file, state_merge
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.state_cache import StateCache, StoredRanges
@@ -17,8 +19,6 @@ from s3notify_platform.table.state_file import StateFile, state_files
 from s3notify_platform.table.state_filter import filter_of, hash_of, may_hold
 from s3notify_platform.table.state_reader import StateReader
 from s3notify_platform.table.states import StateSet
-from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.states import Site, gone, state
 
 MANY = 30_000
