@@ -2,8 +2,8 @@
 
 An error of this package says who acts, and an outage is no verdict on an object. Any other error is a defect, of the
 parser, of the platform or of a user's function, that some object brings to light. It is kept with its traceback. On the
-last attempt the object goes to quarantine (`slot_writer`), as long as no more than `MAX_UNFORESEEN` of the source are
-there for such errors (`engine`).
+last attempt the object goes to quarantine (`engine.settle`), as long as no more than `MAX_UNFORESEEN` of the source are
+there for such errors (`engine.driver`).
 """
 
 import re

@@ -15,6 +15,7 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from s3notify_platform.engine.driver import Base
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import ETag, StoredObject
@@ -121,7 +122,10 @@ def swept(source: Source, tasks: int) -> Swept:
         ship_package(spark)
         spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id bigint").toArrow()  # workers are up
         with seconds() as took:
-            found = SparkJobs(spark, source, width=tasks).plan(source.location.all_slots())
+            snapshot = source.open_table().snapshot
+            assert snapshot is not None
+            base = Base(table=source.table(), snapshot=snapshot)
+            found = SparkJobs(spark, source, width=tasks).plan(source.location.all_slots(), base)
     assert not found.errors
     return Swept(
         seconds=took(),
