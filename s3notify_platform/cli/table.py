@@ -83,7 +83,7 @@ def _of_slot(reader: "LogReader", version: "LogVersion", slot: Slot) -> dict[str
         return {}
     manifest = reader.manifest(version.number)
     facts, note = manifest.slot(slot), note_of(version, slot)
-    if facts.generation != manifest.version:
+    if not facts.generation or facts.generation != manifest.version:
         return {}
     counts = {name: getattr(facts, name) for name in ("objects", "rows", "rejects", "failing", "pending")}
     return {

@@ -18,13 +18,15 @@ from tests.support.servers import S3Server
 READING: Mapping[tuple[str, ...], list[str]] = {
     ("doctor",): [],
     ("explain",): ["raw/good"],
-    ("history",): ["orders", "--slot", str(slot_of("raw/good", 4))],
+    ("history",): ["orders"],
     ("inlet", "poison"): [],
     ("quarantine", "list"): ["orders"],
     ("quarantine", "show"): ["raw/bad"],
     ("rows",): ["orders", "--slot", str(slot_of("raw/good", 4))],
     ("schema", "show"): ["orders"],
     ("status",): ["orders"],
+    ("table", "check"): ["orders"],
+    ("table", "show"): ["orders"],
     ("topics", "dead"): ["orders"],
     ("topics", "dump"): ["orders"],
     ("topics", "list"): [],
@@ -34,11 +36,11 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 """Each with its arguments."""
 
 OTHERS = {
-    "archive", "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
+    "archive", "backfill", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
     "signal", "vacuum", "units", "warm",
-    "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "tag", "table confirm", "table forget",
-    "table migrate", "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
-    "topics resume", "topics update",
+    "inlet http", "inlet sqs", "quarantine retry", "tag", "table compact", "table confirm", "table forget",
+    "table migrate", "table put-back", "table rollback", "topics create", "topics delete", "topics pause",
+    "topics purge", "topics redrive", "topics resume", "topics update",
 }  # fmt: skip
 """They change something, or run until they are stopped."""
 

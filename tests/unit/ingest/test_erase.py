@@ -1,32 +1,25 @@
 """Erasing an object for good, on a real server: afterwards nothing of the platform's holds a mark that was in it."""
 
-import io
-import tempfile
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import deltalake
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.erase import Erased, erase
-from s3notify_platform.ports import ObjectStore, StoredObject, Written, list_all
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ingest.erase import ErasedObject, erase, time_travel
+from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.protocols.notification_queue.entries import dead_partition
 from s3notify_platform.protocols.notification_queue.segments import encode_letter, letter_key
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotCommit, TableFile
-from s3notify_platform.table.history import history
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.snapshot import Snapshot
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
-from tests.support.ingested import Place
+from tests.support.ingested import Place, derive
+from tests.support.raw_search import holding
 from tests.support.servers import S3Server
 
 pytestmark = pytest.mark.server
@@ -37,63 +30,23 @@ SLOT = Slot(0)
 
 
 @pytest.fixture(autouse=True)
-def pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """States are in pages and in commits."""
-    monkeypatch.setattr("s3notify_platform.table.states.DELTA_LIMIT", 1)
-
-
-def decoded(body: bytes) -> str:
-    if body[:4] != b"PAR1":
-        return body.decode("utf-8", "backslashreplace")
-    file = pq.ParquetFile(io.BytesIO(body))
-    return f"{file.read().to_pydict()} {file.metadata.metadata}"
+def times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States are in files, and what was written a moment ago is of an ended run."""
+    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 1)
+    monkeypatch.setattr("s3notify_platform.table.erase.CLOCKS_DIFFER_MS", -60_000)
 
 
 def marked(place: Place) -> set[str]:
     """The platform's objects that hold the mark, by key or in their rows."""
-    found = set()
-    for meta in list(list_all(place.store, "_s3notify")):
-        stored = place.store.get(meta.key)
-        assert isinstance(stored, StoredObject)
-        text = f"{meta.key} {decoded(stored.body)}"
-        if MARK in text or str(NUMBER) in text:
-            found.add(meta.key)
+    return {key for key in holding(place.store, MARK, NUMBER) if key.startswith("_s3notify")}
+
+
+def newest(place: Place, asset: str | None = None) -> Snapshot:
+    table = place.source.table(asset)
+    found = table.reader.open()
+    assert isinstance(found, Snapshot)
+    assert not check_table(table, found).problems
     return found
-
-
-def delta_versions(place: Place) -> int:
-    """How many Delta versions can be read; none shows the mark."""
-    readable = 0
-    with tempfile.TemporaryDirectory() as folder:
-        root = place.source.location.layout.view
-        for meta in list(list_all(place.store, f"{root}/")):
-            stored = place.store.get(meta.key)
-            assert isinstance(stored, StoredObject)
-            path = Path(folder) / meta.key.removeprefix(f"{root}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(stored.body)
-        last = deltalake.DeltaTable(folder).version()
-        for version in range(last + 1):
-            with suppress(OSError, FileNotFoundError):  # its files are gone
-                rows = deltalake.DeltaTable(folder, version=version).to_pyarrow_table().to_pydict()
-                assert MARK not in str(rows)
-                assert NUMBER not in rows.get("a", [])
-                readable += 1
-        assert readable == 0 or NUMBER not in deltalake.DeltaTable(folder).to_pyarrow_table()["a"].to_pylist()
-    return readable
-
-
-def derive(place: Place, asset: str, rows: pa.Table, made_from: Generation) -> None:
-    """What a slot asset makes of the slot."""
-    table = place.source.table(place.source.location.table_layout(asset))
-    name, sink = unique_name(SYSTEM_CLOCK), io.BytesIO()
-    pq.write_table(rows, sink)
-    place.store.put(table.layout.data(SLOT, name), sink.getvalue())
-    file = TableFile(name=name, rows=rows.num_rows, bytes=len(sink.getvalue()))
-    commit = SlotCommit.after(
-        table.head(SLOT), SLOT, batch="b", clock=SYSTEM_CLOCK, files=(file,), source_generation=made_from
-    )
-    assert isinstance(table.commit(commit.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
 
 def prepared(server: S3Server) -> Place:
@@ -105,21 +58,18 @@ def prepared(server: S3Server) -> Place:
         queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="raw/", slots=1))
     place.put("other", 1)
     place.run("1")
-    place.source.view().sync([SLOT])
     body = b'{"a":%d}\n{"a": %s}\n' % (NUMBER, MARK.encode())  # one row, one reject
     place.store.put(f"raw/{KEY}", body)
     place.run("2")
-    place.source.view().sync([SLOT])
     place.put("third", 3)
     place.store.put(f"raw/{KEY}", body * 2)
     next(iter(place.rounds()))  # staged, and never committed
     place.run("3")
-    head = place.source.table().head(SLOT)
-    assert head is not None
-    derive(
-        place, "keyed", pa.table({"_key": ["raw/other", f"raw/{KEY}"], "text": ["x", MARK]}), head.generation
-    )
-    derive(place, "summed", pa.table({"text": [MARK]}), head.generation)
+    made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
+    rows = {"_slot": pa.array([0, 0], pa.int32()), "_key": ["raw/other", f"raw/{KEY}"], "text": ["x", MARK]}
+    derive(place.source, "keyed", pa.table(rows), made_from)
+    summed = {"_slot": pa.array([0], pa.int32()), "text": [MARK]}
+    derive(place.source, "summed", pa.table(summed), made_from)
     for topic in ("orders", "hooks"):
         queue.push(topic, Event(key=f"raw/{KEY}", bucket=bucket))
         queue.push(topic, Event(key="raw/other", bucket=bucket))
@@ -130,7 +80,7 @@ def prepared(server: S3Server) -> Place:
     return place
 
 
-def erased(place: Place, platform: ObjectStore | None = None) -> Erased:
+def erased(place: Place, platform: ObjectStore | None = None) -> ErasedObject:
     return erase(place.source, f"raw/{KEY}", platform=platform)
 
 
@@ -138,82 +88,102 @@ def check(place: Place) -> None:
     """Nothing of the object is left, and nothing of others is missing."""
     assert marked(place) == set()
     assert +place.values() == {1: 1, 3: 1}
-    table = place.source.table()
-    generations = list(history(table, SLOT))
-    assert [seen.commit.generation for seen in generations] == list(range(len(generations), 0, -1))
-    assert [seen.commit.objects for seen in generations][-3:] == [2, 1, 1]
-    assert [seen.commit.rows for seen in generations][-3:] == [2, 1, 1]
-    keyed = place.source.table(place.source.location.table_layout("keyed")).head(SLOT)
-    assert keyed is not None
-    assert keyed.rows == 1
+    facts = newest(place).manifest.slot(SLOT)
+    assert (facts.objects, facts.rows, facts.rejects) == (2, 2, 0)
+    assert newest(place, "keyed").rows == 1
     queue = place.source.location.queue()
     assert [entry.event.key for topic in ("orders", "hooks") for entry in queue.entries(topic, [0])] == [
         "raw/other"
     ] * 2
     assert [letter.event.key for letter in queue.dead("hooks")] == ["raw/other"]
-    assert place.known() == place.heads()
 
 
 def test_erase(ministack: S3Server) -> None:
-    """From rows, rejects, states, history, files that no commit names, slot assets, queue and Delta versions."""
+    """From rows, rejects, states, history, files that no version names, slot assets and queue."""
     place = prepared(ministack)
     assert len(marked(place)) > 10
+    location = place.source.location
+    (first, last) = time_travel(location, place.store)[""]
+    assert (first, last) == (0, newest(place).version)
+    watcher = Watcher(place.store, prefix=location.keyspace_prefix)
+    watcher.poll()
     done = erased(place)
     check(place)
+    assert (done.of_source.rows, done.of_source.rejects, done.of_source.begins) == (2, 2, last + 1)
+    assert done.entries == 3
+    assert (done.left, done.waiting, done.batches) == (0, 0, ())
+    assert done.again_ms, "a run of before may write a file of it"
     assert done.cleared == ("summed",)
-    summed = place.source.table(place.source.location.table_layout("summed")).head(SLOT)
-    assert summed is not None
-    assert (summed.rows, summed.source_generation) == (0, 0), "the next batch makes it again"
-    assert delta_versions(place) >= 1
-    synced = place.source.view().sync([SLOT])
-    assert (synced.rows, synced.slots) == (2, 0)
-    before = place.snapshot()
+    assert [*watcher.poll().changed] == [SLOT], "so that there is a next batch"
+    facts = newest(place, "summed").manifest.slot(SLOT)
+    assert (facts.rows, facts.source) == (0, 0), "which makes it again"
+    assert set(time_travel(location, place.store)) == {"", "keyed", "summed"}
     again = erased(place)
-    assert (again.commits, again.files, again.entries) == (0, 0, 0)
-    assert place.snapshot() == before, "safe to repeat"
-    vacuum(place.source.table(), retention_seconds=7 * 86_400)
+    assert (again.of_source.found, again.files, again.entries, again.again_ms) == (False, 0, 0, 0)
+    check(place)
     place.store.put(f"raw/{KEY}", b'{"a":5}\n')
     place.run("4")
     assert +place.values() == {1: 1, 3: 1, 5: 1}, "a new object of this name is one as any"
 
 
+def test_a_slot_asset_that_was_made_again_is_no_reason_to_repeat(ministack: S3Server) -> None:
+    """It does not say whose its rows are: they leave by each call."""
+    place = prepared(ministack)
+    erased(place)
+    made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
+    rows = {"_slot": pa.array([0], pa.int32()), "text": ["clean"]}
+    derive(place.source, "summed", pa.table(rows), made_from)
+    again = erased(place)
+    assert (again.cleared, again.again_ms) == (("summed",), 0)
+
+
 def test_objects_without_records_are_counted_without_it(ministack: S3Server) -> None:
-    """In every commit, so that `status` names no object that is gone; another one, and one with rows, stay counted."""
+    """So that `status` names no object that is gone; another one, and one with rows, stay counted."""
     place = Place(ministack, slots=1)
     for key in (KEY, "blank"):
         place.store.put(f"raw/{key}", b"\n\n")
     place.put("other", 1)
     place.run("1")
-    place.put("third", 3)
-    place.run("2")
-    table = place.source.table()
-    counted = lambda: [seen.commit.without_records for seen in history(table, SLOT)]
-    assert counted() == [2, 2]
+    counted = lambda: place.snapshot().manifest.slot(SLOT).without_records
+    assert counted() == 2
     place.store.delete(f"raw/{KEY}")
     erased(place)
-    assert counted() == [1, 1, 1]
+    assert counted() == 1
     place.store.delete("raw/other")
     erase(place.source, "raw/other")
-    assert counted() == [1, 1, 1, 1]
+    assert counted() == 1
     place.store.delete("raw/blank")
     place.run("3")
-    assert counted() == [0, 1, 1, 1, 1]
+    assert counted() == 0
 
 
 def test_refusals(ministack: S3Server) -> None:
-    """An object that is there would be taken in again; one elsewhere is another source's."""
+    """An object that is there would be taken in again; one elsewhere is another source's; a loss is looked at first."""
     place = Place(ministack, slots=1)
     place.put("a", 1)
     place.run("1")
-    before = place.snapshot()
+    before = place.objects()
     with pytest.raises(UsageError, match="delete the object first"):
         erase(place.source, "raw/a")
     with pytest.raises(UsageError, match="reads keys below 'raw/'"):
         erase(place.source, "elsewhere/a")
-    assert place.snapshot() == before
+    assert place.objects() == before
     place.store.delete("raw/a")
     AckChains(place.source.location.records()).open_batch("b", ["0"])
     assert erase(place.source, "raw/a").batches == ("b",), "which may write a file of it yet"
+    place.store.delete(place.source.location.layout.version(newest(place).version))
+    with pytest.raises(CorruptError, match="table forget"):
+        erase(place.source, "raw/a")
+
+
+def test_where_there_is_no_table_the_queue_is_cleared(ministack: S3Server) -> None:
+    place = Place(ministack, slots=1)
+    queue = place.source.location.queue()
+    queue.topics.create("orders", TopicSettings(prefix="raw/", slots=1))
+    queue.push("orders", Event(key=f"raw/{KEY}", bucket=place.source.input.bucket.bucket))
+    done = erased(place)
+    assert (done.of_source.found, done.entries) == (False, 1)
+    assert not time_travel(place.source.location, place.store)
 
 
 class Writes:
@@ -238,27 +208,14 @@ ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fau
 def test_killed_anywhere(ministack: S3Server, first: int, fault: Fault) -> None:
     """Rows of others are there all along; repeated, nothing is left."""
     place = prepared(ministack)
-    for number in range(first, 100, 3):
-        try:
+    done = False
+    for number in range(first, 200, 3):
+        with suppress(CrashedError):
             erased(place, FaultyStore(place.store, Writes(number, fault)))
-        except CrashedError:
-            values: Any = place.values()
-            assert (values[1], values[3]) == (1, 1), number
-            place.source.view().sync([SLOT])
-            assert delta_rows(place) == sorted(values.elements()), number
-        else:
+            done = True
+        values = place.values()
+        assert (values[1], values[3]) == (1, 1), number
+        if done:
             break
+    assert done
     check(place)
-
-
-def delta_rows(place: Place) -> list[int]:
-    """What the Delta view's last version shows, by its log."""
-    location = place.source.location
-    with tempfile.TemporaryDirectory() as folder:
-        for meta in list(list_all(place.store, f"{location.layout.view}/")):
-            stored = place.store.get(meta.key)
-            assert isinstance(stored, StoredObject)
-            path = Path(folder) / meta.key.removeprefix(f"{location.layout.view}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(stored.body)
-        return sorted(deltalake.DeltaTable(folder).to_pyarrow_table()["a"].to_pylist())

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -15,7 +16,7 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
-from tests.support.ingested import Place
+from tests.support.ingested import Place, derive
 from tests.support.servers import S3Server
 from tests.support.tables import create_record_table
 
@@ -32,13 +33,13 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
     queue = place.source.location.queue()
     queue.topics.create("hooks", TopicSettings())
     queue.push("hooks", Event(key="raw/a"))
-    stay = place.snapshot()
+    stay = place.objects()
     place.run("1")
-    place.source.view().sync(map(Slot, range(4)))
     place.source.location.signals().signal_slots([Slot(1)])
     location = place.source.location
     location.settle_commit_mode(place.source.commit, place.store)
-    place.store.put(location.table_layout("daily").data(Slot(0), "n"), b"")
+    derive(place.source, "daily", pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
+    place.store.put(f"{location.layout.prefix}part-0-x.snappy.parquet", b"another engine's")
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
     queue.push("orders", Event(key="raw/a"))
     AckChains(location.records()).open_batch("b", ["0"])
@@ -48,7 +49,7 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 def objects(place: Place) -> dict[str, str]:
     """All objects, without what a killed probe of the store leaves; a scan deletes tombstones."""
     place.source.location.queue().topics.all()
-    return {key: etag for key, etag in place.snapshot().items() if ".probe-" not in key}
+    return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
 
 
 @pytest.mark.parametrize("in_table", [False, True], ids=["bucket", "table"])
@@ -68,14 +69,15 @@ def test_remove(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: 
     def run(*more: str, answer: str = "") -> Any:
         return CliRunner(env={"COLUMNS": "80"}).invoke(main, [*given, *more], input=answer)
 
-    before = place.snapshot()
+    before = place.objects()
     refused = run("--yes")
     assert (refused.exit_code, "batch b is open" in refused.output) == (1, True), refused.output
     shown = run("--force", answer="n\n")
     assert shown.exit_code == 1
     for what in (
-        "commits",
-        "Delta log",
+        "log",
+        "manifests",
+        "records of tables",
         "signals",
         "slot assets: data files",
         "entries",
@@ -84,7 +86,7 @@ def test_remove(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: 
     ):
         assert what in shown.output, shown.output
     assert max(map(len, shown.output.splitlines())) <= 80
-    assert place.snapshot() == before
+    assert place.objects() == before
     done = run("--force", answer="y\n")
     assert done.exit_code == 0, done.output
     assert objects(place) == stay
@@ -94,19 +96,19 @@ def test_remove(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: 
     assert remove(location) == 0
     place.run("2")
     assert place.values() == {0: 1, 1: 1, 2: 1}
-    assert set(place.heads().values()) == {1}
+    assert set(place.generations().values()) == {1}
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_killed_anywhere(ministack: S3Server, first: int) -> None:
-    """As long as a commit is gone, runs refuse the table; repeated, nothing is left."""
+    """As long as a version is gone, runs refuse the table; repeated, nothing is left."""
     place, stay = prepared(ministack)
-    commits = set(list_commits(place))
+    versions = list_versions(place)
     for number in range(first, 200, 2):
         try:
             remove(place.source.location, platform=FaultyStore(place.store, dies_at(number)))
         except CrashedError:
-            if place.source.location.sides().known() is not None and set(list_commits(place)) != commits:
+            if place.source.location.known().read()[0] is not None and list_versions(place) != versions:
                 with pytest.raises(CorruptError):
                     place.run("2")
         else:
@@ -114,8 +116,9 @@ def test_killed_anywhere(ministack: S3Server, first: int) -> None:
     assert objects(place) == stay
 
 
-def list_commits(place: Place) -> list[str]:
-    return [meta.key for meta in list_all(place.store, place.source.location.layout.all_commits)]
+def list_versions(place: Place) -> set[str]:
+    layout = place.source.location.layout
+    return {meta.key for meta in list_all(place.store, layout.log) if layout.version_of(meta.key) is not None}
 
 
 def dies_at(number: int) -> Callable[[Call], Fault]:
@@ -132,23 +135,22 @@ def dies_at(number: int) -> Callable[[Call], Fault]:
 def test_objects_of_the_source_are_never_removed(ministack: S3Server) -> None:
     """A platform prefix around them is refused."""
     place, _ = prepared(ministack)
-    sides = place.source.location.sides()
     identity = replace(place.source.identity, prefix="_s3notify/orders/table/")
-    sides.change(lambda known: known and replace(known, identity=identity))
-    before = place.snapshot()
+    place.source.location.known().change(lambda known: known and replace(known, identity=identity))
+    before = place.objects()
     with pytest.raises(UsageError, match="where the platform's own are"):
         remove(place.source.location)
-    assert place.snapshot() == before
+    assert place.objects() == before
 
 
 def test_of_a_whole_bucket(ministack: S3Server) -> None:
     """The platform's own objects in it are told apart, and removed."""
     place = Place(ministack, prefix="")
     place.put("a", 1)
-    before = place.snapshot()
+    before = place.objects()
     place.run("1")
     assert remove(place.source.location) > 0
-    assert place.snapshot() == before
+    assert place.objects() == before
 
 
 def test_a_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
@@ -177,8 +179,21 @@ def test_a_topic_that_serves_two_tables_is_left_to_the_other(ministack: S3Server
     prod.put("a", 1)
     prod.run("1")
     queue = prod.source.location.queue()
-    known = prod.source.location.sides().known()
+    known, _ = prod.source.location.known().read()
     assert known is not None
     queue.topics.create("orders", TopicSettings(slots=4), tables=("another", known.table))
     remove(prod.source.location)
     assert queue.topics.get("orders").tables == ("another",)
+
+
+def test_records_of_sources_whose_names_begin_alike_stay(ministack: S3Server) -> None:
+    """Only those of the source's own table and of its slot assets leave."""
+    place, _ = prepared(ministack)
+    others = ["_s3notify-known/orders2", "_s3notify-known/orders2.2edaily"]
+    for key in others:
+        place.store.put(key, b"a neighbour's")
+    assert {meta.key for meta in list_all(place.store, "_s3notify-known/")} == {
+        "_s3notify-known/orders", "_s3notify-known/orders.2edaily", *others
+    }  # fmt: skip
+    remove(place.source.location)
+    assert [meta.key for meta in list_all(place.store, "_s3notify-known/")] == others

@@ -1,0 +1,92 @@
+"""Policies of the roles against what runs, upkeep and another engine really send to a table in a bucket."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.deploy import Role, Tables, policy
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.compact import compact
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.vacuum import vacuum
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.engines import Place as At
+from tests.support.engines import by_duckdb
+from tests.support.iam import needs, places_of, refused, unused
+from tests.support.ingested import Place, derive, rows_of
+from tests.support.servers import S3Server
+from tests.support.sources import with_settings
+
+pytestmark = pytest.mark.server
+
+
+def through(place: Place, proxy: FaultProxy) -> Source:
+    """The source, whose bucket is reached through a proxy."""
+    config = replace(place.store.config, endpoint_url=proxy.url)
+    return with_settings(place.source, platform=config, bucket=config)
+
+
+def newest(source: Source) -> Snapshot:
+    found = source.table().reader.open()
+    assert isinstance(found, Snapshot)
+    return found
+
+
+def test_who_may_write_and_who_may_read(ministack: S3Server) -> None:
+    """Versions, checkpoints, packs merged, files removed; a viewer needs nothing of manifests, states and rejects."""
+    place = Place(ministack, overwrites="vectors")
+    bucket = place.store.config.bucket
+    places = replace(places_of(bucket, tables=Tables()), bucket=bucket)
+
+    def granted(role: Role, proxy: FaultProxy) -> bool:
+        return refused(policy(role, places), needs(proxy.answered)) == set()
+
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        place.source = through(place, proxy)
+        for number in range(4):
+            place.put("a", *range(number, number + 3))
+            place.put(f"b{number}", number)
+            place.run(str(number))
+        derive(place.source, "daily", pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
+        table = place.source.table()
+        table.committer.checkpoint(newest(place.source))
+        assert granted("run", proxy)
+
+        del proxy.answered[:]
+        place.store.put(f"{table.layout.data}garbage.parquet", b"")
+        compact(table)
+        committer = replace(table.committer, max_run_seconds=-3600)  # as if all of it were old
+        vacuum(committer, newest(place.source), retention_seconds=0, clock=SYSTEM_CLOCK)
+        assert any(one.method == "DELETE" and "/data/" in one.path for one in proxy.answered)
+        assert granted("sweep", proxy)
+
+        del proxy.answered[:]
+        wanted = rows_of(place.source)
+        assert granted("reader", proxy)
+
+        del proxy.answered[:]
+        config = replace(place.store.config, endpoint_url=proxy.url)
+        # Not delta-rs: it keeps the interpreter, and so the proxy, waiting while it reads.
+        found = by_duckdb(At(uri=f"s3://{bucket}/{table.layout.prefix}", config=config))
+        assert [row["a"] for row in found] == [row["a"] for row in sorted(wanted, key=order)]
+        asked = needs(proxy.answered)
+        assert refused(policy("viewer", places), asked) == set()
+        own = f"arn:aws:s3:::{bucket}/_s3notify/orders/"
+        assert unused(policy("viewer", places), asked) == {
+            ("s3:GetObject", f"{own}derived/*"),
+            ("s3:GetObject", f"{own}table/part-*"),
+            ("s3:GetObject", f"{own}table/_s3notify/vector/*"),
+        }
+    with closing(S3ObjectStore(ministack.config(bucket))) as store:
+        assert store.head(table.layout.last_checkpoint)
+    assert shared_store(place.source.location.platform)
+
+
+def order(row: dict[str, object]) -> tuple[object, ...]:
+    return row["_slot"], row["_key"], row["_offset"]
