@@ -1,16 +1,15 @@
-"""A source's pinned schema, and how it has grown."""
+"""A source's pinned schema: its history, and back to an earlier one."""
 
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Final
 
 import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import print_found
+from s3notify_platform.cli.printing import print_found, say
 
 SHOWN: Final = 20
 
@@ -19,43 +18,62 @@ _asset = click.option("--asset", help="A slot asset of the source, instead of th
 
 @group()
 def schema() -> None:
-    """See how the schema of a table has grown. `s3notify table rollback` goes back, with all of the table."""
+    """See how the schema of a table has grown, and go back."""
 
 
-@schema.command(short_help="Print the versions that changed the schema.")
+@schema.command(short_help="Print how the schema has changed.")
 @source_options
 @_asset
 @json_option
 def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
-    """Print the versions that changed the pinned schema of the source NAME, the newest first, and what each has added.
+    """Print the versions that have changed the schema of the source NAME, the newest first, and what each has added.
 
-    As far back as vacuum has kept them; the oldest line is the schema of the oldest version that is kept. The columns
-    of one: --json. 1 GET for each version.
+    As far as versions are kept. The columns of one: --json. 1 LIST, and 1 GET for each version.
     """
-    from s3notify_platform.table.history import history, snapshot_of
-    from s3notify_platform.table.schema import NO_SCHEMA, added_fields, schema_of
+    from s3notify_platform.ingest.schema_rollback import schema_history
 
-    reader = place.table(asset).reader
-    events = [*history(reader)]
-    changed = [(event, event.body.metadata) for event in events if event.body.metadata is not None]
-    if events and events[-1].body.metadata is None:
-        changed.append((events[-1], snapshot_of(reader, events[-1].version).metadata))
-    schemas = [schema_of(metadata, derived=asset is not None) or NO_SCHEMA for _, metadata in changed]
+    location = place.existing(asset)
     found = [
         {
-            "version": event.version,
-            "since": datetime.fromtimestamp(event.created_ms / 1000, UTC).isoformat(timespec="seconds"),
-            "batch": event.body.note.get("batch", ""),
-            "inferred": now.inferred,
-            "columns": len(json.loads(now.rows).get("fields", [])),
-            "added": added if as_json else _short(added),
-            "removed": removed if as_json else _short(removed),
-            **({"rows": json.loads(now.rows)} if as_json else {}),
+            "version": one.event.version,
+            "since": datetime.fromtimestamp(one.event.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "batch": one.event.body.note.get("batch", ""),
+            "inferred": one.schema.inferred,
+            "columns": len(json.loads(one.schema.rows).get("fields", [])),
+            "added": dict(one.added) if as_json else _short(one.added),
+            **({"rows": json.loads(one.schema.rows)} if as_json else {}),
         }
-        for (event, _), (now, before) in zip(changed, pairwise([*schemas, NO_SCHEMA]), strict=True)
-        if (added := added_fields(before.rows, now.rows)) | (removed := added_fields(now.rows, before.rows))
+        for one in schema_history(location.table(asset).reader, derived=asset is not None)
     ]
     print_found(found, as_json=as_json, nothing="no schema is pinned: nothing has been committed yet")
+
+
+@schema.command(short_help="Go back to an earlier schema.")
+@source_options
+@click.option("--to", "version", type=click.IntRange(1), required=True, help="Version, as `show` lists them.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+def rollback(*, place: SourcePlace, version: int, dry_run: bool) -> None:
+    """Give the table of the source NAME the schema of an earlier version again: later columns leave the table.
+
+    For columns that bad data has added. Stop the source's runs before. It is refused as long as an object that is in
+    the table has a value in such a column; the message names objects: remove or correct them, and let the source take
+    that in. Nothing is rewritten, and what comes later can widen an inferred schema again: declare the source's schema
+    to prevent that.
+    """
+    from s3notify_platform.ingest.schema_rollback import plan_schema_rollback, roll_back_schema
+
+    location, store, mode = place.committing()
+    table = location.table(commit=location.settle_commit_mode(mode, store))
+    planned = plan_schema_rollback(table, version)
+    say(
+        f"version {version} lacks {len(planned.columns)} columns of today's"
+        + (f": {_short(planned.columns)}" if planned.columns else "")
+    )
+    for path, keys in planned.in_use.items():
+        say(f"{path!r} has values from {', '.join(map(repr, keys))}")
+    if not dry_run:
+        done = roll_back_schema(table, planned)
+        say(f"version {done} has the earlier schema; these columns are gone from the table")
 
 
 def _short(paths: Iterable[str]) -> str:

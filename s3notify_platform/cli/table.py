@@ -405,7 +405,7 @@ def forget(*, place: SourcePlace, asset: str | None) -> None:
 
     done = run_forget(location.table(asset, commit=settled).committer, backlog)
     if not done.table:
-        location.check_exists(asset)
+        raise location.no_table(asset)
     location.signals().signal_slots([Slot(0)])  # so that there is a next batch
     if done.version < 0:
         say(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")
@@ -426,7 +426,7 @@ def _is_whole(location: "Location", asset: str | None) -> bool:
     except CorruptError:
         return False
     if isinstance(found, Absent):
-        location.check_exists(asset)
+        raise location.no_table(asset)
     return True
 
 

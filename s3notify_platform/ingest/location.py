@@ -210,11 +210,14 @@ class Location(LocationSettings):
 
     def check_exists(self, asset: str | None = None) -> None:
         """`UsageError` if there is no table of this source, or of its slot asset `asset`. Requests of `newest`."""
-        if not isinstance(self.table(asset).newest(), Absent):
-            return
+        if isinstance(self.table(asset).newest(), Absent):
+            raise self.no_table(asset)
+
+    def no_table(self, asset: str | None = None) -> UsageError:
+        """The error that there is no table of this source, or of its slot asset `asset`."""
         place = f"{self.platform.place}, prefix {self.platform_prefix!r}"
         what = f"slot asset {asset!r} of source {self.name!r}" if asset else f"source {self.name!r}"
-        raise UsageError(
+        return UsageError(
             f"{what} has no table in {place}: nothing has been committed yet, or name, bucket or prefix is not the "
             "source's"
         )

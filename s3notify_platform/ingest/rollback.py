@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore
@@ -114,7 +114,7 @@ def _readable(location: Location, table: LogTable) -> Snapshot:
             raise
         return readable
     if isinstance(found, Absent):
-        raise NotFoundError(f"source {location.name!r} has no table")
+        raise location.no_table()
     return found
 
 

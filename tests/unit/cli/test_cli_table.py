@@ -112,11 +112,17 @@ def test_show(place: Place, run: Run) -> None:
     assert "_s3notify/orders/table/" in run("table", "show", "orders").output
 
 
-def test_schema(run: Run) -> None:
-    """The version that brought the column."""
+def test_schema(place: Place, run: Run) -> None:
+    """The version that brought the column; back to it, where nothing leaves."""
     found = of(run("schema", "show", "orders", "--json"))
-    assert [(one["version"], one["added"], one["columns"]) for one in found] == [(1, {"a": "long"}, 1)]
-    assert "'a'" in run("schema", "show", "orders").output
+    assert [(one["version"], one["columns"]) for one in found] == [(1, 1)]
+    assert [column["name"] for column in found[0]["rows"]["fields"]] == ["a"]
+    before = place.objects()
+    said = run("schema", "rollback", "orders", "--to", "1", "--dry-run")
+    assert (said.exit_code, "version 1 lacks 0 columns of today's" in said.output) == (0, True), said.output
+    assert place.objects() == before
+    assert "version 3 has the earlier schema" in run("schema", "rollback", "orders", "--to", "1").output
+    assert place.values() == {10: 1, 11: 1, 2: 1}
 
 
 def test_check(place: Place, run: Run) -> None:

@@ -100,7 +100,10 @@ def test_a_name_is_enough(bucket: S3Config) -> None:
         ["history", "order", "--slot", "1"],
         ["rows", "order", "--slot", "1"],
         ["vacuum", "order"],
-        ["delta", "order"],
+        ["table", "show", "order"],
+        ["table", "compact", "order"],
+        ["table", "rollback", "order", "--to", "1"],
+        ["table", "forget", "order"],
         ["quarantine", "list", "order"],
         ["quarantine", "retry", "order", "--all"],
         ["backfill", "order", "--all"],
@@ -193,7 +196,7 @@ def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) ->
 
 GIVEN = {
     "key": "raw/orders/1", "keys": "raw/orders/1", "topic": "orders", "topics": "orders", "name": "orders",
-    "into": "units", "home": ".", "slot": "1", "chosen": "1", "queue_url": "https://queue", "generation": "1",
+    "into": "units", "home": ".", "slot": "1", "chosen": "1", "queue_url": "https://queue", "version": "1",
 }  # fmt: skip
 """What commands take beside what YAML has."""
 
@@ -222,7 +225,6 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
     attributes |= {
         "bucket": "b",
         "transform": "json.loads",
-        "delta": True,
         "dynamodb": {"records_table": "t"},
     }
     project("orders", "\n".join(f"{name}: {json.dumps(value)}" for name, value in attributes.items()))

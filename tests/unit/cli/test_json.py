@@ -38,9 +38,10 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 OTHERS = {
     "archive", "backfill", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
     "signal", "vacuum", "units", "warm",
-    "inlet http", "inlet sqs", "quarantine retry", "tag", "table compact", "table confirm", "table forget",
-    "table migrate", "table put-back", "table rollback", "topics create", "topics delete", "topics pause",
-    "topics purge", "topics redrive", "topics resume", "topics update",
+    "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "tag", "table compact", "table confirm",
+    "table forget", "table migrate", "table put-back", "table rollback",
+    "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
+    "topics resume", "topics update",
 }  # fmt: skip
 """They change something, or run until they are stopped."""
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError
+from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ingest.rollback import plan_rollback, rollback, version_of
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -94,5 +94,5 @@ def test_after_another_engine_has_deleted_rows(place: Place) -> None:
 
 
 def test_without_a_table(ministack: S3Server) -> None:
-    with pytest.raises(NotFoundError, match="has no table"):
+    with pytest.raises(UsageError, match="has no table"):
         plan_rollback(Place(ministack).source.location, 0)
