@@ -5,10 +5,10 @@ to be read again. S3 knows no condition for tags, so only versions that have an 
 versions is refused before anything is. Nothing is moved or deleted here. Tags are no change: their events are ignored,
 and no ETag moves. Killed anywhere, a repetition does the rest; several at once do no harm.
 
-A slot is done up to a version, which a record remembers; objects that later versions have read are tagged. Where the store was
-unavailable, or refused everything, it is not done, and the next pass tries again. What was refused among others that
-were not is counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes leave the table,
-unless `on_delete` keeps their rows.
+A slot is done up to a version, which a record remembers; objects that later versions have read are tagged. Where the
+store was unavailable, or refused everything, it is not done, and the next pass tries again. What was refused among
+others that were not is counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes leave the
+table, unless `on_delete` keeps their rows.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed.
 For these slots `StateReader.columns`; for each object 1 HEAD, 1 GET, 1 PUT. For each `SLOTS_AT_ONCE` slots 1 read and 1
@@ -82,7 +82,9 @@ def tag_committed(
     if not opened.id:
         return Tagging(slots=0)
     done = _Done(Updates(source.location.records(platform), clock), opened.id)
-    manifest = opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
+    manifest = (
+        opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
+    )
     reached = {slot: facts.generation for slot, facts in manifest.slots.items() if facts.generation}
     behind = [slot for slot, n in reached.items() if n > done.generations.get(slot, 0)]
     if behind:
@@ -105,13 +107,7 @@ def tag_committed(
             outcomes[slot] = one_pass.tag(_committed(columns, done.generations.get(slot, 0)))
         taken = any(_TAKEN & found.keys() for found in outcomes.values())
         retry = {"unavailable"} if taken else {"unavailable", "refused"}
-        done.note(
-            {
-                slot: reached[slot]
-                for slot, outcome in outcomes.items()
-                if not retry & outcome.keys()
-            }
-        )
+        done.note({slot: reached[slot] for slot, outcome in outcomes.items() if not retry & outcome.keys()})
         looked += len(outcomes)
         progress(f"{one_pass.counts['added']} objects tagged, of {looked} of {len(behind)} slots")
     if one_pass.unavailable:
