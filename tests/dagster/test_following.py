@@ -85,7 +85,7 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
-    """Commits, then what is known of them, then the queue, then the chain: whatever a crash leaves is asked for again.
+    """The version, then what is known of it, then the queue, then the chain: whatever a crash leaves is asked for again.
 
     The other way round it is lost: no entry would name it, or nobody would look.
     """
@@ -95,7 +95,7 @@ def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
     proxy.answered.clear()
     assert site.launch(request).success
     places = {
-        "/table/commits/": "commit",
+        "/table/_delta_log/": "commit",
         "_s3notify-known/": "known",
         "/queue/": "queue",
         "/records/ack/": "chain",
