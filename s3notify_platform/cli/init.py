@@ -61,8 +61,9 @@ def init(
     The least-privilege policy for what `s3notify dev` runs; with inlets or outlets in the YAML, it needs theirs too:
       s3notify init NAME --print iam --role run
 
-    Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer (of
-    the Delta view); sweep (checks and vacuum); inlet; outlet. With --platform-bucket the source bucket is only read.
+    Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer
+    (another engine); sweep (checks, vacuum and compact); inlet; outlet. With --platform-bucket the source bucket is
+    only read.
 
     Name the tables in the source's `dynamodb`. The records table holds ack chains and heartbeats, and sources may share
     it. A lease table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The

@@ -63,8 +63,7 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool) -> None:
     from s3notify_platform.ingest.schema_rollback import plan_schema_rollback, roll_back_schema
 
     location, store, mode = place.committing()
-    table = location.table(commit=location.settle_commit_mode(mode, store))
-    planned = plan_schema_rollback(table, version)
+    planned = plan_schema_rollback(location.table(), version)
     say(
         f"version {version} lacks {len(planned.columns)} columns of today's"
         + (f": {_short(planned.columns)}" if planned.columns else "")
@@ -72,6 +71,7 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool) -> None:
     for path, keys in planned.in_use.items():
         say(f"{path!r} has values from {', '.join(map(repr, keys))}")
     if not dry_run:
+        table = location.table(commit=location.settle_commit_mode(mode, store))
         done = roll_back_schema(table, planned)
         say(f"version {done} has the earlier schema; these columns are gone from the table")
 
