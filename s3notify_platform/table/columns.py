@@ -1,4 +1,4 @@
-"""What the columns of a table hold, for people: in Dagster's schema of the asset, and in the Delta view."""
+"""What the columns of a table hold, for people: in Dagster's schema of the asset, and in the log for engines."""
 
 from typing import Any, Final
 
