@@ -100,7 +100,8 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
         without_records=sum(
             changes[key].without_records and not outcome.rows for key, outcome in read.items()
         ),
-        complete=all(outcome.reach_end or outcome.failed for outcome in read.values()),
+        complete=planned.changes.complete
+        and all(outcome.reach_end or outcome.failed for outcome in read.values()),
         failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
         unavailable=unavailable,
         quarantined=quarantined,

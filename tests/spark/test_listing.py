@@ -108,9 +108,9 @@ def forget(lake: Lake) -> str:
     ).table
 
 
-@pytest.mark.parametrize("folder", ["", "_delta_log/", "_s3notify/manifest/"])
+@pytest.mark.parametrize("folder", ["", "_delta_log/"])
 def test_a_table_that_is_gone(lake: Lake, folder: str) -> None:
-    """Its log, its manifests, or all: nothing is taken in again, until that is accepted."""
+    """Its log, or all: nothing is taken in again, until that is accepted."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     empty_table(lake, folder)

@@ -307,8 +307,7 @@ def _of_table(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:
         values = {name: value for name, value in row.items() if name not in LINEAGE}
         rows[row["_key"], row["_etag"], offset, _values(values)] += 1
     rejects: Counter[Any] = Counter()
-    ((_, number),) = table.transaction_versions().items()
-    number = getattr(number, "version", number)
+    number = table.transaction_version(str(table.metadata().id))
     manifest = json.loads(_get(s3, place, f"{place.table_prefix}_s3notify/manifest/{number}.json")[1])
     assert manifest["version"] == table.version()
     for path, count in ((each[0], each[2]) for each in manifest["rejects"]):
