@@ -2,9 +2,9 @@
 
 The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll sees by one HEAD, and at
 most one LIST, which slots changed. One run reads exactly these: it plans on one snapshot of the table (entries of the
-queue name the keys, or one listing finds them), reads under If-Match, parses, transforms, and stages packs. The round is
-committed as one version of the table's Delta log. Then it is reported, the entries leave the queue, and the batch's ack
-chain is stamped.
+queue name the keys, or one listing finds them), reads under If-Match, parses, transforms, and stages packs. The round
+is committed as one version of the table's Delta log. Then it is reported, the entries leave the queue, and the batch's
+ack chain is stamped.
 
 Reading order. Imports point down only, without a circle; a contract in CI says so.
 

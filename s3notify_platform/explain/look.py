@@ -6,7 +6,7 @@ Requests of one round
                         of at most `SEGMENTS_MAX` records, and 1 of at most `LETTERS_MAX`; 1 GET of the rescan backlog
     batches             1 LIST and 1 GET for each open batch; without a sensor's cursor, 1 LIST for each 1000 records of
                         chains, and at most `CHAINS_MAX` open chains
-    table               those of `LogReader.open`, or of `refresh`; 1 GET or 2 for the key's state (`StateReader.lookup`);
+    table               those of `LogReader.open`, or `refresh`; 1 GET or 2 for the key's state (`StateReader.lookup`);
                         1 GET for the version that committed it, and 1 for each version that other writers created
                         meanwhile, at most `VERSIONS_MAX`; for a key without rows, 2 GETs and those of `feed` for each
                         of the slot's last `CHANGES_MAX` changes; those of `reading` for the slot's part of at most

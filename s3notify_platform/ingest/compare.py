@@ -101,7 +101,13 @@ def lister(
 
 
 def comparer(
-    source: Source, manifest: Manifest, wanted: Sequence[Slot], tasks: int, quota: int, skip: frozenset[str]
+    source: Source,
+    manifest: Manifest,
+    wanted: Sequence[Slot],
+    *,
+    tasks: int,
+    quota: int,
+    skip: frozenset[str],
 ) -> Callable[[Batches], Batches]:
     """Tasks that compare a listing with the states that the manifest names, slot by slot; at most `quota` changes each.
 
@@ -141,9 +147,9 @@ def follow(
     table: LogTable,
     snapshot: Snapshot,
     slots: Sequence[Slot],
+    *,
     quota: int,
     skip: frozenset[str],
-    *,
     user: "TopicUser | None" = None,
 ) -> Iterator[Planned]:
     """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each.
@@ -224,7 +230,7 @@ class Comparison:
         return version is not None and bool(facts.generation) and facts.code_version != version
 
     def is_whole(self, slot: Slot) -> bool:
-        """Whether all states of a slot are looked at: its rows are to be made again, or some that earlier batches left."""
+        """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
         return self._is_other(slot) or self._manifest.slot(slot).backfill > 0
 
     def listed(self, found: _Found, columns: pa.RecordBatch) -> list[Planned]:

@@ -7,8 +7,9 @@ follows it, reading every object for the first time, takes many times that.
 The driver reads the queue's entries before anything is listed, and gives tasks nothing but where to begin.
 
 Requests, beside 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the first page is not all,
-`StateReader.columns` of `SAMPLE_SLOTS` slots; for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and
-162 s in one chain, 1025 and 24 s in 8, 1054 and 13 s in 16; the largest part was 1.07 times the mean.
+`StateReader.columns` of `SAMPLE_SLOTS` slots; for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of
+1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and 162 s in one chain, 1025 and 24 s in 8, 1054
+and 13 s in 16; the largest part was 1.07 times the mean.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def begin_listing(
     cuts: frozenset[str] = frozenset()
     if page.next_token is not None:
         listed = frozenset(meta.key for meta in page.objects)
-        sample = quantiles_of(table, snapshot, source.location.slots, tasks * CHAINS_AT_ONCE, listed)
+        sample = quantiles_of(table, snapshot, tasks * CHAINS_AT_ONCE, listed)
         cuts = frozenset(choose_cuts(bucket, source.input.prefix, sample)) - listed
         starts = [Start(token=page.next_token), *(Start(after=cut) for cut in sorted(cuts))]
         tasks = min(tasks, len(starts))
@@ -82,9 +83,7 @@ def begin_listing(
     return Listing(rows=rows, parts=parts, cuts=cuts)
 
 
-def quantiles_of(
-    table: LogTable, snapshot: Snapshot, slots: int, most: int, listed: frozenset[str]
-) -> list[str]:
+def quantiles_of(table: LogTable, snapshot: Snapshot, most: int, listed: frozenset[str]) -> list[str]:
     """Keys that cut what is not yet listed into up to `most` equal parts, each worth a chain; none without a sample."""
     held = [slot for slot, facts in snapshot.manifest.slots.items() if facts.objects][:SAMPLE_SLOTS]
     objects = sum(facts.objects for facts in snapshot.manifest.slots.values())

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.clock import Clock
+from s3notify_platform.engine.stage import STAGED_COLUMN
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.inference import new_fields
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
@@ -27,7 +28,6 @@ from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
-from s3notify_platform.engine.stage import STAGED_COLUMN
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import hinted, origin_columns, parse_schema

@@ -102,8 +102,9 @@ class ContinuousIngest:
         """Take in what changes until `stop` is set, polling so often; None: what is signalled now, then return.
 
         It goes on from what any process has seen of the source (`ingest.seen`); at first, and with `sweep`, it compares
-        all objects. A table that misses versions is refused, also where nothing has changed. Outages are waited out with backoff, and reported by `progress`; with None they are raised. Errors
-        of Spark, once it does not work any more, and those that only an operator can fix, are raised.
+        all objects. A table that misses versions is refused, also where nothing has changed. Outages are waited out
+        with backoff, and reported by `progress`; with None they are raised. Errors of Spark, once it does not work any
+        more, and those that only an operator can fix, are raised.
 
         An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
         """

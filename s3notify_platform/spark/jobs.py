@@ -115,7 +115,7 @@ class SparkJobs:
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         table, snapshot = base.table, base.snapshot
         if not listing:
-            rows = follow(source, table, snapshot, wanted, quota, skip, user=user)
+            rows = follow(source, table, snapshot, wanted, quota=quota, skip=skip, user=user)
             return collected(source.name, rows)
         width = self.width
         begun_listing = begin_listing(source, frozenset(wanted), width, snapshot, table, user=user)
@@ -130,7 +130,7 @@ class SparkJobs:
         planned = (
             frame.repartitionById(groups, group)
             .sortWithinPartitions("slot")
-            .mapInArrow(comparer(source, manifest, wanted, groups, quota, skip), PLANNED.ddl)
+            .mapInArrow(comparer(source, manifest, wanted, tasks=groups, quota=quota, skip=skip), PLANNED.ddl)
         )
         with own_errors():
             found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
@@ -227,7 +227,7 @@ class SparkJobs:
                 found.add(STAGED.read(frame.toArrow().to_batches()))
             outcomes = found.outcomes(whole=False)
         else:
-            outcomes = self._transformed(splits, reader, columns, transform, found, label)
+            outcomes = self._transformed(splits, reader, columns, transform, found=found, label=label)
         run.result.tasks += found.tasks
         run.result.requests.update(found.requests)
         return found.part(part, outcomes, transformed=transform is not None)
@@ -248,6 +248,7 @@ class SparkJobs:
         reader: SplitReader,
         columns: StructType,
         transform: Transform,
+        *,
         found: Collected,
         label: int,
     ) -> dict[str, Outcome]:

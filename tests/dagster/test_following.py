@@ -85,7 +85,7 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
-    """The version, then what is known of it, then the queue, then the chain: whatever a crash leaves is asked for again.
+    """The version, then its record, then the queue, then the chain: whatever a crash leaves is asked for again.
 
     The other way round it is lost: no entry would name it, or nobody would look.
     """

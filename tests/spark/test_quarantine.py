@@ -41,7 +41,10 @@ def lake(spark: SparkSession, ministack: S3Server, proxy: FaultProxy) -> Iterato
 def send_again(lake: Lake) -> Retried:
     source = lake.source
     signals = Publisher(
-        source.table().reader.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
+        source.table().reader.store,
+        prefix=source.location.keyspace_prefix,
+        slots=source.location.slots,
+        queued=True,
     )
     return retry(source.table(), source.location.all_slots(), signals, Choice())
 

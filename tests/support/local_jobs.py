@@ -43,13 +43,13 @@ class LocalJobs:
         source, wanted, snapshot = self.source, sorted(set(slots)), base.snapshot
         quota = max(1, source.input.max_objects // len(wanted))
         if not listing:
-            rows = follow(source, base.table, snapshot, wanted, quota, skip, user=user)
+            rows = follow(source, base.table, snapshot, wanted, quota=quota, skip=skip, user=user)
             return collected(source.name, rows)
         begun = begin_listing(source, frozenset(wanted), self.width, snapshot, base.table, user=user)
         list_part = lister(source, frozenset(wanted), begun.parts, begun.cuts)
         batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
         table = pa.Table.from_batches(batches).sort_by("slot")
-        compare = comparer(source, snapshot.manifest, wanted, self.width, quota, skip)
+        compare = comparer(source, snapshot.manifest, wanted, tasks=self.width, quota=quota, skip=skip)
         found = []
         for number in range(self.width):
             of_group = [

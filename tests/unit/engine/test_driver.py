@@ -46,9 +46,7 @@ def test_a_reject_has_its_place(ministack: S3Server) -> None:
     place.run("1")
     head = place.store.head("raw/k.jsonl")
     assert head is not None
-    assert [
-        (row["_key"], row["_etag"], row["_offset"], row["raw"]) for row in place.rows(rejects=True)
-    ] == [
+    assert [(row["_key"], row["_etag"], row["_offset"], row["raw"]) for row in place.rows(rejects=True)] == [
         ("raw/k.jsonl", head.etag, body.index(raw), raw) for raw in (b"no", b'{"a":"x"}')
     ]
 

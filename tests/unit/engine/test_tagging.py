@@ -57,9 +57,7 @@ class World:
         """One version with the objects of these keys as they are now."""
         base = self.table.newest()
         label, by_slot = base.version + 1, {}
-        known = self.table.states.lookup(
-            base.manifest.states, dict.fromkeys(self.slots(*keys), keys)
-        )
+        known = self.table.states.lookup(base.manifest.states, dict.fromkeys(self.slots(*keys), keys))
         for key in keys:
             etag = self.store.head(key).etag
             state = replace(ObjectState(key=key, etag=etag, size=1, since=label, until=label), **fields)
@@ -286,7 +284,9 @@ def test_what_is_done_is_not_read_again(world):
     platform = FaultyStore(world.platform)
     assert world.run(platform=platform).slots == 0
     methods = [call.method for call, _ in platform.calls]
-    assert sorted(methods) == ["get", "get", "get", "head"], "three by which the table is looked at, and a record"
+    assert sorted(methods) == ["get", "get", "get", "head"], (
+        "three by which the table is looked at, and a record"
+    )
 
 
 def test_another_table_begins_again(world):

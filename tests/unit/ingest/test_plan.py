@@ -38,9 +38,7 @@ def source(**fields: object) -> Source:
 
 def test_collected() -> None:
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
-    head = ComparedSlot(
-        slot=Slot(4), objects=1, held=1, withdrawn=0, complete=False, beyond=0
-    )
+    head = ComparedSlot(slot=Slot(4), objects=1, held=1, withdrawn=0, complete=False, beyond=0)
     rows: list[Planned] = [
         Requests(requests={"LIST": 2}),
         ToRead(split=Split(version=version, start=0, end=9), announced=True),
@@ -132,9 +130,7 @@ def test_results_of_several_rounds_add_up() -> None:
         rows=3,
         failed_objects={"a": "x"},
     )
-    second = SlotResult(
-        slot=Slot(1), status="committed", generation=2, objects=1, rows=1, live_rows=4
-    )
+    second = SlotResult(slot=Slot(1), status="committed", generation=2, objects=1, rows=1, live_rows=4)
     both = added_result(first, second)
     assert (both.generation, both.objects, both.rows, both.live_rows) == (2, 3, 4, 4)
     assert not both.ok
