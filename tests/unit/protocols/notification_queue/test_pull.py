@@ -69,7 +69,7 @@ def test_a_removal_that_fails_is_reported(queue, records, clock):
     for event in events(3):
         queue.push("t", event)
     entries = all_entries(queue)
-    failing = f"queue.t.000/{entries[1].place.key}"
+    failing = f"queue.t/{entries[1].place.key}"
     faulty = over(
         records,
         clock,
