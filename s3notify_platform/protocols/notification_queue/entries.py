@@ -217,7 +217,7 @@ class Entry:
     @property
     def id(self) -> str:
         """The event's id, which it keeps as a dead letter."""
-        return f"{self.place.key.partition('.')[0]}.{self.n}"
+        return f"{self.place.key.partition('-')[2].partition('.')[0]}.{self.n}"
 
     @property
     def topic(self) -> str:

@@ -109,7 +109,7 @@ def test_foreign_bytes_are_an_error(value):
 def test_keys_tell_which_slots():
     """Up to twelve by number; more are read whoever asks."""
     few, many = segment_key(0, "n", [7, 7, 70]), segment_key(0, "n", range(13))
-    assert few == "n.7_70"
+    assert few == "000-n.7_70"
     assert [may_hold(slots)(few) for slots in ({7}, {70, 1}, {0, 77}, set())] == [True, True, False, False]
     assert may_hold({999})(many)
     assert may_hold({12})(segment_key(0, "n", range(1, 13)))
