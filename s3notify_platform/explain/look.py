@@ -201,7 +201,7 @@ def _round(
 
 def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str) -> TopicView:
     slot = slot_of(key, topic.settings.slots)
-    scans = (queue.shards.scan(topic, n, wanted=may_hold({slot})) for n in range(topic.settings.shards))
+    scans = [queue.shards.scan_all(topic, wanted=may_hold({slot}))]
     segments = list(islice(chain.from_iterable(scans), SEGMENTS_MAX + 1))
     oldest_first = sorted(segments[:SEGMENTS_MAX], key=lambda segment: segment.place.key)
     waiting = [entry for segment in oldest_first for entry in segment.entries if entry.slot == slot]

@@ -100,7 +100,7 @@ class World:
             record.key
             for name, settings in TOPICS.items()
             for shard in range(settings.shards)
-            for record in self.plain.scan(f"queue.{name}.{shard:03d}")
+            for record in self.plain.scan(f"queue.{name}", prefix=f"{shard:03d}-")
         ]
 
     def over(self):

@@ -85,8 +85,8 @@ class World:
         return {
             entry.id
             for shard in range(self.settings.shards)
-            for record in self.plain.scan(f"queue.t.{shard:03d}")
-            for entry in decode_segment("t", shard, record).entries
+            for record in self.plain.scan("queue.t", prefix=f"{shard:03d}-")
+            for entry in decode_segment("t", record).entries
         }
 
     def check_bound(self):

@@ -96,7 +96,7 @@ def objects(places):
     for key in ("records/ack.x/head", "streams/s/c/1", "store.json", ".s3notify-probe-1/match"):
         yield "state", platform, f"{own}{key}"
     if not places.tables.records:
-        yield "queue", platform, f"{places.queue_prefix}queue.orders.3/1"
+        yield "queue", platform, f"{places.queue_prefix}queue.orders/003-1"
         known_bucket = places.known_bucket or platform
         for asset in (None, "paid"):
             known = location.known(asset)
@@ -115,11 +115,11 @@ def elsewhere(role, places):
         ):
             yield bucket, f"_s3notify/clicks/{key}"
         if role == "writer":
-            yield bucket, "_s3notify/dev/queue/queue.orders.3/1"
+            yield bucket, "_s3notify/dev/queue/queue.orders/003-1"
         yield bucket, "_s3notify-known/clicks"
         yield bucket, "_s3notify-known/p.2fclicks"
     if places.tables.records:
-        yield places.platform_bucket, f"{places.queue_prefix}queue.orders.3/1"
+        yield places.platform_bucket, f"{places.queue_prefix}queue.orders/003-1"
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -186,14 +186,14 @@ class Place:
     epoch: str
     shard: int
     key: str
-    """Of the record: an id that begins with the time, and the slots of the entries."""
+    """Of the record: shard, an id that begins with the time, and the slots of the entries."""
     quota: int
     """Generation of the shard's quota."""
 
     @property
     def partition(self) -> str:
         """The record's partition."""
-        return queue_partition(self.topic, self.shard)
+        return queue_partition(self.topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class Entry:
     @property
     def id(self) -> str:
         """The event's id, which it keeps as a dead letter."""
-        return f"{self.place.key.partition('.')[0]}.{self.n}"
+        return f"{self.place.key.partition('-')[2].partition('.')[0]}.{self.n}"
 
     @property
     def topic(self) -> str:
@@ -243,9 +243,9 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
     return settings.capacity // settings.shards + (shard < settings.capacity % settings.shards)
 
 
-def queue_partition(topic: str, shard: int) -> str:
-    """Partition of the segments of one shard."""
-    return f"queue.{topic}.{shard:03d}"
+def queue_partition(topic: str) -> str:
+    """Partition of a topic's segments, of all shards, so that one scan lists them."""
+    return f"queue.{topic}"
 
 
 def dead_partition(topic: str) -> str:

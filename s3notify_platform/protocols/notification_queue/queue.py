@@ -26,7 +26,7 @@ from s3notify_platform.protocols.notification_queue.facts import (
     topic_stats,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
-from s3notify_platform.protocols.notification_queue.segments import Segment, decode_letter, may_hold
+from s3notify_platform.protocols.notification_queue.segments import Segment, age_of, decode_letter, may_hold
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
@@ -195,14 +195,13 @@ class NotificationQueue:
         return replace(reservation, entry=edited.result, segment=edited.segment, since=since)
 
     def uploads_of(self, bucket: str, key: str) -> frozenset[UploadId]:
-        """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each shard that takes it."""
+        """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each that takes it."""
         return frozenset(
             entry.event.upload.id
             for topic in self.see_topics()
             if takes(topic.settings, bucket, key)
-            for shard in range(topic.settings.shards)
-            for segment in self.shards.scan(
-                topic, shard, wanted=may_hold({slot_of(key, topic.settings.slots)})
+            for segment in self.shards.scan_all(
+                topic, wanted=may_hold({slot_of(key, topic.settings.slots)})
             )
             for entry in segment.entries
             if entry.event.key == key and entry.event.upload is not None
@@ -274,8 +273,8 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and 1 scan for each shard, which on a bucket alone reads only
-        segments that may have such entries.
+        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may have
+        such entries.
         """
         found = self._known.current(topic)
         if user is not None:
@@ -284,17 +283,13 @@ class NotificationQueue:
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
 
-        def committed(shard: int) -> list[Entry]:
-            return [
-                entry
-                for segment in self.shards.scan(found, shard, wanted=may_hold(wanted))
-                for entry in segment.entries
-                if entry.state == "committed" and entry.slot in wanted
-            ]
-
-        shards = range(found.settings.shards) if wanted else ()
-        entries = [entry for part in self.shards.in_parallel(committed, shards) for entry in part]
-        return tuple(sorted(entries, key=lambda entry: (entry.slot, entry.place.key, entry.n)))
+        entries = [
+            entry
+            for segment in (self.shards.scan_all(found, wanted=may_hold(wanted)) if wanted else ())
+            for entry in segment.entries
+            if entry.state == "committed" and entry.slot in wanted
+        ]
+        return tuple(sorted(entries, key=lambda entry: (entry.slot, age_of(entry.place.key), entry.n)))
 
     def remove(self, entries: Iterable[Entry]) -> int:
         """Remove committed entries that were consumed; how many this call removed.
@@ -385,12 +380,11 @@ class NotificationQueue:
                 return named(entry) and free and (alone or entry.event.op != "delete")
 
             wanted = may_hold({slot_of(key, topic.settings.slots)})
-            for shard in range(topic.settings.shards):
-                for segment in self.shards.scan(topic, shard, wanted=wanted):
-                    number = sum(map(named, segment.entries))
-                    taken = self.shards.take_out(segment.place, done) if number else []
-                    self.shards.give_back(taken)
-                    removed, left = removed + len(taken), left + number - len(taken)
+            for segment in self.shards.scan_all(topic, wanted=wanted):
+                number = sum(map(named, segment.entries))
+                taken = self.shards.take_out(segment.place, done) if number else []
+                self.shards.give_back(taken)
+                removed, left = removed + len(taken), left + number - len(taken)
             for record in self.records.scan(dead_partition(topic.name)):
                 if named(decode_letter(topic.name, record)):
                     self.updates.remove(dead_partition(topic.name), record.key, expected=record.version)
@@ -403,8 +397,9 @@ class NotificationQueue:
         """Facts of a topic. One scan of its segments, 2 requests a shard and more, and `dead_count`."""
         found = self._known.current(topic)
         shards = range(found.settings.shards)
-        segments = (self.shards.scan(found, shard) for shard in shards)
-        entries = [[entry for segment in scan for entry in segment.entries] for scan in segments]
+        entries: list[list[Entry]] = [[] for _ in shards]
+        for segment in self.shards.scan_all(found):
+            entries[segment.place.shard] += segment.entries
         totals: Counter[str] = Counter()
         for record in self.records.scan(counts_partition(topic), prefix=f"{found.epoch}."):
             totals[record.key.rpartition(".")[2]] += int(record.value)
@@ -430,10 +425,8 @@ class NotificationQueue:
 
     def pending(self, topic: str) -> Iterator[Entry]:
         """Every entry that is not dead, shard by shard, old ones first, as they are read. One scan."""
-        found = self._known.current(topic)
-        for shard in range(found.settings.shards):
-            for segment in self.shards.scan(found, shard):
-                yield from segment.entries
+        for segment in self.shards.scan_all(self._known.current(topic)):
+            yield from segment.entries
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:

@@ -268,7 +268,7 @@ class Reservations:
                 return _Created(drafts=drafts, error=error)
             try:
                 place = _place(
-                    topic, shard, segment_key(_name(self._clock), (draft.slot for draft in drafts))
+                    topic, shard, segment_key(shard, _name(self._clock), (draft.slot for draft in drafts))
                 )
                 with suppress(UnknownOutcomeError):
                     if (segment := self._shards.create(_segment(place, drafts))) is not None:

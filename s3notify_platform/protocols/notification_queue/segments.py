@@ -1,6 +1,7 @@
 """Segments: what one reservation puts into one shard, as a value and as bytes. Pure.
 
-The key is `{milliseconds}-{random}.{slots}`, so that a scan lists old ones first, and reads only those of wanted slots.
+The key is `{shard}-{milliseconds}-{random}.{slots}`: one scan lists all shards of a topic, of each shard the old ones
+first, and reads only those of wanted slots.
 The value is JSON: what all entries share, and a row for each. A cell is null where it is as by default, or as of the
 whole segment; trailing ones are left out. `write` is random, so that no two writes are of equal bytes: who finds the
 value that it sent knows that it was applied.
@@ -83,11 +84,21 @@ def with_error(entry: Entry, error: str) -> Entry:
 # Keys
 
 
-def segment_key(name: str, slots: Iterable[int]) -> str:
-    """The key of a segment with this unique name and entries of these slots."""
+def shard_prefix(shard: int) -> str:
+    """The beginning of the keys of a shard's segments."""
+    return f"{shard:03d}-"
+
+
+def age_of(key: str) -> str:
+    """The part of a segment's key by which those of all shards are in order of age."""
+    return key.partition("-")[2]
+
+
+def segment_key(shard: int, name: str, slots: Iterable[int]) -> str:
+    """The key of a segment of this shard with this unique name and entries of these slots."""
     distinct = sorted(set(slots))
     named = "_".join(map(str, distinct)) if len(distinct) <= SLOTS_NAMED else _ALL
-    return f"{name}.{named}"
+    return f"{shard_prefix(shard)}{name}.{named}"
 
 
 def may_hold(slots: Collection[int]) -> Callable[[str], bool]:
@@ -130,10 +141,10 @@ def encode_segment(segment: Segment, write: str) -> bytes:
 _REQUIRED = frozenset({"v", "epoch", "quota"})
 
 
-def decode_segment(topic: str, shard: int, record: Record) -> Segment:
-    """The segment that a record of this topic and shard holds."""
+def decode_segment(topic: str, record: Record) -> Segment:
+    """The segment that a record of this topic holds."""
     try:
-        body = load(record)
+        body, shard = load(record), int(record.key.partition("-")[0])
         place = Place(topic=topic, epoch=body["epoch"], shard=shard, key=record.key, quota=int(body["quota"]))
         return Segment(place=place, entries=_entries(place, body), version=record.version)
     except _MALFORMED as error:

@@ -23,6 +23,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
     Segment,
     decode_segment,
     encode_segment,
+    shard_prefix,
 )
 from s3notify_platform.protocols.updates import ATTEMPTS, REMOVE, Remove, Stored, Updates
 
@@ -55,8 +56,15 @@ class Shards:
         self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
         """The shard's segments of this epoch of the topic whose keys are `wanted`, old ones first. One scan."""
-        for record in self._records.scan(queue_partition(topic.name, shard), wanted=wanted):
-            segment = decode_segment(topic.name, shard, record)
+        return self._scan(topic, shard_prefix(shard), wanted)
+
+    def scan_all(self, topic: Topic, *, wanted: Callable[[str], bool] | None = None) -> Iterator[Segment]:
+        """The same of all shards, one after the other. One scan."""
+        return self._scan(topic, "", wanted)
+
+    def _scan(self, topic: Topic, prefix: str, wanted: Callable[[str], bool] | None) -> Iterator[Segment]:
+        for record in self._records.scan(queue_partition(topic.name), prefix=prefix, wanted=wanted):
+            segment = decode_segment(topic.name, record)
             if segment.place.epoch == topic.epoch:
                 yield segment
 
@@ -80,7 +88,7 @@ class Shards:
             if record is None:
                 return None, None
             known_still = known if record is first else None
-            before = known_still or decode_segment(place.topic, place.shard, record)
+            before = known_still or decode_segment(place.topic, record)
             after, result = edit(before)
             if after == before:
                 return None, Edited(segment=before, result=result)

@@ -21,7 +21,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_capacity,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
-from s3notify_platform.protocols.notification_queue.segments import Segment, decode_segment
+from s3notify_platform.protocols.notification_queue.segments import Segment, decode_segment, shard_prefix
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
@@ -249,9 +249,11 @@ class Reconciler:
         seen = _Pass()
         known = self._at(topic, shard)
         before, known.records = known.records, {}
-        for record in self._queue.records.scan(queue_partition(topic.name, shard), known=before):
+        for record in self._queue.records.scan(
+            queue_partition(topic.name), prefix=shard_prefix(shard), known=before
+        ):
             known.records[record.key] = record
-            segment = decode_segment(topic.name, shard, record)
+            segment = decode_segment(topic.name, record)
             if segment.place.epoch != topic.epoch:
                 seen.foreign.append(segment)
                 continue

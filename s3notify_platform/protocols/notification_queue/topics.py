@@ -165,8 +165,7 @@ class Topics:
 
     def _finish_delete(self, topic: Topic) -> None:
         """Remove everything of this epoch, then the topic. Safe for any number of callers and calls."""
-        shards = (queue_partition(topic.name, shard) for shard in range(topic.settings.shards))
-        for partition in (*shards, dead_partition(topic.name)):
+        for partition in (queue_partition(topic.name), dead_partition(topic.name)):
             for record in self._records.scan(partition):
                 # Another deletion may have finished, and this record may be a new topic's.
                 self._drop(partition, (record,), lambda found: epoch_of(found) == topic.epoch)

@@ -179,7 +179,7 @@ def test_a_signal_that_failed_is_moved_by_the_next_pass(world):
 def test_one_topic_in_trouble_does_not_keep_the_others(world):
     """Nor does an outage of everything end the service; a wrong configuration does."""
     world.topic("a-bad")
-    world.records.store.create("queue.a-bad.000", "001.x", b"text")
+    world.records.store.create("queue.a-bad", "000-x", b"text")
     world.queue.reserve("t", Event(key="a", bucket="b"))
     reconciler = world.reconciler()
     reconciler.reconcile()

@@ -403,7 +403,7 @@ def test_a_shard_in_trouble_is_reported_and_holds_up_no_other():
     for n in range(20):
         queue.push("t", Event(key=f"k{n}"))
     in_shard_0 = sum(entry.shard == 0 for entry in queue.entries("t", range(1000)))
-    records.create("queue.t.001", "999.zzz", b"garbage")
+    records.create("queue.t", "001-999.zzz", b"garbage")
     hook, reports, stop = FakePush(), [], threading.Event()
     delivery = Delivery(queue, connect=lambda _: hook, beat_seconds=0.05)
     thread = threading.Thread(target=delivery.run, args=(stop, reports.append))

@@ -21,7 +21,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
     with_error,
 )
 
-PLACE = Place(topic="t", epoch="e", shard=1, key=segment_key("0-a", [7, 12]), quota=3)
+PLACE = Place(topic="t", epoch="e", shard=1, key=segment_key(1, "0-a", [7, 12]), quota=3)
 FULL = Event(
     key="日本 語/🙂\n",
     op="delete",
@@ -60,7 +60,7 @@ def test_segments_survive_their_encoding():
         entry(5, Event(key="k2", bucket="b", writer="v"), claim=claim),
         entry(255, Event(key="k3", announced_to=("g",)), state="reserved"),
     )
-    again = decode_segment("t", 1, stored(found))
+    again = decode_segment("t", stored(found))
     assert again == found
     assert again.version == "v"
     assert [each.event.announced_to for each in again.entries] == [("e", "f"), (), (), ("g",)]
@@ -101,19 +101,19 @@ def test_letters_survive_their_encoding():
 def test_foreign_bytes_are_an_error(value):
     """Not taken for a segment or a letter."""
     with pytest.raises(CorruptError):
-        decode_segment("t", 0, Record(key="0-a.7", value=value, version="v"))
+        decode_segment("t", Record(key="000-0-a.7", value=value, version="v"))
     with pytest.raises(CorruptError):
         decode_letter("t", Record(key="0-a.7", value=value, version="v"))
 
 
 def test_keys_tell_which_slots():
     """Up to twelve by number; more are read whoever asks."""
-    few, many = segment_key("n", [7, 7, 70]), segment_key("n", range(13))
-    assert few == "n.7_70"
+    few, many = segment_key(0, "n", [7, 7, 70]), segment_key(0, "n", range(13))
+    assert few == "000-n.7_70"
     assert [may_hold(slots)(few) for slots in ({7}, {70, 1}, {0, 77}, set())] == [True, True, False, False]
     assert may_hold({999})(many)
-    assert may_hold({12})(segment_key("n", range(1, 13)))
-    assert not may_hold({0})(segment_key("n", range(1, 13)))
+    assert may_hold({12})(segment_key(0, "n", range(1, 13)))
+    assert not may_hold({0})(segment_key(0, "n", range(1, 13)))
     assert may_hold({0})("foreign")
 
 

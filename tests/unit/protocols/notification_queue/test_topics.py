@@ -86,7 +86,7 @@ def test_deleting_a_topic_drops_what_is_pending(queue, records):
     records.create("dead.t", "001.x", encode_letter(held.entry))
     queue.remove(all_entries(queue))
     queue.topics.delete("t")
-    for partition in ("queue.t.000", "dead.t", "depth.t", "counts.t", "owners", "topics"):
+    for partition in ("queue.t", "dead.t", "depth.t", "counts.t", "owners", "topics"):
         assert list(records.scan(partition)) == []
     assert queue.commit(held) == Expired()
     with pytest.raises(NotFoundError):
@@ -147,14 +147,14 @@ def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
     """A segment of a deleted topic that landed late."""
     reservation = queue.reserve("t", Event(key="old"))
     queue.commit(reservation)
-    (record,) = records.scan("queue.t.000")
+    (record,) = records.scan("queue.t")
     queue.topics.delete("t")
     queue.topics.create("t", ONE_SHARD)
-    records.create("queue.t.000", record.key, record.value)
+    records.create("queue.t", record.key, record.value)
     assert all_entries(queue) == ()
     assert queue.stats("t").depth == 0
     assert Reconciler(queue).resolve_stale("t", lambda _: None).swept == 1
-    assert list(records.scan("queue.t.000")) == []
+    assert list(records.scan("queue.t")) == []
 
 
 def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
@@ -164,7 +164,7 @@ def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
         queue.topics.create("t", ONE_SHARD)
         queue.push("t", Event(key="new"))
 
-    over(records, clock, once("scan", "queue.t.000", overtake)).topics.delete("t")
+    over(records, clock, once("scan", "queue.t", overtake)).topics.delete("t")
     assert keys(all_entries(queue)) == ["new"]
 
 
@@ -176,14 +176,14 @@ def test_a_reconciler_with_an_old_topic_sweeps_nothing_new(queue, records, clock
         queue.topics.create("t", ONE_SHARD)
         queue.push("t", Event(key="new"))
 
-    reconciler = Reconciler(over(records, clock, once("scan", "queue.t.000", overtake)))
+    reconciler = Reconciler(over(records, clock, once("scan", "queue.t", overtake)))
     assert reconciler.resolve_stale("t", lambda _: None).swept == 0
     assert keys(all_entries(queue)) == ["new"]
 
 
 def test_foreign_bytes_are_an_error(queue, records):
     """Not taken for an entry, nor overwritten."""
-    records.create("queue.t.000", "001.x", b"text")
+    records.create("queue.t", "001.x", b"text")
     with pytest.raises(CorruptError):
         all_entries(queue)
     records.create("topics", "bad", b"{}")

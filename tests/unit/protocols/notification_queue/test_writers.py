@@ -41,11 +41,11 @@ def test_a_reservation_is_seen_once_it_is_committed(queue):
 def test_a_full_shard_refuses_before_anything_is_written(queue, records):
     """The typed outcome says when to come again; room comes back by abort and by removal."""
     held = queue.reserve_many("t", events(3))
-    before = {record.key for record in records.scan("queue.t.000")}
+    before = {record.key for record in records.scan("queue.t")}
     refused = queue.reserve("t", Event(key="late"))
     assert isinstance(refused, QuotaExceeded)
     assert refused.retry_after_seconds > 0
-    assert {record.key for record in records.scan("queue.t.000")} == before
+    assert {record.key for record in records.scan("queue.t")} == before
     queue.abort_many([held[0]])
     queue.commit(held[1])
     queue.remove(all_entries(queue))
@@ -81,7 +81,7 @@ def test_a_batch_is_one_segment_of_one_shard(queue, records):
     assert all(len({item.entry.place for item in batch}) == 1 for batch in batches)
     rest = queue.reserve_many("wide", events(5, "rest"))
     assert [isinstance(item, Reservation) for item in rest] == [True] * 4 + [False]
-    assert sum(1 for n in range(4) for _ in records.scan(f"queue.wide.00{n}")) == 8
+    assert sum(1 for _ in records.scan("queue.wide")) == 8
 
 
 def test_a_large_reservation_is_several_segments(queue):
@@ -206,7 +206,7 @@ def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, recor
 
     reservation = over(records, clock, schedule).reserve("t", Event(key="a"))
     assert isinstance(reservation, Reservation)
-    assert len(list(records.scan("queue.t.000"))) == 1
+    assert len(list(records.scan("queue.t"))) == 1
     Reconciler(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
     assert queue.stats("t").counted == 1
 
@@ -223,7 +223,7 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
 
     reservation = over(records, clock, schedule).reserve("t", Event(key="a"))
     assert over(records, clock).fresh_since(reservation.since)
-    assert len(list(records.scan("queue.t.000"))) == 1
+    assert len(list(records.scan("queue.t"))) == 1
 
 
 def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue, records, clock):

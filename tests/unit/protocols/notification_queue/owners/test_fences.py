@@ -53,7 +53,7 @@ def test_a_fenced_owner_leaves_its_successors_claims_alone(queue, records, clock
     successors, delivered = [], []
 
     def schedule(call):
-        if call.method == "scan" and call.key == "queue.t.000" and watched and not successors:
+        if call.method == "scan" and call.key == "queue.t" and watched and not successors:
             second = succeed(queue, clock)[1]
             clock.now += 3
             successors.append(second)
