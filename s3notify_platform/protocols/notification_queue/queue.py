@@ -273,8 +273,8 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may have
-        such entries.
+        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may
+        have such entries.
         """
         found = self._known.current(topic)
         if user is not None:
