@@ -200,9 +200,7 @@ class NotificationQueue:
             entry.event.upload.id
             for topic in self.see_topics()
             if takes(topic.settings, bucket, key)
-            for segment in self.shards.scan_all(
-                topic, wanted=may_hold({slot_of(key, topic.settings.slots)})
-            )
+            for segment in self.shards.scan_all(topic, wanted=may_hold({slot_of(key, topic.settings.slots)}))
             for entry in segment.entries
             if entry.event.key == key and entry.event.upload is not None
         )
