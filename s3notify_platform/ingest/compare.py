@@ -120,7 +120,7 @@ def comparer(
     def run(batches: Batches) -> Batches:
         store = CountingStore(shared_store(source.location.platform))
         comparison = Comparison(source, manifest, quota, skip)
-        states: Iterator[tuple[Slot, pa.RecordBatch]] = iter(())
+        states: Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]] = iter(())
         began = False
         for found in _by_slot(batches):
             if isinstance(found, Requests):
@@ -128,13 +128,33 @@ def comparer(
                 continue
             if not began:
                 slots = groups[group_of(found.slot, tasks, source.location.slots)]
-                states, began = source.table(store=store).states.columns(manifest.states, slots), True
+                states, began = _columns_of(source.table(store=store), manifest, slots), True
             slot, columns = next(states)
             assert slot == found.slot, "each wanted slot has a row"
-            yield PLANNED.batch(comparison.listed(found, columns))
+            if isinstance(columns, S3NotifyError):
+                yield PLANNED.batch([FailedSlot.of(slot, columns)])
+            else:
+                yield PLANNED.batch(comparison.listed(found, columns))
         yield PLANNED.batch([Requests(requests=store.counts)])
 
     return run
+
+
+def _columns_of(
+    table: LogTable, manifest: Manifest, slots: Sequence[Slot]
+) -> Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]]:
+    """The states of each slot, in order; or why they cannot be read: a damaged file concerns its own slots alone."""
+    left = [*slots]
+    try:
+        for slot, columns in table.states.columns(manifest.states, slots):
+            left.remove(slot)
+            yield slot, columns
+    except S3NotifyError:
+        for slot in left:
+            try:
+                yield from table.states.columns(manifest.states, [slot])
+            except S3NotifyError as error:
+                yield slot, error
 
 
 def group_of(slot: Slot, tasks: int, slots: int) -> int:
@@ -182,26 +202,42 @@ def follow(
                 )
             )
     comparison = Comparison(source, manifest, quota, skip)
+    for each, states in _states_of(found, table, comparison):
+        if isinstance(states, S3NotifyError):
+            yield FailedSlot.of(each.slot, states)
+        else:
+            yield from comparison.followed(each, states)
+    yield Requests(requests=bucket.counts)
+
+
+def _states_of(
+    found: Sequence[_Found], table: LogTable, comparison: "Comparison"
+) -> Iterator[tuple[_Found, Mapping[str, ObjectState] | S3NotifyError]]:
+    """The states that concern each slot; or why they cannot be read: a damaged file concerns its own slots alone."""
+    manifest = comparison.manifest
+    whole = [each.slot for each in found if comparison.is_whole(each.slot)]
+    waiting = [each.slot for each in found if manifest.slot(each.slot).pending]
+    keys = {each.slot: each.touched or () for each in found if each.slot not in whole}
     try:
-        whole = [each.slot for each in found if comparison.is_whole(each.slot)]
-        waiting = [each.slot for each in found if manifest.slot(each.slot).pending]
-        keys = {each.slot: each.touched or () for each in found if each.slot not in whole}
         known = table.states.lookup(manifest.states, keys)
         pending = table.states.pending(manifest.states, waiting) if waiting else {}
         every = dict(table.states.of_slots(manifest.states, whole)) if whole else {}
-    except UsageError:
-        raise
     except S3NotifyError as error:
-        for each in found:
-            yield FailedSlot.of(each.slot, error)
-        found = []
+        if len(found) == 1:
+            yield found[0], error
+        else:
+            for each in found:
+                yield from _states_of([each], table, comparison)
+        return
     for each in found:
-        of_slot = every.get(each.slot) or {
-            **{key: known[key] for key in each.touched or () if key in known},
-            **pending.get(each.slot, {}),
-        }
-        yield from comparison.followed(each, of_slot)
-    yield Requests(requests=bucket.counts)
+        yield (
+            each,
+            every.get(each.slot)
+            or {
+                **{key: known[key] for key in each.touched or () if key in known},
+                **pending.get(each.slot, {}),
+            },
+        )
 
 
 def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
@@ -216,7 +252,7 @@ class Comparison:
 
     def __init__(self, source: Source, manifest: Manifest, quota: int, skip: frozenset[str]) -> None:
         self._source = source
-        self._manifest = manifest
+        self.manifest = manifest
         self._quota = quota
         self._skip = skip
         self._choice = source.enumerator().choice
@@ -226,12 +262,12 @@ class Comparison:
 
     def _is_other(self, slot: Slot) -> bool:
         """Whether the slot's rows were made by another version of the transform."""
-        version, facts = self._source.input.code_version, self._manifest.slot(slot)
+        version, facts = self._source.input.code_version, self.manifest.slot(slot)
         return version is not None and bool(facts.generation) and facts.code_version != version
 
     def is_whole(self, slot: Slot) -> bool:
         """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
-        return self._is_other(slot) or self._manifest.slot(slot).backfill > 0
+        return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
 
     def listed(self, found: _Found, columns: pa.RecordBatch) -> list[Planned]:
         """The rows of a slot that was listed, given all its states."""
@@ -256,7 +292,7 @@ class Comparison:
     def _planned(
         self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None
     ) -> list[Planned]:
-        facts, version = self._manifest.slot(found.slot), self._source.input.code_version
+        facts, version = self.manifest.slot(found.slot), self._source.input.code_version
         pending = frozenset(key for key, state in states.items() if state.pending)
         # Objects that are in quarantine as a whole stay there, whatever the code.
         stale = {

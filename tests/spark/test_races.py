@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.errors import CorruptError
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
@@ -134,8 +133,8 @@ def test_a_read_that_fails_stands_in_no_others_way(spark: SparkSession, ministac
         lake.store.close()
 
 
-def test_states_that_are_lost_stop_the_slot(lake_of: Callable[..., Lake]) -> None:
-    """A slot whose states are gone is an error, never a silent second ingestion."""
+def test_states_that_are_lost_stop_their_slots(lake_of: Callable[..., Lake]) -> None:
+    """Slots whose states are gone fail, and are never silently ingested again."""
     lake = lake_of(slots=2, format="text")
     lake.put_many({f"{n}": b"x" for n in range(600)})
     lake.ingest()
@@ -144,8 +143,9 @@ def test_states_that_are_lost_stop_the_slot(lake_of: Callable[..., Lake]) -> Non
     lake.store.delete(lake.source.location.layout.state(file.name))
     for n in range(20):
         lake.put(f"{n}", b"y")
-    with pytest.raises(CorruptError, match="missing"):
-        lake.ingest()
+    result = lake.ingest()
+    assert {each.status for each in result.slots.values()} == {"failed"}
+    assert all("missing" in each.error for each in result.slots.values())
     found = lake.source.table().newest()
     assert isinstance(found, Snapshot)
     assert found.version == before.version
