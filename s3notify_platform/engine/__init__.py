@@ -1,10 +1,6 @@
-"""The engine: what changed in a source, compared, read, staged and committed. No Spark, no Dagster.
+"""Drives a run, without Spark: from changed objects to one version of the table, in rounds.
 
-    driver     one run: plan, read, stage, round by round; what takes a cluster is behind `Jobs`
-    stage      tasks read splits, and write the rows to packs
-    collect    the outcome of each object, and the packs that count, of what tasks have staged
-    rounds     a round is committed, and what follows
-    settle     from outcomes to the states of a slot
-
-Read `driver` first, then `rounds`.
+Reading order: `stage` (tasks read and write packs), `collect` (what they send back), `settle` (a slot's new states),
+`staged` (a round, and the snapshot that it is planned on), `commit` (as one version), `rounds` (through all tables, and
+all that follows a commit), `driver` (round by round).
 """

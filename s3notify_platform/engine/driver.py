@@ -6,15 +6,17 @@ what the next one is about: a slot that another run committed meanwhile is plann
 read. Nothing here raises for one slot.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.engine.collect import StagedPart
+from s3notify_platform.engine.commit import RoundCommit
 from s3notify_platform.engine.rounds import Results, Round, StagedTable, commit_round
-from s3notify_platform.engine.settle import RoundFacts, Settled, settled
-from s3notify_platform.errors import OUTAGES, ConflictError, FencedError, S3NotifyError
+from s3notify_platform.engine.settle import RoundFacts, settled
+from s3notify_platform.engine.staged import Base, StagedRound, outcomes_of
+from s3notify_platform.errors import OUTAGES
 from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
 from s3notify_platform.ingest.source import Source
@@ -26,16 +28,9 @@ from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.actions import MetaData
-from s3notify_platform.table.actions import Protocol as DeltaProtocol
-from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.opening import OpenTable
-from s3notify_platform.table.pack_set import PackSet, StagedPack
-from s3notify_platform.table.round import CONFLICT
-from s3notify_platform.table.round import Round as TableRound
-from s3notify_platform.table.schema import TableSchema, described, is_same, schema_of
+from s3notify_platform.table.schema import TableSchema
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.table import LogTable
 
 MAX_CONFLICTS: Final = 6
 """Times one run plans a slot again because another run committed it first."""
@@ -45,24 +40,6 @@ MAX_EVOLUTIONS: Final = 3
 
 QUARANTINED_SHOWN: Final = 5
 """Objects of a slot that go to quarantine and are named in the log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """The table, and the snapshot of it that a round is planned on."""
-
-    table: LogTable
-    snapshot: Snapshot
-
-    @property
-    def schema(self) -> TableSchema | None:
-        """The pinned schema."""
-        return schema_of(self.snapshot.metadata)
-
-    @property
-    def label(self) -> int:
-        """That of the rows that are staged on top of it."""
-        return self.snapshot.version + 1
 
 
 class Jobs(Protocol):
@@ -280,7 +257,7 @@ class _Round:
         wanted = self._reading()
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
-        staged = _StagedRound()
+        staged = StagedRound()
         if busy:
             self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
             try:
@@ -289,7 +266,10 @@ class _Round:
                 self.ingest.reads(None)
         for slot, error in found.errors.items():
             staged.failed[slot] = FailedSlot(slot=slot, error=error, outage=slot in found.outages)
-        table = StagedTable(name=ingest.source.name, commit=lambda: self._settle(self._committed(staged)))
+        commit = RoundCommit(
+            source=ingest.source, base=base, plan=found, run=state, staged=staged, clock=ingest.clock
+        )
+        table = StagedTable(name=ingest.source.name, commit=lambda: self._settle(commit.committed()))
         self.round = Round(tables=iter([table]), unannounced=unannounced)
         return self.round
 
@@ -327,18 +307,20 @@ class _Round:
 
     # Staging
 
-    def _stage(self, busy: Sequence[SlotPlan]) -> "_StagedRound":
+    def _stage(self, busy: Sequence[SlotPlan]) -> StagedRound:
         """`busy`, staged with a schema that has the fields of their objects."""
         jobs, state, base = self.ingest.jobs, self.ingest.state, self._base
         schema = jobs.choose_schema(busy, state, base.schema)
-        done = _StagedRound()
+        done = StagedRound()
         evolutions = MAX_EVOLUTIONS if schema.inferred else 0
         for attempt in range(MAX_EVOLUTIONS + 1):
             wider: dict[Slot, tuple[str, ...]] = {}
             for part in jobs.stage(busy, schema, state, label=base.label):
                 facts = self._facts(part, evolving=attempt < evolutions)
                 found = {
-                    p.slot: settled(p, _of(part, p), facts) for p in part.plans if p.slot not in part.failed
+                    p.slot: settled(p, outcomes_of(part, p), facts)
+                    for p in part.plans
+                    if p.slot not in part.failed
                 }
                 wider |= {slot: each.new_fields for slot, each in found.items() if each.new_fields}
                 done.take(part, {slot: each for slot, each in found.items() if slot not in wider})
@@ -370,7 +352,7 @@ class _Round:
             evolving=evolving,
         )
 
-    def _keep_within_limit(self, done: "_StagedRound") -> None:
+    def _keep_within_limit(self, done: StagedRound) -> None:
         """Settle again, as if it were not their last attempt, slots for which too many objects would be in quarantine.
 
         No more objects are there for unforeseen errors than `MAX_UNFORESEEN`. If the round has such an object:
@@ -404,7 +386,7 @@ class _Round:
             facts = self._facts(part)
             for plan in part.plans:
                 if plan.slot in wanted and done.of[plan.slot] is part:
-                    done.settled[plan.slot] = settled(plan, _of(part, plan), facts)
+                    done.settled[plan.slot] = settled(plan, outcomes_of(part, plan), facts)
 
     def _log_traces(self, outcome: SlotResult) -> None:
         """Say each traceback once, whatever number of slots and objects has it."""
@@ -414,132 +396,11 @@ class _Round:
                 logged.add(trace)
                 ingest.progress(f"slot {outcome.slot}{f', {key!r}' if key else ''}: {trace}")
 
-    # The commit
-
-    def _committed(self, staged: "_StagedRound") -> Results:
-        """Commit what is staged, as one version; how each slot of the round ended."""
-        ingest = self.ingest
-        started = ingest.clock.monotonic()
-        results = {slot: self._unchanged(slot) for slot in (*self._plan.slots, *self._plan.errors)}
-        for slot, failed in staged.failed.items():
-            results[slot] = replace(
-                self._unchanged(slot),
-                status="failed",
-                error=failed.error,
-                outage=failed.outage,
-                trace=failed.trace,
-            )
-        for slot, each in staged.settled.items():
-            found = each.result
-            results[slot] = replace(
-                results[slot],
-                failed_objects=found.failed_objects,
-                traces=found.traces,
-                unavailable=found.unavailable,
-                superseded=found.superseded,
-                complete=found.complete,
-            )
-        wanted = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
-        if wanted:
-            results |= self._commit(staged, results)
-            ingest.state.result.took("commit", ingest.clock.monotonic() - started)
-        ingest.state.result.requests.update(self._store.counts)
-        self._store.counts.clear()
-        return results
-
-    def _commit(self, staged: "_StagedRound", results: Results) -> Results:
-        """The results of the slots that were to be committed."""
-        ingest, base = self.ingest, self._base
-        slots = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
-        try:
-            rows, rejects = staged.packs(base.table, slots)
-            metadata, protocol = self._schema(staged.schema)
-            change = TableRound(
-                base=base.snapshot,
-                slots=slots,
-                table=base.table,
-                clock=ingest.clock,
-                rows=rows,
-                rejects=rejects,
-                metadata=metadata,
-                protocol=protocol,
-                note=self._note(staged, slots),
-            )
-            done = base.table.commit(change, base.snapshot)
-        except (ConflictError, FencedError):
-            return {slot: _conflict(results[slot]) for slot in slots}
-        except S3NotifyError as error:
-            failed = FailedSlot.of(min(slots), error)
-            return {
-                slot: replace(results[slot], status="failed", error=failed.error, outage=failed.outage)
-                for slot in slots
-            }
-        facts = done.snapshot.manifest
-        found: Results = {}
-        for slot in slots:
-            why = change.dropped.get(slot, "" if isinstance(done, Committed) else CONFLICT)
-            if why == CONFLICT:
-                found[slot] = _conflict(results[slot])
-            elif why:
-                found[slot] = replace(results[slot], status="failed", error=why)
-            else:
-                now = facts.slot(slot)
-                found[slot] = replace(
-                    staged.settled[slot].result,
-                    generation=now.generation,
-                    live_objects=now.objects,
-                    live_rows=now.rows,
-                    live_rejects=now.rejects,
-                    live_failing=now.failing,
-                )
-        return found
-
-    def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, DeltaProtocol | None]:
-        """The table's columns and protocol, if the round changes them."""
-        ingest, snapshot = self.ingest, self._base.snapshot
-        assert schema is not None, "chosen when the round was staged"
-        vectors = ingest.source.input.overwrites == "vectors"
-        metadata, protocol = described(
-            schema, created_ms=ingest.clock.wall_ms(), table=snapshot.table, vectors=vectors
-        )
-        held = snapshot.metadata.configuration
-        if is_same(schema, self._base.schema) and metadata.configuration.items() <= held.items():
-            return None, None
-        return metadata, protocol
-
-    def _note(self, staged: "_StagedRound", slots: Collection[Slot]) -> dict[str, Any]:
-        """What the history shows of the version."""
-        state = self.ingest.state
-        results = [staged.settled[slot].result for slot in slots]
-        counts = {
-            name: sum(getattr(each, name) for each in results)
-            for name in ("objects", "rows", "rejects", "gone", "bytes")
-        }
-        times = {name: at for name in ("seen_ms", "planned_ms") if (at := getattr(state, name))}
-        added = dict(state.result.schema_added)
-        return {
-            "batch": state.batch,
-            "run": state.run,
-            **counts,
-            **times,
-            **({"schema_added": added} if added else {}),
-        }
-
-    def _unchanged(self, slot: Slot) -> SlotResult:
-        facts = self._base.snapshot.manifest.slot(slot)
-        return SlotResult(
-            slot=slot,
-            status="unchanged",
-            generation=facts.generation,
-            live_objects=self._plan.listed.get(slot, 0),
-            live_rows=facts.rows,
-            live_rejects=facts.rejects,
-            live_failing=facts.failing,
-        )
-
     def _settle(self, outcomes: Results) -> Results:
         """Add the outcomes to the run's results; those of the slots that the run is done with."""
         ingest, state, found = self.ingest, self.ingest.state, self._plan
+        state.result.requests.update(self._store.counts)
+        self._store.counts.clear()
         results = state.result.slots
         for slot, outcome in outcomes.items():
             self._log_traces(outcome)
@@ -586,46 +447,3 @@ class _Round:
         }
         outcome = replace(outcome, complete=True, unavailable={**waiting, **outcome.unavailable})
         state.result.slots[slot] = added_result(earlier, outcome)
-
-
-@dataclass(slots=True, kw_only=True)
-class _StagedRound:
-    """The staged slots of a round. `of`: the part that each is settled from."""
-
-    schema: TableSchema | None = None
-    parts: list[StagedPart] = field(default_factory=list)
-    settled: dict[Slot, Settled] = field(default_factory=dict)
-    of: dict[Slot, StagedPart] = field(default_factory=dict)
-    failed: dict[Slot, FailedSlot] = field(default_factory=dict)
-
-    def take(self, part: StagedPart, found: Mapping[Slot, Settled]) -> None:
-        """Add what a job has staged. Slots that are not `found` come again, or failed."""
-        self.parts.append(part)
-        self.settled |= found
-        self.of |= dict.fromkeys(found, part)
-        self.failed |= part.failed
-
-    def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
-        """Packs of rows and of rejects, without rows that are not to be committed. Requests of `narrowed`."""
-        rows: list[StagedPack] = []
-        rejects: list[StagedPack] = []
-        for part in self.parts:
-            kept = {slot for slot in slots if self.of[slot] is part}
-            rows += _only(table.data, part.rows, kept)
-            rejects += _only(table.quarantine, part.rejects, kept)
-        return rows, rejects
-
-
-def _only(packs: PackSet, staged: Iterable[StagedPack], slots: set[Slot]) -> Iterator[StagedPack]:
-    for pack in staged:
-        yield from packs.narrowed(pack, frozenset(pack.slots.keys() - slots))
-
-
-def _of(part: StagedPart, plan: SlotPlan) -> dict[str, Any]:
-    """The outcomes of one slot's objects."""
-    keys = (split.version.key for split in plan.changes.read)
-    return {key: part.outcomes[key] for key in keys if key in part.outcomes}
-
-
-def _conflict(result: SlotResult) -> SlotResult:
-    return replace(result, status="conflict", error=CONFLICT)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.engine.driver import Base
+from s3notify_platform.engine.staged import Base
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.heartbeats import purge_heartbeats

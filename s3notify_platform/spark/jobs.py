@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.collect import Collected, StagedPart
-from s3notify_platform.engine.driver import Base, Ingest
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.stage import STAGED_COLUMN, reading_task, said_of, staging_task, storing_task
+from s3notify_platform.engine.staged import Base
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.compare import comparer, follow, lister
 from s3notify_platform.ingest.listing_chains import begin_listing

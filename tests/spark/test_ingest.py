@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.engine.driver import Base
+from s3notify_platform.engine.staged import Base
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ingest import splits
 from s3notify_platform.ingest.plan import Plan

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.engine.driver import Base
+from s3notify_platform.engine.staged import Base
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest import listing_chains as listing
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE

@@ -7,8 +7,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from s3notify_platform.engine.collect import Collected, StagedPart
-from s3notify_platform.engine.driver import Base
 from s3notify_platform.engine.stage import staging_task
+from s3notify_platform.engine.staged import Base
 from s3notify_platform.ingest.compare import comparer, follow, group_of, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
