@@ -178,7 +178,7 @@ def test_the_newest_version_is_gone(ministack: S3Server) -> None:
     [
         (
             {"prefix": "raw/a/"},
-            "prefix is 'raw/a/' and was 'raw/'.*`s3notify table migrate .* --prefix 'raw/a/'`",
+            "prefix is 'raw/a/' and was 'raw/'.*`s3notify table migrate .* --to-prefix 'raw/a/'`",
         ),
         ({"prefix": "other/"}, "prefix is 'other/' and was 'raw/'.*give the source another name$"),
         ({"slots": 8}, "slots is 8 and was 4.*`s3notify table migrate .* --to-slots 8`"),
