@@ -5,6 +5,8 @@ what some round saw of it; once a last round has taken in all, it is the bucket.
 object of the store mentions them.
 """
 
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -156,4 +158,7 @@ class LakeMachine(RuleBasedStateMachine):
         assert process.contents() == self.bucket
 
 
+pytestmark = pytest.mark.timeout(1200)
+
 TestLake = LakeMachine.TestCase
+TestLake.settings = settings(max_examples=(settings.default.max_examples + 1) // 2)  # each is long

@@ -8,7 +8,7 @@ from itertools import count
 from operator import attrgetter
 
 import pytest
-from hypothesis import event
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -192,4 +192,7 @@ class StatesMachine(RuleBasedStateMachine):
         assert len(self.site.states.level(0)) < 60
 
 
+pytestmark = pytest.mark.timeout(1200)
+
 TestStates = StatesMachine.TestCase
+TestStates.settings = settings(max_examples=(settings.default.max_examples + 1) // 2)  # each is long

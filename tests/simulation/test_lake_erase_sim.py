@@ -128,7 +128,8 @@ def check(seed, faults, *, vectors):
     actors = [writer(bucket, told, letter, vectors, first) for letter in "bcd"]
     actors.append(eraser(bucket, erased, vectors))
     run_simulation(actors, store, seed, faults=faults, time=time, restarts=50)
-    assert all(each.found for each in erased[: len(KEYS)])
+    if Fault.CRASH_AFTER not in faults:  # one that was killed at its end has left nothing to be found
+        assert all(each.found for each in erased[: len(KEYS)])
     assert holding(store, *KEYS, f"etag{MARK}", ROW, ROW + 1) == set()
     process = rounds_of(store, time_of(time), vectors)
     contents = process.contents()
