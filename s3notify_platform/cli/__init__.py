@@ -185,8 +185,8 @@ def dev(defs: Path, home: Path, port: int) -> None:
 def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
     """Signal objects KEY…, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
 
-    Before that, 2 GETs and a HEAD: keys outside of the source's prefix are refused, and so is a source that has
-    neither a table nor signals, unless it is in the YAML.
+    Before that, a GET, and a HEAD if there is no table: keys outside of the source's prefix are refused, and so is a
+    source that has neither a table nor signals, unless it is in the YAML.
 
     \b
     s3notify signal raw/orders/2.jsonl
@@ -195,7 +195,7 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
     from s3notify_platform.slots import slot_of
 
     location = place.location()
-    identity = location.open_table().known.identity
+    identity = location.identity()
     if identity is None and not configured() and not location.is_begun():
         location.check_exists()
     wanted = identity.prefix if identity else prefix

@@ -30,7 +30,7 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.queue_records import queue_records, records_of
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.known import KNOWN, KnownRecord, known_key
+from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.opening import OpenTable, TableName, open_table
 from s3notify_platform.table.own import USUAL, own_prefixes
@@ -180,12 +180,24 @@ class Location(LocationSettings):
         `UsageError` for another number of slots. Requests of `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
-        if table.known.identity is not None and table.known.identity.slots != self.slots:
-            raise UsageError(
-                f"source {self.name!r} has {table.known.identity.slots} slots, not {self.slots}: set slots, or "
-                "--slot-count"
-            )
+        self._check_slots(table.known.identity)
         return table
+
+    def identity(self, *, store: ObjectStore | None = None) -> Identity | None:
+        """The settings that its table was made with, as its record has them; None: there is no table yet. 1 read.
+
+        `UsageError` for another number of slots.
+        """
+        known, _ = self.known(store=store).read()
+        found = known.identity if known is not None else None
+        self._check_slots(found)
+        return found
+
+    def _check_slots(self, identity: Identity | None) -> None:
+        if identity is not None and identity.slots != self.slots:
+            raise UsageError(
+                f"source {self.name!r} has {identity.slots} slots, not {self.slots}: set slots, or --slot-count"
+            )
 
     def command(self, name: str, *more: str) -> str:
         """The command `s3notify table ...` for this table, for messages."""
