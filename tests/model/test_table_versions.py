@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from s3notify_platform.errors import FencedError
+from s3notify_platform.errors import FencedError, UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed
@@ -43,6 +43,7 @@ class TableMachine(RuleBasedStateMachine):
         self.bucket: Bucket = {}
         self.written = 0
         self.planned = {}
+        self.refused: set[int] = set()
         self.seen: dict[str, set[tuple[str, tuple[int, ...]]]] = {key: set() for key in KEYS}
         self.kept = [process.table.opened() for process in self.processes]
 
@@ -107,6 +108,12 @@ class TableMachine(RuleBasedStateMachine):
         process = self.processes[number]
         kept = sorted(kept_versions(process.table.reader))
         version = kept[version % len(kept)]
+        if version in self.refused:
+            before = process.contents()
+            with pytest.raises(UsageError, match="another engine's DELETE"):
+                roll_back(process.whole, version)
+            assert process.contents() == before
+            return
         earlier = process.table.reader.as_of(version)
         assert earlier is not None
         roll_back(process.whole, version)
@@ -119,6 +126,7 @@ class TableMachine(RuleBasedStateMachine):
         if not snapshot.packs:
             return
         removes = tuple(pack.removed(1) for pack in snapshot.packs.values())
+        self.refused.add(snapshot.version + 1)
         self._foreign(snapshot.version + 1, LogVersion(removes=removes, operation="DELETE"))
         roll_back(process.whole, snapshot.version)
         assert process.contents() == before

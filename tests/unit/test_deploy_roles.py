@@ -93,7 +93,7 @@ def objects(places):
     derived = location.table_layout("paid")
     for key in (derived.version(3), derived.file(derived.pack_path("x"))):
         yield "derived", platform, key
-    for key in ("records/ack.x/head", "streams/s/c/1", "store.json", ".s3notify-probe-1/match"):
+    for key in ("records/ack.x/head", "store.json", ".s3notify-probe-1/match"):
         yield "state", platform, f"{own}{key}"
     if not places.tables.records:
         yield "queue", platform, f"{places.queue_prefix}queue.orders/003-1"
@@ -110,7 +110,6 @@ def elsewhere(role, places):
             "table/_delta_log/1",
             "derived/x/data/1",
             "records/ack.x/head",
-            "streams/s/c/1",
             "store.json",
         ):
             yield bucket, f"_s3notify/clicks/{key}"

@@ -217,7 +217,7 @@ class Entry:
     @property
     def id(self) -> str:
         """The event's id, which it keeps as a dead letter."""
-        return f"{self.place.key.partition('-')[2].partition('.')[0]}.{self.n}"
+        return f"{segment_id(self.place.key)}.{self.n}"
 
     @property
     def topic(self) -> str:
@@ -241,6 +241,12 @@ class Entry:
 def shard_capacity(shard: int, settings: TopicSettings) -> int:
     """The shard's part of the topic's capacity; the parts add up to it exactly."""
     return settings.capacity // settings.shards + (shard < settings.capacity % settings.shards)
+
+
+def segment_id(key: str) -> str:
+    """The unique part of a segment's key, without its shard. In order of age."""
+    name = key.partition(".")[0]
+    return name[4:] if name[3:4] == "-" else name
 
 
 def queue_partition(topic: str) -> str:

@@ -18,6 +18,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Upload,
     counts_partition,
     dead_partition,
+    segment_id,
     takes_event,
 )
 from s3notify_platform.protocols.notification_queue.facts import (
@@ -26,7 +27,7 @@ from s3notify_platform.protocols.notification_queue.facts import (
     topic_stats,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
-from s3notify_platform.protocols.notification_queue.segments import Segment, age_of, decode_letter, may_hold
+from s3notify_platform.protocols.notification_queue.segments import Segment, decode_letter, may_hold
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
@@ -287,7 +288,7 @@ class NotificationQueue:
             for entry in segment.entries
             if entry.state == "committed" and entry.slot in wanted
         ]
-        return tuple(sorted(entries, key=lambda entry: (entry.slot, age_of(entry.place.key), entry.n)))
+        return tuple(sorted(entries, key=lambda entry: (entry.slot, segment_id(entry.place.key), entry.n)))
 
     def remove(self, entries: Iterable[Entry]) -> int:
         """Remove committed entries that were consumed; how many this call removed.

@@ -89,11 +89,6 @@ def shard_prefix(shard: int) -> str:
     return f"{shard:03d}-"
 
 
-def age_of(key: str) -> str:
-    """The part of a segment's key by which those of all shards are in order of age."""
-    return key.partition("-")[2]
-
-
 def segment_key(shard: int, name: str, slots: Iterable[int]) -> str:
     """The key of a segment of this shard with this unique name and entries of these slots."""
     distinct = sorted(set(slots))

@@ -52,6 +52,7 @@ OTHERS: dict[str, Any] = {
     "hidden_files": "read",
     "modified_after": "2026-01-31T12:00:00Z",
     "on_delete": "keep",
+    "overwrites": "vectors",
     "partition_columns": "dt date",
     "metadata_columns": "_size",
     "committed_tags": "archive=yes",
