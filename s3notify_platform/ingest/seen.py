@@ -11,6 +11,7 @@ from typing import Final
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.location import Location
+from s3notify_platform.ports import Record
 from s3notify_platform.protocols.keyspace import WatcherState
 from s3notify_platform.protocols.source_enumerator.rescan import ATTEMPTS, PARTITION
 from s3notify_platform.protocols.updates import Updates
@@ -38,7 +39,14 @@ def read_seen(location: Location) -> Seen | None:
     return seen if seen.state.slots == location.slots else None
 
 
-def write_seen(location: Location, seen: Seen, *, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Note what was seen, in place of what any process has noted. 1 read and 1 write, more on conflicts."""
+def write_seen(
+    location: Location, seen: Seen, *, known: Record | None = None, clock: Clock = SYSTEM_CLOCK
+) -> Record | None:
+    """Note what was seen, in place of what any process has noted; the record as it is now.
+
+    `known`: the record as this process wrote it last. 1 write; 1 read if it is not known, and more on conflicts.
+    """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
-    Updates(location.records(), clock, attempts=ATTEMPTS).change(PARTITION, SEEN, lambda _: (value, None))
+    updates = Updates(location.records(), clock, attempts=ATTEMPTS)
+    _, written = updates.change(PARTITION, SEEN, lambda _: (value, None), known=known)
+    return written

@@ -20,8 +20,9 @@ from s3notify_platform.formats.csv_splits import Scout
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.row_schema import Rows, Task
 from s3notify_platform.ingest.unforeseen import described, is_outage, trace_of
+from s3notify_platform.ports import Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
-from s3notify_platform.protocols.notification_queue.entries import Place
+from s3notify_platform.protocols.notification_queue.entries import Place, SegmentRead
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, Split
 from s3notify_platform.slots import Slot
 
@@ -49,6 +50,9 @@ class QueuedEntry:
     time_ms: int
     expiry: bool
     of_version: bool
+    segment_version: str = ""
+    """As it was read, if all its entries could be removed (`Entry.read`); else ""."""
+    segment_entries: int = 0
 
     @classmethod
     def of(cls, entry: Entry) -> "QueuedEntry":
@@ -64,6 +68,8 @@ class QueuedEntry:
             time_ms=entry.event.time_ms,
             expiry=entry.event.is_expiry,
             of_version=entry.event.is_of_version,
+            segment_version=entry.read.version if entry.read else "",
+            segment_entries=entry.read.entries if entry.read else 0,
         )
 
     def entry(self, topic: str) -> Entry:
@@ -74,6 +80,9 @@ class QueuedEntry:
             slot=self.slot,
             state="committed",
             event=Event(key=self.key, time_ms=self.time_ms),
+            read=SegmentRead(version=Version(self.segment_version), entries=self.segment_entries)
+            if self.segment_version
+            else None,
         )
 
 

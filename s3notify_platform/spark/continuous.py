@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
@@ -50,6 +50,9 @@ from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.opening import OpenTable
+
+if TYPE_CHECKING:
+    from s3notify_platform.ports import Record
 
 
 def _in_background(seconds: float, action: Callable[[], None]) -> None:
@@ -296,6 +299,7 @@ class _Following:
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
         self._unqueued: frozenset[Slot] = frozenset()
+        self._seen: Record | None = None
         self._table = ""
         self._untagged = 0
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
@@ -321,7 +325,8 @@ class _Following:
         if ingest.failing:
             ingest.spark.range(1).count()  # raises if Spark is what failed
         self._waiting, self._unqueued, self._table = {}, frozenset(), table.id
-        write_seen(location, Seen(state=watcher.state, table=table.id), clock=ingest.clock)
+        seen = Seen(state=watcher.state, table=table.id)
+        self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
 

@@ -21,7 +21,6 @@ from s3notify_platform.table.states import StateSet
 MANIFEST_BYTES: Final = 256 << 10
 """A manifest of 1000 slots has about 40 KB. More than this is an error, not a table."""
 
-SIGNAL_DIGITS: Final = 8
 
 FORMAT: Final = 1
 

@@ -197,6 +197,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRead:
+    """The version of a segment, and how many entries it had. Whoever removes them all need not read it again."""
+
+    version: Version
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One notification of one topic: number `n` of the segment at `place`."""
 
@@ -213,6 +221,8 @@ class Entry:
     reason: str = ""
     """Why it is dead."""
     claim: Claim | None = None
+    read: "SegmentRead | None" = field(default=None, compare=False)
+    """Its segment, as `NotificationQueue.entries` read it; None: it has entries that cannot be removed yet."""
 
     @property
     def id(self) -> str:

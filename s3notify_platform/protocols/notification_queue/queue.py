@@ -1,7 +1,7 @@
 """The side of writers and pulling consumers: reserve before the object is written, commit after it, pull entries."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
@@ -13,6 +13,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Place,
+    SegmentRead,
     Topic,
     TopicUser,
     Upload,
@@ -283,8 +284,9 @@ class NotificationQueue:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
 
         entries = [
-            entry
+            replace(entry, read=read)
             for segment in (self.shards.scan_all(found, wanted=may_hold(wanted)) if wanted else ())
+            for read in [_read(segment)]
             for entry in segment.entries
             if entry.state == "committed" and entry.slot in wanted
         ]
@@ -293,8 +295,8 @@ class NotificationQueue:
     def remove(self, entries: Iterable[Entry]) -> int:
         """Remove committed entries that were consumed; how many this call removed.
 
-        May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment (bucket
-        alone: 3 for one that is removed as a whole), 2 counters for each shard touched. `UnavailableError` or
+        May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment; 1 for
+        one of which all `entries` are removed (bucket alone: 2); 2 counters for each shard. `UnavailableError` or
         `UnknownOutcomeError`: some are left; remove again.
         """
         errors: list[S3NotifyError] = []
@@ -307,7 +309,7 @@ class NotificationQueue:
                 return entry.n in numbers and entry.state == "committed" and entry.claim is None
 
             try:
-                return self.shards.take_out(place, done)
+                return self.shards.take_out(place, done, known=_whole(place, consumed))
             except (UnavailableError, UnknownOutcomeError) as error:
                 errors.append(error)
                 return []
@@ -426,6 +428,21 @@ class NotificationQueue:
         """Every entry that is not dead, shard by shard, old ones first, as they are read. One scan."""
         for segment in self.shards.scan_all(self._known.current(topic)):
             yield from segment.entries
+
+
+def _read(segment: Segment) -> SegmentRead | None:
+    """For `remove`, if it could remove all entries; those that are reserved or claimed stay."""
+    if any(entry.state != "committed" or entry.claim is not None for entry in segment.entries):
+        return None
+    return SegmentRead(version=segment.version, entries=len(segment.entries))
+
+
+def _whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
+    """The segment, if these are all entries that it had when they were read, and so none of it is written again."""
+    read, distinct = entries[0].read, {entry.n: entry for entry in entries}
+    if read is None or len(distinct) < read.entries or any(entry.read != read for entry in entries):
+        return None
+    return Segment(place=place, entries=tuple(distinct[n] for n in sorted(distinct)), version=read.version)
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:

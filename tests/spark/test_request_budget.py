@@ -1,0 +1,111 @@
+"""How many requests a changed object takes, put and ingested by a process that runs: counted before a real server.
+
+On a real store each request in sequence takes 20 to 60 ms, which no test against loopback would notice.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from threading import Event
+
+import pytest
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.clock import Clock
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.spark.continuous import ContinuousIngest
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.opening import OpenTable
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.ingested import rows_of
+from tests.support.local_jobs import LocalJobs
+from tests.support.servers import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+Requests = Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A source of 1000 slots, all of whose requests go by the proxy."""
+
+    proxy: FaultProxy
+    source: Source
+    publisher: QueuedPublisher
+
+    def requests(self) -> Requests:
+        """By method; since this was last asked for."""
+        [print(each.method, each.status, each.path[-90:]) for each in self.proxy.answered]
+        found = Counter(each.method for each in self.proxy.answered)
+        self.proxy.answered.clear()
+        return found
+
+
+@pytest.fixture
+def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    def without_spark(
+        _spark: object, source: Source, *, clock: Clock, opened: OpenTable | None, **_: object
+    ) -> Ingest:
+        return Ingest(jobs=LocalJobs(source=source), source=source, clock=clock, opened=opened)
+
+    monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", without_spark)
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
+        source = Source.of(
+            bucket=config,
+            platform=config,
+            name="orders",
+            prefix="raw/",
+            format="jsonl",
+            schema="a int",
+            commit="native",
+        )
+        queue = source.location.queue()
+        queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
+        signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
+        yield Site(proxy, source, QueuedPublisher(signals, queue, bucket=config.bucket))
+
+
+def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
+    """The requests of each call of `put`, and those of the poll and the batch that follow it."""
+    found: list[tuple[Requests, Requests]] = []
+
+    class Rests(Event):
+        puts: Requests | None = None
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if self.puts is not None:
+                found.append((self.puts, site.requests()))
+            if len(found) == rounds:
+                self.set()
+                return True
+            site.requests()
+            put(len(found))
+            self.puts = site.requests()
+            return False
+
+    ingest = ContinuousIngest(
+        spark=None,  # type: ignore[arg-type]  # nobody asks it
+        source=site.source,
+        later=lambda *_: None,
+        list_seconds=0,
+    )
+    ingest.run(Rests(), every_seconds=0.1)
+    return found
+
+
+def test_one_object(site: Site) -> None:
+    """With its own PUT and GET. Warm: not the first."""
+
+    def put(number: int) -> None:
+        site.publisher.put(f"raw/{number}", b'{"a":1}\n')
+
+    _, second, third = counted(site, 3, put)
+    for puts, batch in (second, third):
+        assert puts.total() <= 9
+        assert batch.total() <= 23, batch
+    assert [row["_key"] for row in rows_of(site.source)] == ["raw/0", "raw/1", "raw/2"]
