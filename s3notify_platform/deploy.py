@@ -52,7 +52,7 @@ KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
 """On the records of the source's tables (`table.known`), which are apart from their other objects."""
 
 VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
-"""What is below a source's platform prefix that Delta engines read. They name their own packs `part-…`."""
+"""What Delta engines read below a source's platform prefix. Files that they write themselves begin with `part-`."""
 
 CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
 """Of objects, as far as a policy denies them."""
@@ -243,7 +243,7 @@ class _Grants(dict[str, set[str]]):
         if actions and not places.tables.records:
             bucket = places.known_bucket or places.platform_bucket
             key = f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
-            # Those of slot assets have the asset's name besides.
+            # A slot asset's record has the asset's name appended.
             for name in (quote(key), f"{quote(f'{key}.')}*"):
                 self.to(f"arn:{self._aws}:s3:::{bucket}/{KNOWN}/{name}", *(f"s3:{each}" for each in actions))
             if places.known_bucket:

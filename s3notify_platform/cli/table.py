@@ -1,160 +1,25 @@
-"""A source's table: its history, rows as of a version, its upkeep, and what to do if it is refused."""
+"""A source's table: its upkeep, and what to do if it is refused."""
 
-import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, json_option, limit_option, source_options
+from s3notify_platform.cli.common import SourcePlace, json_option, source_options
 from s3notify_platform.cli.configured import command, group
-from s3notify_platform.cli.printing import print_found, print_json, print_table, say, track
-from s3notify_platform.errors import NotFoundError
+from s3notify_platform.cli.history import as_of, asset_option, at_option, version_option
+from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from s3notify_platform.ingest.location import Location
-    from s3notify_platform.table.actions import LogVersion
-    from s3notify_platform.table.snapshot import LogReader, Snapshot
     from s3notify_platform.table.table import LogTable
-
-MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
-COUNTS = ("objects", "rows", "rejects", "gone")
-
-_asset = click.option("--asset", help="A slot asset of the source, instead of the source's own table.")
-_slot = click.option(
-    "--slot", type=click.IntRange(0, SLOT_COUNT - 1), help="Only one slot, as `explain` prints it."
-)
-_at = click.option("--at", type=MOMENT, help="As of this time, in UTC, like 2026-01-31T12:00:00.")
-_version = click.option("--version", type=click.IntRange(0), help="As of this version; default: the newest.")
-
-
-@command(short_help="List the versions of a table.")
-@source_options
-@_asset
-@_slot
-@limit_option(20, "Versions at most.")
-@json_option
-def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: int, as_json: bool) -> None:
-    """List the versions of the table of the source NAME, the newest first: when, by which batch, with what counts.
-
-    As far back as vacuum has kept them. Times are the store's, in UTC. `s3notify rows` reads one of them, and
-    `s3notify table rollback` goes back to one. With --slot: the versions that changed the slot, with its counts then.
-    1 GET for each version, with --slot 2.
-    """
-    from s3notify_platform.table.history import history as versions
-
-    reader = place.table(asset).reader
-    found: Iterator[dict[str, Any]] = (
-        {"version": event.version, "created": _time(event.created_ms), **shown}
-        for event in versions(reader)
-        if (shown := _of_table(event.body) if slot is None else _of_slot(reader, event.body, Slot(slot)))
-    )
-    nothing = (
-        "no version has been committed yet"
-        if slot is None
-        else f"no version that is kept changed slot {slot}"
-    )
-    print_found([*islice(found, limit)], as_json=as_json, nothing=nothing)
-
-
-def _of_table(version: "LogVersion") -> dict[str, Any]:
-    notes = version.note.get("together", (version.note,))
-    return {
-        "operation": version.operation,
-        "slots": len({slot for note in notes for slot in note.get("slots", ())}),
-        **{name: sum(note.get(name, 0) for note in notes) for name in COUNTS},
-        "packs_added": len(version.adds),
-        "packs_removed": len(version.removes),
-        "batch": ", ".join(dict.fromkeys(note["batch"] for note in notes if note.get("batch"))),
-        "run": ", ".join(dict.fromkeys(note["run"] for note in notes if note.get("run"))),
-    }
-
-
-def _of_slot(reader: "LogReader", version: "LogVersion", slot: Slot) -> dict[str, Any]:
-    """The slot's counts, if the version changed it."""
-    from s3notify_platform.table.history import note_of
-
-    if version.foreign:
-        return {}
-    manifest = reader.manifest(version.number)
-    facts, note = manifest.slot(slot), note_of(version, slot)
-    if not facts.generation or facts.generation != manifest.version:
-        return {}
-    counts = {name: getattr(facts, name) for name in ("objects", "rows", "rejects", "failing", "pending")}
-    return {
-        "operation": version.operation,
-        **counts,
-        "batch": note.get("batch", ""),
-        "run": note.get("run", ""),
-    }
-
-
-@command(short_help="Print the rows of a table.")
-@source_options
-@_asset
-@_slot
-@_version
-@_at
-@limit_option(None, "Rows at most; default: all.")
-@click.option(
-    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
-)
-def rows(
-    *,
-    place: SourcePlace,
-    asset: str | None,
-    slot: int | None,
-    version: int | None,
-    at: datetime | None,
-    limit: int | None,
-) -> None:
-    """Print the rows of the source NAME, or of a slot, one JSON object a line, with the object that each came from.
-
-    Any reader of Delta Lake tables reads the same, also at an earlier version: polars.scan_delta, deltalake.DeltaTable,
-    DuckDB's delta_scan, Spark. The role `viewer` of `s3notify init --print iam` is enough for that. `s3notify table
-    show` prints the table's URL.
-    """
-    from s3notify_platform.table.arrow_schema import arrow_schema
-    from s3notify_platform.table.reading import read_slots
-
-    table = place.table(asset)
-    found = _as_of(table, version, at)
-    parts = read_slots(
-        table.reader.store,
-        table.layout,
-        found.packs.values(),
-        None if slot is None else [Slot(slot)],
-        arrow_schema(found.metadata.schema),
-    )
-    for row in islice((row for batch in parts for row in batch.to_pylist()), limit):
-        say(json.dumps(row, ensure_ascii=False, default=_as_text))
-
-
-def _as_of(table: "LogTable", version: int | None, at: datetime | None) -> "Snapshot":
-    """The table as of a version or a time; the newest version without both. `NotFoundError`: it is not kept."""
-    from s3notify_platform.table.history import snapshot_of, version_at
-    from s3notify_platform.table.snapshot import Absent
-
-    if version is not None and at is not None:
-        raise click.UsageError("--version or --at, not both")
-    if at is not None:
-        version = version_at(table.reader, _ms(at))
-    if version is not None:
-        return snapshot_of(table.reader, version)
-    found = table.newest()
-    if isinstance(found, Absent):
-        raise NotFoundError(f"there is no table below {table.layout.prefix!r}")
-    return found
 
 
 @command(short_help="Remove old versions, and files that none of the others name.")
 @source_options
-@_asset
+@asset_option
 @click.option(
     "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
 )
@@ -177,7 +42,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool,
     table = place.table(asset) if dry_run else _committing(place, asset)
     report = run_vacuum(
         table.committer,
-        _as_of(table, None, None),
+        as_of(table, None, None),
         retention_seconds=days * 86_400,
         clock=table.committer.clock,
         track=track,
@@ -205,16 +70,16 @@ def table() -> None:
 
 @table.command(short_help="Print where a table stands.")
 @source_options
-@_asset
-@_version
-@_at
+@asset_option
+@version_option
+@at_option
 @json_option
 def show(
     *, place: SourcePlace, asset: str | None, version: int | None, at: datetime | None, as_json: bool
 ) -> None:
     """Print where the table of the source NAME stands: its URL, version, counts, settings, and who works on it."""
     table = place.table(asset)
-    found = _as_of(table, version, at)
+    found = as_of(table, version, at)
     known, _ = table.reader.known.read()
     facts = found.manifest.slots.values()
     sums = {
@@ -245,7 +110,7 @@ def show(
 
 @table.command(short_help="Check a table against its log.")
 @source_options
-@_asset
+@asset_option
 @json_option
 def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     """Check that the log, the packs and the object states of the source NAME say the same; reads all of its rows.
@@ -255,7 +120,7 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     from s3notify_platform.table.check import check_table
 
     table = place.table(asset)
-    done = check_table(table, _as_of(table, None, None), track=track)
+    done = check_table(table, as_of(table, None, None), track=track)
     if as_json:
         print_json(asdict(done) | {"ok": done.ok})
     else:
@@ -271,7 +136,7 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 
 @table.command(short_help="Merge small files.")
 @source_options
-@_asset
+@asset_option
 @click.option("--dry-run", is_flag=True, help="Only print what would be merged.")
 @json_option
 def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
@@ -299,7 +164,7 @@ def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bo
 @table.command(short_help="Go back to an earlier version.")
 @source_options
 @click.option("--to", "version", type=click.IntRange(0), help="Version, as `history` lists them.")
-@_at
+@at_option
 @click.option("--dry-run", is_flag=True, help="Only say what it would change.")
 @json_option
 def rollback(
@@ -357,7 +222,7 @@ def _say_plan(planned: Any) -> None:
 
 @table.command("put-back", short_help="Put versions back that an overrun lease replaced.")
 @source_options
-@_asset
+@asset_option
 def put_back(*, place: SourcePlace, asset: str | None) -> None:
     """Put versions of the source NAME back that a writer replaced whose lease had ended.
 
@@ -378,7 +243,7 @@ def put_back(*, place: SourcePlace, asset: str | None) -> None:
 
 @table.command(short_help="Accept that versions are missing.")
 @source_options
-@_asset
+@asset_option
 def forget(*, place: SourcePlace, asset: str | None) -> None:
     """Accept that versions of a table, or its record, are missing: it goes on with what is left, under a new id.
 
@@ -478,17 +343,5 @@ def _committing(place: SourcePlace, asset: str | None, *, damaged: bool = False)
     return location.table(asset, store=store, commit=location.settle_commit_mode(mode, store, lost=damaged))
 
 
-def _ms(at: datetime) -> int:
-    return round(at.replace(tzinfo=UTC).timestamp() * 1000)
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
 def _listed(versions: tuple[int, ...]) -> str:
     return ", ".join(map(str, versions)) or "none"
-
-
-def _as_text(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -14,7 +14,7 @@ from s3notify_platform.table.pack_set import StagedPack
 
 @dataclass(slots=True, kw_only=True)
 class StagedPart:
-    """What one job made of the slots of `plans`. `failed` ones are not committed; packs may have rows of them.
+    """The packs and outcomes of one job. Slots that are `failed` are not committed, though packs may have their rows.
 
     `outcomes`: of each object that was to be read, by key.
     """
@@ -57,7 +57,7 @@ class Collected:
     def part(
         self, plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], *, transformed: bool
     ) -> StagedPart:
-        """What it comes to. `UsageError`: a transform has made rows of a slot that is not one of these."""
+        """The packs and outcomes of the job. `UsageError`: a transform has made rows of a slot that is not planned."""
         kept = [pack for pack in self.packs if not pack.key or _counts(pack, outcomes.get(pack.key))]
         rows = [StagedPack.loads(pack.pack) for pack in kept if not pack.of_rejects]
         rejects = [StagedPack.loads(pack.pack) for pack in kept if pack.of_rejects]

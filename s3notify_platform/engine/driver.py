@@ -63,7 +63,7 @@ class Jobs(Protocol):
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
-        """What this batch is parsed with: as declared, as pinned (`known`), or inferred from a sample of it."""
+        """The schema of the batch: declared, pinned (`known`), or inferred from a sample."""
 
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None

@@ -47,7 +47,7 @@ GATHERED_BYTES: Final = 128 << 20
 WRITES_IN_FLIGHT: Final = 4
 
 STAGED_COLUMN: Final = "_staged"
-"""Of rows on their way to a transform: null; else a batch of `STAGED`, and the other columns are null."""
+"""A column of what tasks return before a transform: null in a record's row; else a batch of `STAGED`, serialized."""
 
 
 def staging_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:

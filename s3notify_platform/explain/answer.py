@@ -94,7 +94,7 @@ class Answer:
     newest: int
     """The version that last changed the slot; 0: none."""
     newest_signal: str
-    """The signal of the slot that it has taken in; its first digits at least."""
+    """The signal of the slot that this version has seen; its first digits at least."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """Why the source does not read the object (`Choice`); "" if it does."""

@@ -63,7 +63,7 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `latency_seconds` since the signal that it has taken in; None if there is a newer one."""
+    """The newest commit. `latency_seconds` since the signal that it has seen; None if there is a newer one."""
 
     slot: int
     batch: str

@@ -78,7 +78,7 @@ def erase(
     """Erase the object of this key, which has to have left the bucket. Safe to repeat; the module says how.
 
     `source` has a settled commit mode; `platform` is a store to use instead of its own. `UsageError` for an object that
-    is still there: it would be taken in again. `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
+    is still there: it would be ingested again. `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
     Requests: those of `table.erase` for each table, and of `NotificationQueue.erase`.
     """
     location, slot = source.location, slot_of(key, source.location.slots)

@@ -29,7 +29,7 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.table import LogTable
 
 OBJECTS_MAX: Final = 100_000
-"""Changed objects that are told apart; beyond that they are not counted further."""
+"""Changed objects that are counted, each once; there may be more."""
 
 SHOWN: Final = 5
 

@@ -190,7 +190,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         makes the derived slot again.
 
         Requests of a round: those of `commit_round` and `after_commit`; 1 GET and 1 PUT for the chain, however many
-        slots; `SourceClients.ask_again` for slots that were not taken in whole.
+        slots; `SourceClients.ask_again` for slots that were not ingested whole.
         """
         clients, reporting = self.clients, 0.0
         failed: dict[str, Results] = {}

@@ -1,7 +1,7 @@
 """Rounds of several processes over a bucket, planned at any time and committed at any later one: the table is right.
 
 After each commit the table is checked as a whole: rows, rejects, states and counts agree. What it holds of a slot is
-what some round saw of it; once a last round has taken in all, it is the bucket. Objects are erased at any time: then no
+what some round saw of it; once a last round has read all, it is the bucket. Objects are erased at any time: then no
 object of the store mentions them.
 """
 

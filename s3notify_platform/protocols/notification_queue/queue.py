@@ -1,7 +1,7 @@
 """The side of writers and pulling consumers: reserve before the object is written, commit after it, pull entries."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
@@ -13,7 +13,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Place,
-    SegmentRead,
     Topic,
     TopicUser,
     Upload,
@@ -28,7 +27,12 @@ from s3notify_platform.protocols.notification_queue.facts import (
     topic_stats,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
-from s3notify_platform.protocols.notification_queue.segments import Segment, decode_letter, may_hold
+from s3notify_platform.protocols.notification_queue.segments import (
+    Segment,
+    decode_letter,
+    may_hold,
+    read_whole,
+)
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
@@ -286,7 +290,7 @@ class NotificationQueue:
         entries = [
             replace(entry, read=read)
             for segment in (self.shards.scan_all(found, wanted=may_hold(wanted)) if wanted else ())
-            for read in [_read(segment)]
+            for read in [segment.as_read()]
             for entry in segment.entries
             if entry.state == "committed" and entry.slot in wanted
         ]
@@ -309,7 +313,7 @@ class NotificationQueue:
                 return entry.n in numbers and entry.state == "committed" and entry.claim is None
 
             try:
-                return self.shards.take_out(place, done, known=_whole(place, consumed))
+                return self.shards.take_out(place, done, known=read_whole(place, consumed))
             except (UnavailableError, UnknownOutcomeError) as error:
                 errors.append(error)
                 return []
@@ -428,21 +432,6 @@ class NotificationQueue:
         """Every entry that is not dead, shard by shard, old ones first, as they are read. One scan."""
         for segment in self.shards.scan_all(self._known.current(topic)):
             yield from segment.entries
-
-
-def _read(segment: Segment) -> SegmentRead | None:
-    """For `remove`, if it could remove all entries; those that are reserved or claimed stay."""
-    if any(entry.state != "committed" or entry.claim is not None for entry in segment.entries):
-        return None
-    return SegmentRead(version=segment.version, entries=len(segment.entries))
-
-
-def _whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
-    """The segment, if these are all entries that it had when they were read, and so none of it is written again."""
-    read, distinct = entries[0].read, {entry.n: entry for entry in entries}
-    if read is None or len(distinct) < read.entries or any(entry.read != read for entry in entries):
-        return None
-    return Segment(place=place, entries=tuple(distinct[n] for n in sorted(distinct)), version=read.version)
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:

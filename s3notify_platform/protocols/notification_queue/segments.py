@@ -20,6 +20,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Place,
+    SegmentRead,
     State,
     Upload,
     dump,
@@ -61,6 +62,20 @@ class Segment:
     def without(self, numbers: Collection[int]) -> "Segment":
         """Without the entries of these numbers."""
         return self.edited(lambda entry: None if entry.n in numbers else entry)
+
+    def as_read(self) -> SegmentRead | None:
+        """What a removal of all entries needs; None: one is reserved or claimed, and stays."""
+        if any(entry.state != "committed" or entry.claim is not None for entry in self.entries):
+            return None
+        return SegmentRead(version=self.version, entries=len(self.entries))
+
+
+def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
+    """The segment, if these are all entries that it had when they were read (`Entry.read`)."""
+    read, distinct = entries[0].read, {entry.n: entry for entry in entries}
+    if read is None or len(distinct) < read.entries or any(entry.read != read for entry in entries):
+        return None
+    return Segment(place=place, entries=tuple(distinct[n] for n in sorted(distinct)), version=read.version)
 
 
 def parts_of(sizes: Sequence[int]) -> Iterator[slice]:

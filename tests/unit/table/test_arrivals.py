@@ -13,8 +13,8 @@ from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.rollback import roll_back
 from s3notify_platform.table.round import Round, SlotRound
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
+from tests.support.log_steps import committed, steps
 from tests.support.log_tables import LAYOUT
-from tests.unit.table.test_feed import steps
 
 
 def came(process, since, until):
@@ -45,21 +45,7 @@ def expected(history, since, until):
 @given(steps=steps)
 def test_between_any_two_versions(vectors, steps):
     """Also where rounds were committed on top of others, without some slots, or several in one version."""
-    store = MemoryObjectStore()
-    process, other = Rounds(store=store, vectors=vectors), Rounds(store=store, vectors=vectors)
-    stale = process.table.opened()
-    for bucket, how, slots in steps:
-        base = stale if how == "stale" else process.table.opened()
-        mine = process.planned(bucket, slots, base)
-        if how == "together":
-            theirs = process.planned({**bucket, "b9": ("w", (1,))}, {0, 1}, base)
-            wanted = [Wanted(change=each, base=base) for each in (mine, theirs)]
-            process.table.committer.commit_together(wanted)
-        else:
-            if how == "stale":
-                other.commit(other.planned({key: ("s", (4,)) for key in bucket if key < "b"}, {0}))
-            process.commit(mine)
-        stale = base
+    process = committed(steps, vectors=vectors)
     newest = process.table.opened().version
     reader = process.table.reader
     history = [process.contents(snapshot_of(reader, n)) for n in range(newest + 1)]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.limits import CHANGES_INLINE
@@ -13,13 +12,14 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.changes import Labels, StateChange, erased, key_hash, state_changes
-from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed, Wanted
+from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Rounds
+from tests.support.log_steps import committed, steps
 from tests.support.log_tables import LAYOUT
 
 ALL = set(map(Slot, range(26)))
@@ -49,35 +49,10 @@ def changes_in(process, since, until):
     return [change for each in changes_of(process.table.reader, since, until) for change in each.changes]
 
 
-keys = st.builds("{}{}".format, st.sampled_from("abc"), st.integers(0, 3))
-buckets = st.dictionaries(keys, st.tuples(st.sampled_from("xyz"), st.just((1, 2))), max_size=8)
-steps = st.lists(
-    st.tuples(
-        buckets, st.sampled_from(["alone", "stale", "together"]), st.sets(st.integers(0, 2), min_size=1)
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
 @given(steps=steps)
 def test_the_changes_lead_from_any_version_to_any_later_one(steps):
     """Also of rounds that were committed on top of others, without some slots, or several in one version."""
-    store = MemoryObjectStore()
-    process, other = Rounds(store=store), Rounds(store=store)
-    stale = process.table.opened()
-    for bucket, how, slots in steps:
-        base = stale if how == "stale" else process.table.opened()
-        mine = process.planned(bucket, slots, base)
-        if how == "together":
-            theirs = process.planned({**bucket, "b9": ("w", (1,))}, {0, 1}, base)
-            wanted = [Wanted(change=each, base=base) for each in (mine, theirs)]
-            process.table.committer.commit_together(wanted)
-        else:
-            if how == "stale":
-                other.commit(other.planned({key: ("s", (4,)) for key in bucket if key < "b"}, {0}))
-            process.commit(mine)
-        stale = base
+    process = committed(steps)
     newest = process.table.opened()
     found = [labels_in(process, snapshot_of(process.table.reader, n)) for n in range(newest.version + 1)]
     for since, start in enumerate(found):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ingest.wire import QueuedEntry
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
@@ -87,7 +88,9 @@ def test_what_is_claimed_stays(queue, clock):
         lambda found: (found.edited(lambda e: replace(e, claim=claim) if e.n == first.n else e), None),
     )
     assert queue.remove(before) == 2
-    assert queue.remove(all_entries(queue)) == 0
+    claimed = all_entries(queue)
+    assert queue.remove(claimed) == 0
+    assert queue.remove(QueuedEntry.of(entry).entry("t") for entry in claimed) == 0
     assert queue.stats("t").depth == 1
 
 
