@@ -15,7 +15,8 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, history, vacuum
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
-    ingest/         without Spark: source, scheduler, follow, compare, reader, and the rows between driver and tasks
+    source/         what a source is: its settings, and the values that are made of them
+    ingest/         without Spark: scheduler, follow, compare, reader, and the rows between driver and tasks
     engine/         drives a run in rounds: stage, collect, settle, commit, and what follows a commit
     spark/          what needs PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery

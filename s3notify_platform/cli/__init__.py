@@ -33,7 +33,7 @@ from s3notify_platform.cli.printing import printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.extras import remedy
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
 class _Commands(ServiceGroup):

@@ -12,13 +12,13 @@ from click.core import ParameterSource
 from s3notify_platform.cli.configured import access
 from s3notify_platform.cli.printing import say
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import LEASE_TIMES, SETTINGS, lease_settings
 from s3notify_platform.slots import SLOT_COUNT, Slot, slots_in
+from s3notify_platform.source.settings import LEASE_TIMES, SETTINGS, lease_settings
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import CommitMode, Location
     from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
+    from s3notify_platform.source.location import CommitMode, Location
     from s3notify_platform.stores.config import DynamoConfig, S3Config
     from s3notify_platform.table.table import LogTable
 
@@ -148,7 +148,7 @@ class SourcePlace(QueuePlace):
 
     def location(self) -> "Location":
         """The location of the source. No request."""
-        from s3notify_platform.ingest.location import Location
+        from s3notify_platform.source.location import Location
 
         return Location(
             name=self.name,
@@ -179,7 +179,7 @@ class SourcePlace(QueuePlace):
 
         `damaged`: also of a table that is refused, or of none. No request then.
         """
-        from s3notify_platform.ingest.location import CommitMode
+        from s3notify_platform.source.location import CommitMode
         from s3notify_platform.stores.s3.fast import shared_store
 
         location = self.location() if damaged else self.existing()

@@ -13,13 +13,13 @@ import click
 from click.core import ParameterSource
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.source.location import Location
     from s3notify_platform.stores.config import S3Config
 
 _META: Final = "s3notify_platform.cli.configured"
@@ -125,7 +125,7 @@ def located(
     **settings: Any,
 ) -> "Location":
     """Where the source of this name keeps its own objects. `settings`: others of `Location`. No request."""
-    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.source.location import Location
     from s3notify_platform.stores.config import DynamoConfig
 
     at = {"endpoint_url": dynamodb_endpoint_url, "region": tables_region(platform.region)}

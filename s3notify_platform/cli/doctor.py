@@ -21,7 +21,7 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.extras import remedy
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.source.location import Location
     from s3notify_platform.stores.probe import Capabilities, CommitChoice
 
 

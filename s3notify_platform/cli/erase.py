@@ -31,7 +31,7 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.ingest.erase import check_erasable, time_travel
     from s3notify_platform.ingest.erase import erase as erase_object
-    from s3notify_platform.ingest.source import Input, Source
+    from s3notify_platform.source.source import Input, Source
 
     location, store, mode = place.committing()
     source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=mode)

@@ -16,7 +16,7 @@ from s3notify_platform.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.source.source import Source
 
 
 _CHOICE: Final = (
@@ -39,7 +39,7 @@ def explain(key: str, *, place: SourcePlace, as_json: bool, **chosen: Any) -> No
     rows of a deleted object. 1 otherwise, and if no answer could be found.
     """
     from s3notify_platform.explain import explain as look
-    from s3notify_platform.ingest.source import Input, Source
+    from s3notify_platform.source.source import Input, Source
 
     source = Source(location=place.location(), input=Input(bucket=place.s3(), **chosen))
     if not configured() and not source.location.is_begun():

@@ -15,7 +15,7 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import access, command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
-from s3notify_platform.ingest.settings import SETTINGS, imported
+from s3notify_platform.source.settings import SETTINGS, imported
 
 
 @command(short_help="Ingest what changes, without Dagster.")

@@ -13,7 +13,7 @@ from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.source.location import Location
     from s3notify_platform.table.table import LogTable
 
 
@@ -181,7 +181,7 @@ def rollback(
     """
     from s3notify_platform.ingest.rollback import plan_rollback, version_of
     from s3notify_platform.ingest.rollback import rollback as roll_back
-    from s3notify_platform.ingest.source import Input, Source
+    from s3notify_platform.source.source import Input, Source
     from s3notify_platform.table.commit import Committed
 
     if (version is None) == (at is None):

@@ -27,8 +27,8 @@ def tag(*, place: SourcePlace, prefix: str, committed_tags: str, again: bool, as
     """
     from dataclasses import asdict
 
-    from s3notify_platform.ingest.source import Input, Source
     from s3notify_platform.ingest.tagging import tag_again, tag_committed
+    from s3notify_platform.source.source import Input, Source
 
     source = Source(
         location=place.location(),

@@ -37,7 +37,6 @@ from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, unaddressable
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
@@ -47,6 +46,7 @@ from s3notify_platform.protocols.notification_queue.segments import decode_lette
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.changes import StateChange, key_hash

@@ -17,7 +17,6 @@ from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ingest.compare_columns import Listed, compared
 from s3notify_platform.ingest.follow import named_versions
 from s3notify_platform.ingest.row_schema import Batches, numbers_of, runs_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
     PLANNED,
@@ -41,6 +40,7 @@ from s3notify_platform.protocols.source_enumerator import (
     listed_pages,
 )
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.manifest import Manifest

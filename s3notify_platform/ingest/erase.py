@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import EVERYTHING
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.erase import Erased, ending

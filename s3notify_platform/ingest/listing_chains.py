@@ -19,11 +19,11 @@ from typing import Final
 
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE, Start
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import Listed, QueuedEntry, Requests, WantedSlot
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.snapshot import Snapshot

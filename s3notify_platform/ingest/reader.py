@@ -34,12 +34,12 @@ from s3notify_platform.ingest.isolation import failure_of, is_verdict, isolated
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big
 from s3notify_platform.ingest.wire import LINEAGE_SCHEMA, ReadObject
 from s3notify_platform.limits import BATCH_BYTES, MAX_REJECTS
 from s3notify_platform.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.reading import in_slices
 

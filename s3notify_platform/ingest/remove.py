@@ -22,7 +22,6 @@ from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -33,6 +32,7 @@ from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.source.location import Location
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord
 

@@ -14,11 +14,11 @@ from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import CommitResult, Committed
 from s3notify_platform.table.feed import changes_of

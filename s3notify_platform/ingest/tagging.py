@@ -26,13 +26,13 @@ import pyarrow.compute as pc
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.results import Progress
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectStore, Record
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.s3.tags import ObjectTags
 from s3notify_platform.table.manifest import Manifest

@@ -14,16 +14,16 @@ from pydantic.fields import FieldInfo
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import (
+from s3notify_platform.limits import SESSIONS_MAX
+from s3notify_platform.local.cron import check_cron
+from s3notify_platform.setting import Setting, settings_of
+from s3notify_platform.source.settings import (
     SOURCE,
     BatchSettings,
     LeaseTimeSettings,
     TableSettings,
     TopicSizeSettings,
 )
-from s3notify_platform.limits import SESSIONS_MAX
-from s3notify_platform.local.cron import check_cron
-from s3notify_platform.setting import Setting, settings_of
 
 _SHOWN_MAX: Final = 100
 

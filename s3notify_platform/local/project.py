@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import (
+from s3notify_platform.local.attributes import Attributes, no_key
+from s3notify_platform.local.defs_yaml import documents_of, evaluated
+from s3notify_platform.setting import settings_of
+from s3notify_platform.source.settings import (
     DEFS_VARIABLE,
     SETTINGS,
     LeaseTimeSettings,
     LocationSettings,
     TableSettings,
 )
-from s3notify_platform.local.attributes import Attributes, no_key
-from s3notify_platform.local.defs_yaml import documents_of, evaluated
-from s3notify_platform.setting import settings_of
 from s3notify_platform.stores.config import (
     ACCESS,
     OF_BUCKET,
@@ -34,8 +34,8 @@ from s3notify_platform.stores.config import (
 )
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import Location
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.source.location import Location
+    from s3notify_platform.source.source import Source
 
 PLACES: Final = ("defs", "src/*/defs", "*/defs")
 PROJECT_FILES: Final = ("pyproject.toml", "dg.toml")
@@ -136,7 +136,7 @@ class ConfiguredSource:
     @cached_property
     def location(self) -> "Location":
         """Where it keeps its own objects, without how that is reached. `UsageError` if that cannot be evaluated."""
-        from s3notify_platform.ingest.location import Location
+        from s3notify_platform.source.location import Location
 
         names = {one.name for one in settings_of(LocationSettings)} & self.checked.names
         platform = self.checked.get("platform_bucket") or self.checked.get("bucket")
@@ -150,7 +150,7 @@ class ConfiguredSource:
 
     def source(self, **given: Any) -> "Source":
         """The source, with other settings where they are given. `UsageError` for those that cannot be."""
-        from s3notify_platform.ingest.source import Source
+        from s3notify_platform.source.source import Source
 
         values, s3, dynamodb = self.values | given, self.access("s3"), self.access("dynamodb")
         if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:

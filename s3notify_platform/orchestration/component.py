@@ -9,16 +9,6 @@ import dagster as dg
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.settings import (
-    SOURCE,
-    BatchSettings,
-    LeaseTimeSettings,
-    LocationSettings,
-    TableSettings,
-    TopicSizeSettings,
-    imported,
-)
 from s3notify_platform.local import attributes
 from s3notify_platform.local.attributes import values_of, with_services
 from s3notify_platform.orchestration.assets import build_slot_assets
@@ -34,6 +24,16 @@ from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import resolvable
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
 from s3notify_platform.setting import check_settings
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.settings import (
+    SOURCE,
+    BatchSettings,
+    LeaseTimeSettings,
+    LocationSettings,
+    TableSettings,
+    TopicSizeSettings,
+    imported,
+)
 from s3notify_platform.stores.config import S3Config
 
 SparkSettings = resolvable(attributes.SparkSettings)

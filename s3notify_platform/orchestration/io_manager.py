@@ -27,8 +27,6 @@ from s3notify_platform.engine.rounds import Results, Round, after_commit, commit
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.local.attributes import settings_fields, values_of
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
@@ -42,6 +40,8 @@ from s3notify_platform.orchestration.resources import DynamoTables, access_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
+from s3notify_platform.source.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config

@@ -13,11 +13,11 @@ from pydantic import Field, create_model
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import LeaseTimeSettings, TableSettings
 from s3notify_platform.limits import SESSIONS_MAX
 from s3notify_platform.local.attributes import settings_fields
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import take_place
+from s3notify_platform.source.settings import LeaseTimeSettings, TableSettings
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.spark.warm import is_replaced
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region

@@ -26,10 +26,10 @@ from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
 from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.declared import hinted, origin_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE

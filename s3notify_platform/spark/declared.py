@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import check_schema
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
 from s3notify_platform.spark.versions import to_arrow_schema
 
@@ -37,7 +37,7 @@ def hinted(found: StructType, source: Source) -> StructType:
 
 
 def origin_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
-    """The columns that rows have of their objects (`ingest.origin`); `UsageError` if `data` has one of them too."""
+    """The columns of their objects (`source.object_columns`) that rows have; `UsageError` if `data` has one too."""
     origin = source.input.origin
     origin.check_apart(column.name for column in data)
     return [

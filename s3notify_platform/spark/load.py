@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.row_schema import Batches, numbers_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
 from s3notify_platform.stores.s3.fast import shared_store

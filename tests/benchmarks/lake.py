@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.credentials import session_of

@@ -14,10 +14,10 @@ from dagster import DagsterInstance
 
 from s3notify_platform.ingest.batches import SensorState
 from s3notify_platform.ingest.follow import topic_epoch
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.source.settings import DEFS_VARIABLE
+from s3notify_platform.source.source import Source
 from tests.benchmarks.apart import peak
 from tests.benchmarks.figures import Figure, Seconds, seconds, short
 from tests.benchmarks.lake import followed

@@ -13,12 +13,12 @@ from dagster_aws.s3 import S3Resource
 
 from s3notify_platform import definitions
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.resources import SlotSpark
 from s3notify_platform.orchestration.ticks import with_requirements
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
+from s3notify_platform.source.settings import DEFS_VARIABLE
 from tests.support.site import Site
 
 ORDERS = """

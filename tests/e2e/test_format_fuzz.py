@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.support.changing import place_of
 from tests.support.drivers import WAIT_SECONDS, Driver

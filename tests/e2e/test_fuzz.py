@@ -23,7 +23,6 @@ import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -31,6 +30,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.e2e.test_kills import processes

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.drivers import WAIT_SECONDS, Driver

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.quarantine import key_quarantine
 from tests.e2e.test_kills import processes
 from tests.support.fuzz.kills import Supervised

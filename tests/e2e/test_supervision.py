@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import DRAIN_SECONDS
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.ingested import Place, rows_of
 from tests.support.servers import S3Server

@@ -15,12 +15,12 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
 from s3notify_platform.ingest.plan import Plan
-from s3notify_platform.ingest.settings import BatchSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore

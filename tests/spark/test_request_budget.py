@@ -13,9 +13,9 @@ import pytest
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.opening import OpenTable

@@ -14,9 +14,9 @@ from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import reader as read
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import Rejected, SplitReader
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from tests.support import objects
 from tests.support.compressions import COMPRESS

@@ -10,12 +10,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.rounds import Round
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 
 
 def with_settings(source: Source, **changes: Any) -> Source:

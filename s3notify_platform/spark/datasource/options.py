@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import SETTINGS
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.setting import parsed
 from s3notify_platform.slots import Slot, slot_from_partition_key
+from s3notify_platform.source.settings import SETTINGS
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 
 Read = Literal["objects", "table"]

@@ -14,10 +14,10 @@ from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import Rejected, SplitReader
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import TASK_BYTES, cut
 from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema, origin_columns
 from s3notify_platform.spark.load import LINEAGE

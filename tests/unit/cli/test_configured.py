@@ -23,7 +23,7 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
-from tests.unit.ingest.test_settings import OTHERS
+from tests.unit.source.test_settings import OTHERS
 
 Run = Callable[..., Result]
 

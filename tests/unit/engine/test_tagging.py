@@ -7,7 +7,6 @@ import boto3
 import pytest
 
 from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
-from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ingest.tagging import (
     FAILURES_MAX,
     REQUESTS_IN_FLIGHT,
@@ -17,6 +16,7 @@ from s3notify_platform.ingest.tagging import (
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Input, Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3.tags import ObjectTags, tags_of

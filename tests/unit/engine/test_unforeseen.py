@@ -15,13 +15,13 @@ from s3notify_platform.ingest.isolation import isolated
 from s3notify_platform.ingest.outcome import joined
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import bounded, is_unforeseen, trace_of
 from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import Choice, retry
 from s3notify_platform.table.snapshot import Snapshot

@@ -7,7 +7,6 @@ import pytest
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ingest.plan import collected
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import SMALL_TASK_BYTES, TASK_BYTES, assign_splits
 from s3notify_platform.ingest.wire import (
     PLANNED,
@@ -24,6 +23,7 @@ from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import own_error, reason_of
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config

@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.own import own_prefixes
 

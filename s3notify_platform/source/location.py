@@ -9,7 +9,6 @@ from typing import Any, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.limits import REMEMBERED_TABLES
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.ack_chain import keys_recur
@@ -24,6 +23,7 @@ from s3notify_platform.protocols.conditional_commit.operations import Operation
 from s3notify_platform.protocols.keyspace import Publisher, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, check_slot_count
+from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config

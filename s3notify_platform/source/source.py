@@ -9,13 +9,13 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema
-from s3notify_platform.ingest.declared_schema import arrow_columns, check_declared
-from s3notify_platform.ingest.location import CommitMode, Location
-from s3notify_platform.ingest.origin import Origin
-from s3notify_platform.ingest.settings import LEASE_TIMES, InputSettings, lease_settings
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, ObjectState, time_of
 from s3notify_platform.setting import check_settings
+from s3notify_platform.source.declared_schema import arrow_columns, check_declared
+from s3notify_platform.source.location import CommitMode, Location
+from s3notify_platform.source.object_columns import Origin
+from s3notify_platform.source.settings import LEASE_TIMES, InputSettings, lease_settings
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store

@@ -11,7 +11,13 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import (
+from s3notify_platform.local.project import sources_of
+from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
+from s3notify_platform.orchestration.component import DynamoSettings
+from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSettings
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.setting import Setting, settings_of
+from s3notify_platform.source.settings import (
     SETTINGS,
     SOURCE,
     BatchSettings,
@@ -20,12 +26,6 @@ from s3notify_platform.ingest.settings import (
     TableSettings,
     TopicSizeSettings,
 )
-from s3notify_platform.local.project import sources_of
-from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
-from s3notify_platform.orchestration.component import DynamoSettings
-from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSettings
-from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused(setting: str, value: int) -> None:
 def records(monkeypatch: pytest.MonkeyPatch) -> MemoryRecordStore:
     """Those of every source's queue."""
     records = MemoryRecordStore()
-    monkeypatch.setattr("s3notify_platform.ingest.location.queue_records", lambda *_, **__: records)
+    monkeypatch.setattr("s3notify_platform.source.location.queue_records", lambda *_, **__: records)
     return records
 
 

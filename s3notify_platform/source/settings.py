@@ -1,7 +1,7 @@
 """The settings of a source, each declared once: name, type, default, description, unit.
 
 The component's YAML fields, the IO manager's configuration, the data source's options, the command line and the values
-of `ingest.source` and `ingest.location` all come from here. A new setting is one field of one of these classes, and the
+of `source.source` and `source.location` all come from here. A new setting is one field of one of these classes, and the
 line that uses it. Imports nothing heavy, since `--help` reads it.
 """
 

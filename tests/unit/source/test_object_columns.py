@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.origin import HIVE_NULL, Origin
-from s3notify_platform.ingest.source import Input
 from s3notify_platform.ports import ETag, ObjectMeta
+from s3notify_platform.source.object_columns import HIVE_NULL, Origin
+from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 
 BUCKET = S3Config(bucket="b")
