@@ -27,7 +27,7 @@ class SourceScaffolder(dg.Scaffolder[SourceParams]):
     def scaffold(self, request: dg.ScaffoldRequest[SourceParams]) -> None:
         """See `dg.Scaffolder`."""
         given = request.params
-        s3 = {"region_name": given.region, "endpoint_url": given.endpoint_url}
+        s3 = {"region": given.region, "endpoint_url": given.endpoint_url}
         attributes = {
             "name": given.name or request.target_path.name,
             "bucket": given.bucket,

@@ -1,8 +1,6 @@
 """Where a source keeps what it has made, and how that is committed to. Nothing here knows what the source reads."""
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, assert_never
@@ -22,7 +20,7 @@ from s3notify_platform.protocols.conditional_commit import (
 from s3notify_platform.protocols.conditional_commit.operations import Operation
 from s3notify_platform.protocols.keyspace import Publisher, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.slots import Slot, check_slot_count
+from s3notify_platform.slots import Slot
 from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.conditional import dynamo_commit
@@ -33,7 +31,6 @@ from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.opening import OpenTable, TableName, open_table
-from s3notify_platform.table.own import USUAL, own_prefixes
 from s3notify_platform.table.packs import SIZES
 from s3notify_platform.table.replace import DERIVED
 from s3notify_platform.table.snapshot import Absent
@@ -81,17 +78,6 @@ class Location(LocationSettings):
     platform: S3Config
     records_table: DynamoConfig | None = None
 
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
-            raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
-        check_slot_count(self.slots)
-        if self.platform_prefix and not self.platform_prefix.endswith("/"):
-            raise UsageError(f"platform_prefix {self.platform_prefix!r}: end it with '/'")
-        if not self.platform_prefix:
-            object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
-        if not self.keyspace_prefix:
-            object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
-
     @property
     def layout(self) -> TableLayout:
         """Names of the table's objects."""
@@ -99,17 +85,7 @@ class Location(LocationSettings):
 
     def own_prefixes(self, bucket: str) -> tuple[str, ...]:
         """Prefixes of the platform's own objects in this bucket. See `table.own.own_prefixes`."""
-        return own_prefixes(
-            bucket,
-            platform_bucket=self.platform.bucket,
-            platform_prefix=self.platform_prefix,
-            keyspace_prefix=self.keyspace_prefix,
-            queue_prefix=self.queue_prefix,
-        )
-
-    def besides_usual(self, bucket: str) -> Iterator[str]:
-        """Prefixes of its own objects in this bucket that no name tells to be the platform's."""
-        return (prefix for prefix in self.own_prefixes(bucket) if not prefix.startswith(USUAL))
+        return self.own_prefixes_in(bucket, platform_bucket=self.platform.bucket)
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
         """Names of the objects of the table, or of that of a slot asset."""

@@ -1,7 +1,7 @@
 """What a source is, as three values: what it reads, where it keeps what it has made, how that is committed to."""
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -15,9 +15,8 @@ from s3notify_platform.setting import check_settings
 from s3notify_platform.source.declared_schema import arrow_columns, check_declared
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.object_columns import Origin
-from s3notify_platform.source.settings import LEASE_TIMES, InputSettings, lease_settings
-from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.probe import CommitChoice
+from s3notify_platform.source.settings import InputSettings
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.known import Identity
@@ -107,34 +106,6 @@ class Source:
         """Prefixes of the platform's own objects in the bucket that is read, those of other sources too, if given."""
         own = self.location.own_prefixes(self.input.bucket.bucket)
         return tuple(dict.fromkeys((*own, *prefixes_of(self.input.other_platform_prefixes))))
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        bucket: S3Config,
-        platform: S3Config | None = None,
-        platform_bucket: str | None = None,
-        commit: CommitChoice = "auto",
-        lease_table: DynamoConfig | None = None,
-        **settings: Any,
-    ) -> Self:
-        """A source from settings by name, those of location and input together. `UsageError` for what cannot be.
-
-        The platform's own objects are in `platform`, else in `platform_bucket` where `bucket` is, else in `bucket`.
-        """
-        platform = platform or replace(bucket, bucket=platform_bucket or bucket.bucket)
-        of_location = {setting.name for setting in fields(Location)} & settings.keys()
-        location = {name: settings.pop(name) for name in of_location}
-        times = {name: settings.pop(name) for name in LEASE_TIMES if name in settings}
-        try:
-            return cls(
-                location=Location(platform=platform, **location),
-                input=Input(bucket=bucket, **settings),
-                commit=CommitMode(choice=commit, lease_table=lease_table, leases=lease_settings(times)),
-            )
-        except UsageError as error:
-            raise UsageError(f"source {location.get('name')!r}: {error}") from error
 
     @property
     def name(self) -> str:

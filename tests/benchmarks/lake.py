@@ -27,6 +27,7 @@ from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.round import Round, SlotRound
+from tests.support import sources
 from tests.support.spark_options import named
 
 DDL = "id bigint, name string, note string"
@@ -110,7 +111,7 @@ def many_of(config: S3Config, total: int) -> Source:
 
 def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
     fields: dict[str, Any] = {"bucket": named(config), "platform": named(config), "commit": "native"} | more
-    return Source.of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
+    return sources.source_of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
 def followed(source: Source) -> Source:

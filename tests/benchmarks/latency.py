@@ -37,6 +37,7 @@ from s3notify_platform.table.table import LogTable
 from tests.benchmarks.figures import Figure, Seconds, short, timed
 from tests.benchmarks.lake import DDL, body_of, followed
 from tests.support.platform import BUCKET, Platform, running
+from tests.support.sources import source_of
 from tests.support.waiting import until
 
 ASSET = AssetKey(["paid_orders"])
@@ -185,7 +186,7 @@ def _by_ingest(folder: Path, samples: int) -> list[Sample]:
         server.create_bucket(BUCKET)
         config = server.config(BUCKET)
         at = {"bucket": config, "platform": config, "commit": "native"}
-        source = followed(Source.of(name="alone", prefix="in/", format="jsonl", schema=DDL, **at))
+        source = followed(source_of(name="alone", prefix="in/", format="jsonl", schema=DDL, **at))
         with _ingesting(server, folder, source) as said:
             return [_commit(source, said, number) for number in range(-2, samples)][2:]
 

@@ -30,7 +30,6 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
-from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.e2e.test_kills import processes
@@ -54,6 +53,7 @@ from tests.support.fuzz.operations import (
 from tests.support.ingested import rows_of
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
+from tests.support.sources import source_of
 
 OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "100"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -94,7 +94,7 @@ class Fuzz:
         self.platform, self.sink, self.folder = platform, sink, folder
         self.began = time.monotonic()
         config = platform.server.config(BUCKET)
-        self.source = Source.of(
+        self.source = source_of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
         self.store = shared_store(config)

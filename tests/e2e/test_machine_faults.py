@@ -19,6 +19,7 @@ from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.fuzz.kills import ROOT
 from tests.support.ingested import rows_of
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -34,7 +35,7 @@ def filled(config: S3Config, objects: int, *, rows: int = 10) -> Source:
         lines = [{"id": n * rows + m, "note": os.urandom(100).hex()} for m in range(rows)]
         store.put(f"raw/{n}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
     store.close()
-    return Source.of(bucket=config, commit="native", **SETTINGS)
+    return source_of(bucket=config, commit="native", **SETTINGS)
 
 
 def ids(source: Source) -> list[int]:

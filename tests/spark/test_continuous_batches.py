@@ -32,6 +32,7 @@ from tests.support.faults import CrashedError
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -109,7 +110,7 @@ class Rests(Event):
 @pytest.fixture
 def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     config = ministack.config(ministack.make_bucket())
-    source = Source.of(
+    source = source_of(
         bucket=config,
         platform=config,
         name="orders",

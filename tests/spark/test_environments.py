@@ -33,7 +33,7 @@ def deployment(config: S3Config, tmp_path: Path) -> Deployment:
         (folder / "defs.yaml").write_text(
             "type: s3notify_platform.S3NotifyComponent\nattributes:\n"
             f"  name: orders\n  bucket: {config.bucket}\n  prefix: raw/\n  schema: a bigint\n"
-            f"  s3: {{endpoint_url: '{config.endpoint_url}', region_name: {config.region}}}\n{lines}"
+            f"  s3: {{endpoint_url: '{config.endpoint_url}', region: {config.region}}}\n{lines}"
         )
         keys = {"AWS_ACCESS_KEY_ID": config.access_key_id, "AWS_SECRET_ACCESS_KEY": config.secret_access_key}
 

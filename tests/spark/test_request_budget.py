@@ -23,6 +23,7 @@ from tests.contracts.fault_proxy import FaultProxy
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -55,7 +56,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
     monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", without_spark)
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
-        source = Source.of(
+        source = source_of(
             bucket=config,
             platform=config,
             name="orders",

@@ -24,6 +24,7 @@ from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.snapshot import Absent
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
+from tests.support.sources import source_of
 from tests.support.spark_options import named
 
 SCHEMA = "id bigint, note string"
@@ -36,7 +37,7 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
     bucket = named(bucket)
     behind = replace(bucket, endpoint_url=proxy.url)
-    return Source.of(bucket=behind, platform=bucket, commit="native", **fields)
+    return source_of(bucket=behind, platform=bucket, commit="native", **fields)
 
 
 def place_of(source: Source, schema: pa.Schema) -> Place:

@@ -20,7 +20,6 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import slot_of
-from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -29,6 +28,7 @@ from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from tests.support.clocks import HandClock
+from tests.support.sources import source_of
 
 PLACES = count()
 KEY = "raw/a.jsonl"
@@ -56,7 +56,7 @@ class Place:
         self.store = MemoryObjectStore(clock=self.clock)
         # What a process remembers of a table is by its place.
         bucket = S3Config(bucket="b", region=f"region-{next(PLACES)}")
-        self.source = Source.of(
+        self.source = source_of(
             name="orders",
             bucket=bucket,
             platform=bucket,

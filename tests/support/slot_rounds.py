@@ -27,13 +27,14 @@ from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.round import Round
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
+from tests.support.sources import source_of
 
 SLOT = Slot(7)
 
 
 def source_in(bucket: S3Config) -> Source:
     """A source whose own objects are below `t/` of its bucket."""
-    return Source.of(
+    return source_of(
         name="orders", prefix="raw/", bucket=bucket, platform_prefix="t/", format="jsonl", commit="native"
     )
 

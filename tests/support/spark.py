@@ -26,7 +26,7 @@ from s3notify_platform.table.history import Event, history, snapshot_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.schema import TableSchema, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from tests.support.sources import with_settings
+from tests.support.sources import source_of, with_settings
 from tests.support.spark_options import named
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
@@ -63,7 +63,7 @@ class Lake:
             "platform": bucket,
             "commit": "native",
         } | source
-        return cls(spark=spark, source=Source.of(bucket=named(bucket), **_named(fields)))
+        return cls(spark=spark, source=source_of(bucket=named(bucket), **_named(fields)))
 
     @cached_property
     def store(self) -> S3ObjectStore:

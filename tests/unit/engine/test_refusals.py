@@ -14,7 +14,6 @@ from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.limits import OUTAGE_SECONDS
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.contracts.fault_proxy import FaultProxy
@@ -22,6 +21,7 @@ from tests.support.clocks import HandClock
 from tests.support.ingested import keys_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.server
 
@@ -41,7 +41,7 @@ class Site:
         self.proxy = proxy
         self.clock = HandClock()
         self.store = S3ObjectStore(config)
-        self.source = Source.of(
+        self.source = source_of(
             bucket=replace(config, endpoint_url=proxy.url),
             platform=config,
             name="orders",

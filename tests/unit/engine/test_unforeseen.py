@@ -21,7 +21,6 @@ from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import Choice, retry
 from s3notify_platform.table.snapshot import Snapshot
@@ -30,6 +29,7 @@ from tests.support.deadly import RAISES, Deadly, deadly
 from tests.support.ingested import keys_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 SLOTS = 4
 ALL = [Slot(n) for n in range(SLOTS)]
@@ -43,7 +43,7 @@ class Site:
         config = server.config(server.make_bucket())
         self.store = S3ObjectStore(config)
         self.source = deadly(
-            Source.of(
+            source_of(
                 bucket=config,
                 platform=config,
                 name="orders",

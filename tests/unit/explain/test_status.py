@@ -27,6 +27,7 @@ from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.schema import TableSchema, described
 from tests.support.servers import S3Server
 from tests.support.slot_rounds import Body, SlotRounds
+from tests.support.sources import source_of
 
 KEY = "raw/1.jsonl"
 SLOT = slot_of(KEY, 16)
@@ -46,7 +47,7 @@ def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         f"attributes:\n  name: orders\n  bucket: {config.bucket}\n  prefix: raw/\n  slots: 16\n"
         f"  s3: {{endpoint_url: '{config.endpoint_url}'}}\n"
     )
-    source = Source.of(bucket=config, name="orders", prefix="raw/", slots=16, commit="native")
+    source = source_of(bucket=config, name="orders", prefix="raw/", slots=16, commit="native")
     source.open_table()
     return source
 

@@ -27,13 +27,14 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import own_error, reason_of
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
+from tests.support.sources import source_of
 
 BUCKET = S3Config(bucket="b")
 
 
 def source(**fields: object) -> Source:
     given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
-    return Source.of(**given)
+    return source_of(**given)
 
 
 def test_collected() -> None:
