@@ -8,8 +8,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.setting import given_of, values_in
 from s3notify_platform.source.reach import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.settings import SETTINGS, LocationSettings
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.opening import open_store, queue_records
 
 
 def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **settings: Any) -> QueuedPublisher:
@@ -24,8 +23,8 @@ def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **sett
     config = bucket_of(values, keys)
     platform = platform_of(values, config)
     signals = Publisher(
-        S3ObjectStore(config),
-        None if platform == config else S3ObjectStore(platform),
+        open_store(config),
+        None if platform == config else open_store(platform),
         prefix=place.keyspace_prefix,
         slots=place.slots,
         own=place.own_prefixes_in(bucket, platform_bucket=platform.bucket),

@@ -117,7 +117,7 @@ class QueuePlace(BucketPlace):
         """The queue. No request."""
         from s3notify_platform.protocols.notification_queue import NotificationQueue
         from s3notify_platform.source.reach import table_of
-        from s3notify_platform.stores.queue_records import queue_records
+        from s3notify_platform.stores.opening import queue_records
 
         table = table_of(self.settings, "records_table")
         return NotificationQueue(queue_records(self.platform(), self.queue_prefix, table))
@@ -164,12 +164,12 @@ class SourcePlace(QueuePlace):
 
         `damaged`: also of a table that is refused, or of none. No request then.
         """
-        from s3notify_platform.stores.s3.fast import shared_store
+        from s3notify_platform.stores.opening import open_store
 
         source = self.source()
         if not damaged:
             source.location.check_exists()
-        return source.location, shared_store(source.location.platform), source.commit
+        return source.location, open_store(source.location.platform), source.commit
 
 
 BUCKET: Final = ("bucket", *named(S3Settings))
@@ -259,7 +259,7 @@ def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *
     """Warn if no source will be signalled, or a keyspace was never signalled: it is new, or mistyped. 1 HEAD each."""
     from s3notify_platform.errors import S3NotifyError
     from s3notify_platform.protocols.keyspace import root_key
-    from s3notify_platform.stores.s3.fast import shared_store
+    from s3notify_platform.stores.opening import open_store
 
     if not keyspaces:
         say(f"no --keyspace: {without}, and no source is signalled", err=True)
@@ -267,7 +267,7 @@ def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *
         return
     with suppress(S3NotifyError):  # which the service gets too, and waits
         for signals, _ in keyspaces:
-            if shared_store(place.platform()).head(root_key(signals)) is None:
+            if open_store(place.platform()).head(root_key(signals)) is None:
                 say(
                     f"--keyspace {signals}: nothing was signalled there yet; if its source is not new, correct it",
                     err=True,

@@ -46,9 +46,10 @@ def doctor(
     from contextlib import closing
 
     from s3notify_platform.deploy import Tables, examine_tables
+    from s3notify_platform.stores.opening import open_tags
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
-    from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
+    from s3notify_platform.stores.s3.tags import tags_of
 
     _check_sources()
     platform, given = place.platform(), place.settings
@@ -72,7 +73,7 @@ def doctor(
             found, given["commit"], has_lease_table=bool(lease_table), has_records_table=bool(records_table)
         )
         if tags_of(given["committed_tags"]):
-            ObjectTags(place.s3()).check_versioned()
+            open_tags(place.s3()).check_versioned()
         refusal, of_source = _examined(place if name and not any(tables.values()) else None, deep=deep)
         tables |= of_source
     except S3NotifyError as error:
@@ -117,12 +118,12 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
     """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
     from s3notify_platform.ingest.erase import slot_assets
-    from s3notify_platform.stores.s3.fast import shared_store
+    from s3notify_platform.stores.opening import open_store
     from s3notify_platform.table.check import check_table
     from s3notify_platform.table.snapshot import Absent
 
     found = {}
-    for asset in (None, *slot_assets(location, shared_store(location.platform))):
+    for asset in (None, *slot_assets(location, open_store(location.platform))):
         table = location.table(asset)
         if not isinstance(snapshot := table.newest(), Absent):
             name = f"slot asset {asset!r}" if asset else "the table"

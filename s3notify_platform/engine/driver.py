@@ -27,7 +27,7 @@ from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store as shared_store
 from s3notify_platform.table.opening import OpenTable
 from s3notify_platform.table.schema import TableSchema
 from s3notify_platform.table.snapshot import Absent, Snapshot

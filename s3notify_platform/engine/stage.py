@@ -34,7 +34,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store as shared_store
 from s3notify_platform.table.pack_file import ORDER, NewPack
 from s3notify_platform.table.pack_set import PackSet, put
 from s3notify_platform.table.packs import write

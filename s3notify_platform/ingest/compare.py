@@ -42,7 +42,7 @@ from s3notify_platform.protocols.source_enumerator import (
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.snapshot import Snapshot
@@ -86,7 +86,7 @@ def lister(
 
     def run(batches: Batches) -> Batches:
         for number in numbers_of(batches):
-            bucket = CountingStore(shared_store(source.input.bucket))
+            bucket = CountingStore(open_store(source.input.bucket))
             enumerator = source.enumerator(bucket)
             chains = [
                 Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
@@ -118,7 +118,7 @@ def comparer(
         groups.setdefault(group_of(slot, tasks, source.location.slots), []).append(slot)
 
     def run(batches: Batches) -> Batches:
-        store = CountingStore(shared_store(source.location.platform))
+        store = CountingStore(open_store(source.location.platform))
         comparison = Comparison(source, manifest, quota, skip)
         states: Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]] = iter(())
         began = False
@@ -178,7 +178,7 @@ def follow(
     `StateReader.lookup` for all of them together.
     """
     manifest = snapshot.manifest
-    bucket = CountingStore(shared_store(source.input.bucket))
+    bucket = CountingStore(open_store(source.input.bucket))
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
     queue = source.location.queue(table.reader.store)
     for entry in queue.entries(source.name, slots, user=user):

@@ -22,12 +22,10 @@ from s3notify_platform.protocols.keyspace import Publisher, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.settings import LocationSettings
-from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.opening import open_records, open_store, queue_records
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
-from s3notify_platform.stores.queue_records import queue_records, records_of
-from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.opening import OpenTable, TableName, open_table
@@ -105,7 +103,7 @@ class Location(LocationSettings):
         Without a settled `commit` it can only be read. `vectors`: rows that leave are hidden by deletion vectors. All
         tables of one process share what it has seen of their logs.
         """
-        layout, given = self.table_layout(asset), store or shared_store(self.platform)
+        layout, given = self.table_layout(asset), store or open_store(self.platform)
         mode = commit or CommitMode()
         return table_of(
             given,
@@ -122,27 +120,19 @@ class Location(LocationSettings):
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
-        if self.records_table is not None:
-            return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
-        return ObjectRecordStore(
-            store or shared_store(self.platform), f"{self.platform_prefix}records/", keys_recur=keys_recur
-        )
+        prefix = f"{self.platform_prefix}records/"
+        return open_records(self.platform, prefix, self.records_table, store=store, keys_recur=keys_recur)
 
     def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
         """The record of the table, or of that of a slot asset, outside its prefix. No request."""
-        store = store or shared_store(self.platform)
         key, bucket = known_key(self.platform_prefix), self.platform.bucket
-        records: RecordStore
+        place, where = self.platform, f"'{KNOWN}/' of bucket {bucket!r}"
         if self.records_table is not None:
-            records = records_of(self.records_table, f"{bucket}/")
             where = f"partition '{bucket}/{KNOWN}' of table {self.records_table.table!r}"
         elif self.known_bucket:
-            key = f"{bucket}/{key}"
-            records = ObjectRecordStore(shared_store(replace(self.platform, bucket=self.known_bucket)), "")
-            where = f"'{KNOWN}/' of bucket {self.known_bucket!r}"
-        else:
-            records = ObjectRecordStore(store, "")
-            where = f"'{KNOWN}/' of bucket {bucket!r}"
+            key, where = f"{bucket}/{key}", f"'{KNOWN}/' of bucket {self.known_bucket!r}"
+            place, store = replace(self.platform, bucket=self.known_bucket), None
+        records = open_records(place, "", self.records_table, store=store)
         return KnownRecord(records=records, key=f"{key}.{asset}" if asset else key, where=where)
 
     @property
@@ -191,7 +181,7 @@ class Location(LocationSettings):
         """Whether anyone has signalled or queued a change of the source. 1 HEAD, and 1 scan of the topics if
         nobody has signalled.
         """
-        store = shared_store(self.platform)
+        store = open_store(self.platform)
         if store.head(root_key(self.keyspace_prefix)) is not None:
             return True
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
@@ -217,7 +207,7 @@ class Location(LocationSettings):
 
     def signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
         """What moves the source's signals without an unqueued change: a batch need not list for them. No request."""
-        store = store or shared_store(self.platform)
+        store = store or open_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
 
     def all_slots(self) -> tuple[Slot, ...]:

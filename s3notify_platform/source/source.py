@@ -17,7 +17,7 @@ from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.object_columns import Origin
 from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.known import Identity
 from s3notify_platform.table.opening import OpenTable, open_table
@@ -143,7 +143,7 @@ class Source:
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
         """Finds the source's objects, through `bucket` if given. No request."""
-        bucket = bucket or shared_store(self.input.bucket)
+        bucket = bucket or open_store(self.input.bucket)
         return Enumerator(bucket, self.choice, slots=self.location.slots)
 
     @property

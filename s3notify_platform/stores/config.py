@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.setting import About
+from s3notify_platform.stores.kinds import KINDS
 
 OWN: Final = "_s3notify/"
 """Where the platform keeps its own objects, unless a source says otherwise. No source reads them."""
@@ -116,9 +117,7 @@ def _unpickled(kind: type[Access], given: dict[str, Any]) -> Access:
 
 
 def _schemes() -> Sequence[str]:
-    from s3notify_platform.stores.opening import OPENERS
-
-    return (*OPENERS,)
+    return (*KINDS,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from s3notify_platform.protocols.notification_queue import TopicSettings, decode
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import QUEUE_PREFIX
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.fuzz.kills import Killer, Supervised
@@ -97,7 +97,7 @@ class Fuzz:
         self.source = source_of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
-        self.store = shared_store(config)
+        self.store = open_store(config)
         self.queue = self.source.location.queue()
         self.chains = AckChains(self.source.location.records())
         self.backlog = RescanBacklog(self.source.location.records())

@@ -111,7 +111,7 @@ def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     query.drain()
     counted = CountingStore(place.store)
     for module in ("source.location", "spark.datasource.stream"):
-        monkeypatch.setattr(f"s3notify_platform.{module}.shared_store", lambda _: counted)
+        monkeypatch.setattr(f"s3notify_platform.{module}.open_store", lambda _: counted)
     for _ in range(3):
         counted.counts.clear()
         assert query.batch() is None

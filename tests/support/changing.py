@@ -20,7 +20,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.snapshot import Absent
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
@@ -65,7 +65,7 @@ class Teller:
         )
         self.queue.topics.create(self.name, settings)
         self.signals = Publisher(
-            shared_store(source.location.platform),
+            open_store(source.location.platform),
             prefix=source.location.keyspace_prefix,
             slots=source.location.slots,
             queued=True,

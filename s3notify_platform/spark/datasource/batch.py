@@ -47,7 +47,7 @@ from s3notify_platform.spark.declared import hinted, origin_columns
 from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.history import snapshot_of, version_at
 from s3notify_platform.table.reading import plan_read, read
 from s3notify_platform.table.snapshot import Snapshot
@@ -218,7 +218,7 @@ class TableReader(DataSourceReader):
         """See `DataSourceReader.read`."""
         if partition.value is not None:
             place = self.reading.source.location
-            yield from read(shared_store(place.platform), place.layout, partition.value, self.output)
+            yield from read(open_store(place.platform), place.layout, partition.value, self.output)
 
 
 def snapshot_for(reading: Reading) -> Snapshot:

@@ -46,7 +46,7 @@ def toy(monkeypatch):
 def test_a_toy_inlet_is_a_file_and_a_line(toy, monkeypatch):
     """What its service reports becomes entries and signals, and is then deleted there."""
     objects = MemoryObjectStore()
-    monkeypatch.setattr("s3notify_platform.channels.inlets.intake.shared_store", lambda _: objects)
+    monkeypatch.setattr("s3notify_platform.channels.inlets.intake.open_store", lambda _: objects)
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1)
     queue.topics.create("orders", TopicSettings(bucket="b"))
     context = ServiceContext(

@@ -67,7 +67,7 @@ class Site:
 @pytest.fixture(autouse=True)
 def impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of the client itself, which take real time, are not what is tested."""
-    monkeypatch.setattr("s3notify_platform.ingest.fetch.obstore_store", partial(obstore_store, attempts=1))
+    monkeypatch.setattr("s3notify_platform.ingest.fetch.open_reader", partial(obstore_store, attempts=1))
 
 
 @pytest.fixture

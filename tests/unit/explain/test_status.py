@@ -137,8 +137,8 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
 def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are in the manifest; ages of slots are those of some versions."""
     store = CountingStore(S3ObjectStore(source.location.platform))
-    monkeypatch.setattr(status, "shared_store", lambda _: store)
-    monkeypatch.setattr(location, "shared_store", lambda _: store)
+    monkeypatch.setattr(status, "open_store", lambda _: store)
+    monkeypatch.setattr(location, "open_store", lambda _: store)
     monkeypatch.setattr(status, "VERSIONS_TIMED", 4)
     for number in range(16):
         writer = SlotRounds(store=store, source=source, slot=Slot(number))
