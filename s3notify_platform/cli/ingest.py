@@ -11,7 +11,8 @@ from s3notify_platform.cli.common import metrics_option, options, setting_option
 from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
-from s3notify_platform.source.settings import SETTINGS, imported
+from s3notify_platform.local.attributes import imported
+from s3notify_platform.source.settings import SETTINGS
 
 
 def _given_or_none(name: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ component (`orchestration.component`) has a field for each.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Annotated, Any
 
 from s3notify_platform.channels.registry import SERVICES
@@ -122,6 +123,15 @@ class SourceAttributes:
     s3: Annotated[S3Settings | None, About("How to reach S3")] = None
     dynamodb: Annotated[DynamoSettings | None, About("DynamoDB tables; default: none")] = None
     spark: Annotated[SparkSettings | None, About("Where Spark runs; default: embedded")] = None
+
+
+def imported(path: str) -> Any:
+    """What an import path names. `UsageError` if there is nothing."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error
 
 
 def attributes_of(*services: str) -> dict[str, Setting]:

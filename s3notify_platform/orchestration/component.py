@@ -9,7 +9,7 @@ import dagster as dg
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
-from s3notify_platform.local.attributes import attributes_of
+from s3notify_platform.local.attributes import attributes_of, imported
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
@@ -27,7 +27,6 @@ from s3notify_platform.source.settings import (
     SOURCE,
     BatchSettings,
     TopicSizeSettings,
-    imported,
 )
 
 _Attributes = resolvable("_Attributes", tuple(attributes_of(*SERVICES).values()))

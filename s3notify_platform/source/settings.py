@@ -12,7 +12,6 @@ begin with `dynamodb_` elsewhere (`ungrouped`).
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
-from importlib import import_module
 from typing import Annotated, Any, Final, Literal
 
 from s3notify_platform.errors import UsageError
@@ -26,15 +25,6 @@ from s3notify_platform.table.own import own_prefixes
 
 DEFS_VARIABLE: Final = "S3NOTIFY_DEFS"
 """Environment variable that names the folder with the YAML of the sources."""
-
-
-def imported(path: str) -> Any:
-    """What an import path names. `UsageError` if there is nothing."""
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error
 
 
 def _formats() -> Sequence[str]:

@@ -14,7 +14,7 @@ from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, Ob
 from s3notify_platform.setting import check_settings
 from s3notify_platform.source.declared_schema import arrow_columns, check_declared
 from s3notify_platform.source.location import CommitMode, Location
-from s3notify_platform.source.object_columns import Origin
+from s3notify_platform.source.object_columns import ObjectColumns
 from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.opening import open_store
@@ -38,7 +38,7 @@ class Input(InputSettings):
             raise UsageError(
                 f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
             )
-        self.origin.check_apart([*self.hints.names, *self._data_columns()])
+        self.object_columns.check_apart([*self.hints.names, *self._data_columns()])
         check_schema(self.hints, self.format)
         check_encoding(self.encoding)
         time_of(self.modified_after)
@@ -48,9 +48,9 @@ class Input(InputSettings):
             form.configured(self)
 
     @property
-    def origin(self) -> Origin:
+    def object_columns(self) -> ObjectColumns:
         """The columns from keys, and from what the store says."""
-        return Origin.of(self.partition_columns, self.metadata_columns)
+        return ObjectColumns.of(self.partition_columns, self.metadata_columns)
 
     @property
     def hints(self) -> pa.Schema:
@@ -64,7 +64,7 @@ class Input(InputSettings):
 
     def misfit(self, key: str) -> str:
         """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
-        return self.origin.reason(key) if self.mismatches == "quarantine" else ""
+        return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
     def stays(self, state: ObjectState) -> bool:
         """Whether the rows stay of an object that has left."""

@@ -36,15 +36,15 @@ def hinted(found: StructType, source: Source) -> StructType:
     return StructType([*columns, *hints.values()]) if columns else found
 
 
-def origin_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
+def object_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
     """The columns of their objects (`source.object_columns`) that rows have; `UsageError` if `data` has one too."""
-    origin = source.input.origin
-    origin.check_apart(column.name for column in data)
+    own = source.input.object_columns
+    own.check_apart(column.name for column in data)
     return [
         StructField(c.name, c.dataType, metadata={"comment": f"From the part {c.name}=... of the key"})
-        if c.name in origin.paths.names
+        if c.name in own.paths.names
         else c
-        for c in from_arrow_schema(origin.schema)
+        for c in from_arrow_schema(own.schema)
     ]
 
 

@@ -43,7 +43,7 @@ from s3notify_platform.spark.datasource.rows import (
     whole_schema,
     work_of,
 )
-from s3notify_platform.spark.declared import hinted, origin_columns
+from s3notify_platform.spark.declared import hinted, object_columns
 from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
@@ -105,7 +105,7 @@ class S3NotifyDataSource(DataSource):
                     # Spark parses it: where this runs there is no session that could.
                     more = "".join(
                         f", `{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
-                        for c in origin_columns(source, ())
+                        for c in object_columns(source, ())
                     )
                     rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
                     return _DDL.format(source.input.schema + more + rescued)
