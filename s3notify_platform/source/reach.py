@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from s3notify_platform.setting import given_of, named
-from s3notify_platform.source.settings import DYNAMODB, LocationSettings
-from s3notify_platform.stores.config import Access, DynamoConfig, S3Config
+from s3notify_platform.setting import given_of
+from s3notify_platform.source.settings import DYNAMODB, LocationSettings, S3Settings
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.own import USUAL
 
 Keys = Mapping[str, Any]
@@ -18,7 +18,7 @@ Keys = Mapping[str, Any]
 
 def bucket_of(values: Mapping[str, Any], keys: Keys | None = None) -> S3Config:
     """The bucket that is read; `keys` sign its requests, instead of credentials that are named."""
-    return S3Config(bucket=values["bucket"], **given_of(values, S3Config), **(keys or {}))
+    return S3Config(bucket=values["bucket"], **given_of(values, S3Settings), **(keys or {}))
 
 
 def platform_of(values: Mapping[str, Any], bucket: S3Config) -> S3Config:
@@ -30,8 +30,9 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
     """The DynamoDB table that this setting names, in the bucket's region if in no other; None if none is named."""
     if not values.get(setting):
         return None
-    given = {name: values[DYNAMODB[name]] for name in named(Access) if values.get(DYNAMODB[name])}
-    return DynamoConfig(table=values[setting], **{"region": values.get("region", "")} | given)
+    given: dict[str, Any] = {"region": values.get("region")}
+    given |= {name: values[flat] for name, flat in DYNAMODB.items() if values.get(flat)}
+    return DynamoConfig(table=values[setting], **given)
 
 
 def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:

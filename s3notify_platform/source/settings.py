@@ -388,6 +388,10 @@ class BatchSettings:
         return min(self.backoff_ceiling_seconds, doubled)
 
 
+_Region = Annotated[str | None, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")]
+_RegionOfTables = Annotated[str | None, About("Region, like eu-west-1; default: the buckets'")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class S3Settings(S3Config):
     """How to reach the buckets. Default: boto3's own chain (environment, profile, instance role).
@@ -396,6 +400,8 @@ class S3Settings(S3Config):
     of the definitions, which Dagster shows, or of Spark's tasks. Dagster's processes and Spark's workers each read
     them for themselves; a profile that changes is read again within a minute, variables only at a start.
     """
+
+    region: _Region = None  # type: ignore[assignment] # null in YAML
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,31 +412,28 @@ class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
     other credentials are named here; in the region of the bucket, unless another one is.
     """
 
-    region: Annotated[str, About("Region, like eu-west-1; default: the buckets'")] = ""
+    region: _RegionOfTables = None  # type: ignore[assignment] # null in YAML
 
 
 SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
 """What is the same in component, IO manager, data source and command line."""
 
 DYNAMODB: Final = {
-    name: f"dynamodb_{name}" if name in named(Access) else name for name in named(DynamoSettings)
+    name: f"dynamodb_{name}"
+    for name in named(DynamoSettings)
+    if name not in named(TableSettings, LeaseTimeSettings)
 }
-"""The settings of YAML's group `dynamodb`, and their own names."""
+"""How DynamoDB is reached: the settings of YAML's group `dynamodb` that have other names elsewhere, and these."""
 
 
-def _of_dynamodb(name: str, setting: Setting) -> Setting:
+def _of_dynamodb(setting: Setting) -> Setting:
     about = replace(setting.about, description=f"Of DynamoDB: {setting.about.description}")
-    return replace(setting, name=name, about=about)
+    return replace(setting, name=DYNAMODB[setting.name], about=about)
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {
-    **named(*SOURCE, TableSettings, LeaseTimeSettings),
-    **named(S3Config),
-    **{
-        DYNAMODB[name]: _of_dynamodb(DYNAMODB[name], setting)
-        for name, setting in named(DynamoSettings).items()
-        if name in named(Access)
-    },
+    **named(*SOURCE, TableSettings, LeaseTimeSettings, S3Settings),
+    **{DYNAMODB[name]: _of_dynamodb(named(DynamoSettings)[name]) for name in DYNAMODB},
 }
 """All settings that make a source (`build`), by name."""
 

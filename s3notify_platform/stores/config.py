@@ -47,7 +47,8 @@ class Access:
     service: ClassVar[str]
     """As AWS's variables name it."""
 
-    region: Annotated[str, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")] = ""
+    region: str = ""
+    """Default: AWS_REGION, or the profile's."""
     endpoint_url: Annotated[
         str | None, About("Endpoint, like http://127.0.0.1:9000; default: AWS_ENDPOINT_URL, or AWS")
     ] = None

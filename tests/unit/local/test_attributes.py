@@ -72,6 +72,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
             {},
             None,
             {"endpoint_url": "http://127.0.0.1:1", "region": "eu-west-1", "requester_pays": "false"},
+            {"region": None, "profile": None},
             {"access_key_id_env": "A", "secret_access_key_env": "B", "session_token_env": "C"},
             {"profile": "landing", "kms_key_id": "alias/a"},
             {"role_arn": "arn:aws:iam::123456789012:role/landing", "external_id": "acme"},
