@@ -300,8 +300,8 @@ class NotificationQueue:
         """Remove committed entries that were consumed; how many this call removed.
 
         May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment; 1 for
-        one of which all `entries` are removed (bucket alone: 2); 2 counters for each shard. `UnavailableError` or
-        `UnknownOutcomeError`: some are left; remove again.
+        one of which all `entries` are removed; 1 `add` for each shard. `UnavailableError` or `UnknownOutcomeError`:
+        some are left; remove again.
         """
         errors: list[S3NotifyError] = []
 
@@ -321,7 +321,6 @@ class NotificationQueue:
         taken = self.shards.in_parallel(take_out, list(by_place(entries).items()))
         removed = [entry for part in taken for entry in part]
         self.shards.give_back(removed)
-        self.shards.count(removed, "delivered")
         if errors:
             raise errors[0]
         return len(removed)
