@@ -110,6 +110,7 @@ class Ingest:
         listing: bool = True,
         only_found: bool = False,
         last_attempt: Iterable[Slot] = (),
+        topic: str = "",
         seen_ms: int = 0,
     ) -> Iterator[Round]:
         """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
@@ -126,7 +127,8 @@ class Ingest:
         else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or
         where nothing could be planned `UnavailableError` is raised.
 
-        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
+        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name, which is
+        of the epoch `topic`, if that is given (else `NotFoundError`).
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
@@ -139,6 +141,7 @@ class Ingest:
             listing=listing,
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
+            topic=topic,
             seen_ms=seen_ms,
         )
         state, self._fresh = self.state, self._opened().snapshot
@@ -240,7 +243,7 @@ class _Round:
             base,
             listing=state.listing,
             skip=state.skip,
-            user=ingest.table.topic_user(ingest.source.location.slots),
+            user=replace(ingest.table.topic_user(ingest.source.location.slots), epoch=state.topic),
         )
         state.result.took("plan", ingest.clock.monotonic() - started)
         state.planned_ms = ingest.clock.wall_ms()

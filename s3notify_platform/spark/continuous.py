@@ -96,6 +96,8 @@ class ContinuousIngest:
     """The source's table, as it was when the batch began."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
+    _topic: str = ""
+    """Epoch of the source's topic, as it was read last."""
 
     def counts(self) -> Mapping[str, int]:
         """What was done since this began, as `BatchResult.counts`; and how many slots fail now."""
@@ -157,23 +159,29 @@ class ContinuousIngest:
         return left
 
     def decided(self, signals: Iterable[Slot], *, unqueued: bool = False) -> tuple[Decision, Rescans]:
-        """How to find out what changed in these slots, and what waits for a rescan. 2 requests.
+        """How to find out what changed in these slots, and what waits for a rescan. 2 requests; 1 while entries are
+        followed.
 
         `unqueued`: one of their signals is of a writer that does not queue.
         """
-        topic = self._topic_epoch()
         rescans = self._backlog.read()
-        decision = decide(
-            signals,
-            rescans,
-            topic=topic,
-            enumerated=rescans.enumerated,
-            now_ms=self.clock.wall_ms(),
-            unqueued=unqueued,
-            listed_ms=self._listed_ms,
-            list_seconds=self.list_seconds,
-        )
-        return decision, rescans
+
+        def decided() -> Decision:
+            return decide(
+                signals,
+                rescans,
+                topic=self._topic,
+                enumerated=rescans.enumerated,
+                now_ms=self.clock.wall_ms(),
+                unqueued=unqueued,
+                listed_ms=self._listed_ms,
+                list_seconds=self.list_seconds,
+            )
+
+        if self._topic and (decision := decided()).how == "follow":
+            return decision, rescans  # the plan finds out whether it still is this topic
+        self._topic = self._topic_epoch()
+        return decided(), rescans
 
     def take_decided(
         self, signals: Mapping[Slot, str | None], decision: Decision, rescans: Rescans, *, batch: str
@@ -208,8 +216,6 @@ class ContinuousIngest:
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
         again = result.slots.keys() - done - self.failing.keys()
-        if topic and self._topic_epoch() != topic:
-            again |= slots  # some entries may be gone with the topic: the next batch compares everything
         self.unfinished = frozenset(again)
         self._ask_again(again)
         return result
@@ -236,11 +242,13 @@ class ContinuousIngest:
                 only_found=decision.everything,
                 seen_ms=self.clock.wall_ms(),
                 last_attempt=last,
+                topic="" if decision.listing else decision.topic,
             ):
                 commit_round(done)
                 after_commit(done, queue=self.source.location.queue())
             return ingest.result()
         except (NotFoundError, UsageError) as error:
+            self._topic = ""
             if decision.topic and self._topic_epoch() != decision.topic:
                 raise UnavailableError(f"topic {self.source.name!r} is another one since: {error}") from error
             raise

@@ -107,5 +107,5 @@ def test_one_object(site: Site) -> None:
     _, second, third = counted(site, 3, put)
     for puts, batch in (second, third):
         assert puts.total() <= 9
-        assert batch.total() <= 23, batch
+        assert batch.total() <= 16, batch
     assert [row["_key"] for row in rows_of(site.source)] == ["raw/0", "raw/1", "raw/2"]

@@ -277,19 +277,21 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may
-        have such entries.
+        None: they are only looked at. Requests: 1 scan, which on a bucket alone reads only segments that may have such
+        entries, and 1 after it: a topic that was still there then had all its entries during the scan.
         """
+        wanted = set(slots)
+        segments = [*self.shards.scan_name(topic, wanted=may_hold(wanted))] if wanted else []
         found = self._known.current(topic)
         if user is not None:
             found = self.topics.serve(found, user)
-        wanted = set(slots)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
 
         entries = [
             replace(entry, read=read)
-            for segment in (self.shards.scan_all(found, wanted=may_hold(wanted)) if wanted else ())
+            for segment in segments
+            if segment.place.epoch == found.epoch
             for read in [segment.as_read()]
             for entry in segment.entries
             if entry.state == "committed" and entry.slot in wanted
