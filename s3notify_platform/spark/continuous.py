@@ -41,6 +41,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
+from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
@@ -136,7 +137,8 @@ class ContinuousIngest:
         Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
         slot that fails is in `failing`, and asked for again.
         """
-        return self.take_decided(signals, *self.decided(signals), batch=batch)
+        rescans = self._backlog.read()
+        return self.take_decided(signals, self.decided(signals, rescans), rescans, batch=batch)
 
     def tag(self, *, seconds: float | None) -> int:
         """Tag what was committed, if the source has `committed_tags`; what cannot be now is tagged after a later batch.
@@ -158,13 +160,11 @@ class ContinuousIngest:
             self.progress(f"{self._counts['tagged']} objects tagged; {left} slots are left")
         return left
 
-    def decided(self, signals: Iterable[Slot], *, unqueued: bool = False) -> tuple[Decision, Rescans]:
-        """How to find out what changed in these slots, and what waits for a rescan. 2 requests; 1 while entries are
-        followed.
+    def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
+        """How to find out what changed in these slots. `rescans`: the backlog, read after them.
 
-        `unqueued`: one of their signals is of a writer that does not queue.
+        `unqueued`: one of their signals is of a writer that does not queue. 1 request; none while entries are followed.
         """
-        rescans = self._backlog.read()
 
         def decided() -> Decision:
             return decide(
@@ -179,9 +179,9 @@ class ContinuousIngest:
             )
 
         if self._topic and (decision := decided()).how == "follow":
-            return decision, rescans  # the plan finds out whether it still is this topic
+            return decision  # the plan finds out whether it still is this topic
         self._topic = self._topic_epoch()
-        return decided(), rescans
+        return decided()
 
     def take_decided(
         self, signals: Mapping[Slot, str | None], decision: Decision, rescans: Rescans, *, batch: str
@@ -323,10 +323,13 @@ class _Following:
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
-        table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
+        with readers(1) as ahead:
+            reading = ahead.submit(RescanBacklog(location.records(), clock=ingest.clock).read)
+            table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
+            rescans = reading.result()
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
-        decision, rescans = ingest.decided(self._waiting, unqueued=bool(self._unqueued))
+        decision = ingest.decided(self._waiting, rescans, unqueued=bool(self._unqueued))
         if decision.wait_seconds and not hurry:
             return decision.wait_seconds
         ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches))
