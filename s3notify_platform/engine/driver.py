@@ -21,7 +21,6 @@ from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
-from s3notify_platform.ingest.wire import FailedSlot
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
@@ -254,7 +253,7 @@ class _Round:
             ingest.progress(reason)
         result = state.result
         result.requests.update(found.requests)
-        result.entries.update(found.entries)
+        result.entries.update({slot: each.entries for slot, each in found.slots.items()})
         unannounced = sum(map(len, found.unannounced.values()))
         result.unannounced += unannounced
         wanted = self._reading()
@@ -267,8 +266,7 @@ class _Round:
                 staged = self._stage(busy)
             finally:
                 self.ingest.reads(None)
-        for slot, error in found.errors.items():
-            staged.failed[slot] = FailedSlot(slot=slot, error=error, outage=slot in found.outages)
+        staged.failed |= found.failed
         commit = RoundCommit(
             source=ingest.source, base=base, plan=found, run=state, staged=staged, clock=ingest.clock
         )

@@ -297,7 +297,7 @@ class ObjectRecordStore:
             raise UnknownOutcomeError(f"more than {PAST_TOKENS} others have added since, or it was removed")
 
         try:
-            outcome = resolve(
+            outcome: WriteOutcome = resolve(
                 lambda: self._store.put(path, body, precondition=condition),
                 look,
                 clock=self._clock,

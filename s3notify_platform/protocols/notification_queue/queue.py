@@ -277,12 +277,14 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1 scan, which on a bucket alone reads only segments that may have such
-        entries, and 1 after it: a topic that was still there then had all its entries during the scan.
+        None: they are only looked at. Whoever relies on an epoch of the topic (`TopicUser.epoch`) has all the entries
+        that were there during the call, or `NotFoundError`: the topic is read after them. Requests: 1, and 1 scan,
+        which on a bucket alone reads only segments that may have such entries.
         """
         wanted = set(slots)
+        found = None if user is not None and user.epoch else self._known.current(topic)
         segments = [*self.shards.scan_name(topic, wanted=may_hold(wanted))] if wanted else []
-        found = self._known.current(topic)
+        found = found or self._known.current(topic)
         if user is not None:
             found = self.topics.serve(found, user)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
