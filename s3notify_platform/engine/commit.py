@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from s3notify_platform.clock import Clock
-from s3notify_platform.engine.rounds import Results
+from s3notify_platform.engine.loop import Results
 from s3notify_platform.engine.staged import Base, StagedRound
 from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError
 from s3notify_platform.ingest.plan import Plan

@@ -1,7 +1,7 @@
 """Drives one run: plan, read, stage, commit, in rounds; slot by slot, each to its own outcome. Knows no Spark.
 
 The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. What takes a cluster is behind
-`Jobs`. A round is one version of the table. It is committed by whoever takes it (`rounds.commit_round`), and decides
+`Jobs`. A round is one version of the table. It is committed by whoever takes it (`loop.commit_round`), and decides
 what the next one is about: a slot that another run committed meanwhile is planned again, and so is one with more to
 read. Nothing here raises for one slot.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.engine.collect import StagedPart
 from s3notify_platform.engine.commit import RoundCommit
-from s3notify_platform.engine.rounds import Results, Round, StagedTable, commit_round
+from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round
 from s3notify_platform.engine.settle import RoundFacts, settled
 from s3notify_platform.engine.staged import Base, StagedRound, outcomes_of
 from s3notify_platform.errors import OUTAGES

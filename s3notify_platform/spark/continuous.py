@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.engine.rounds import after_commit, commit_round
+from s3notify_platform.engine.loop import commit_rounds
 from s3notify_platform.errors import (
     OUTAGES,
     ConflictError,
@@ -133,7 +133,7 @@ class ContinuousIngest:
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
 
-        Requests as `Ingest.rounds`, 2 or more for topic and backlog, and those of `after_commit`.
+        Requests as `Ingest.rounds`, 2 or more for topic and backlog, and those of `commit_rounds`.
         Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
         slot that fails is in `failing`, and asked for again.
         """
@@ -234,7 +234,7 @@ class ContinuousIngest:
         )
         last = [slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)]
         try:
-            for done in ingest.rounds(
+            rounds = ingest.rounds(
                 slots,
                 batch=batch,
                 signals={slot: etag for slot, etag in signals.items() if etag},
@@ -243,9 +243,9 @@ class ContinuousIngest:
                 seen_ms=self.clock.wall_ms(),
                 last_attempt=last,
                 topic="" if decision.listing else decision.topic,
-            ):
-                commit_round(done)
-                after_commit(done, queue=self.source.location.queue())
+            )
+            for _ in commit_rounds(rounds, queue=self.source.location.queue()):
+                pass
             return ingest.result()
         except (NotFoundError, UsageError) as error:
             self._topic = ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.rounds import commit_round
+from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.ingest import location
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
