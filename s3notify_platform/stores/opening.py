@@ -109,15 +109,23 @@ def open_records(
     """
     if table is not None:
         return _in_table(table, f"{bucket.bucket}/{prefix}")
-    return ObjectRecordStore(
-        store or open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism
-    )
+    if store is not None:
+        return ObjectRecordStore(store, prefix, keys_recur=keys_recur, parallelism=parallelism)
+    return _on_bucket(bucket, prefix, keys_recur, parallelism)
 
 
 @lru_cache(maxsize=32)
 def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
     """One client for each table and process: creating one takes 0.1 s."""
     return DynamoRecordStore(config, scope=scope)
+
+
+@lru_cache(maxsize=32)
+def _on_bucket(
+    bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
+) -> ObjectRecordStore:
+    """One for each place and process, since it knows what the store honours, and its counters."""
+    return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
 
 
 def queue_records(
