@@ -53,6 +53,8 @@ def option_of(setting: Setting, *, prefix: str = "", **more: Any) -> Option:
         flag += f"/--no-{flag.removeprefix('--')}" if "default" in more and more["default"] is None else ""
     else:
         given |= {"type": _Value(setting), "multiple": setting.base == tuple[str, ...]}
+        if setting.about.choices is None and setting.choices:
+            given |= {"metavar": f"[{'|'.join(setting.choices)}]"}
     return click.option(flag, f"{prefix}{setting.name}", **{"help": f"{setting.help}."} | given | more)
 
 
