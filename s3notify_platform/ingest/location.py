@@ -148,9 +148,10 @@ class Location(LocationSettings):
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
         if self.records_table is not None:
             return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
-        return ObjectRecordStore(
-            store or shared_store(self.platform), f"{self.platform_prefix}records/", keys_recur=keys_recur
-        )
+        prefix = f"{self.platform_prefix}records/"
+        if store is None or store is shared_store(self.platform):
+            return _records(self.platform, prefix)
+        return ObjectRecordStore(store, prefix, keys_recur=keys_recur)
 
     def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
         """The record of the table, or of that of a slot asset, outside its prefix. No request."""
@@ -292,6 +293,12 @@ class ReadOnly(ConditionalCommit):
         raise UsageError(
             f"{operation.path}: the table was opened without a commit mode, so it can only be read"
         )
+
+
+@lru_cache(maxsize=REMEMBERED_TABLES)
+def _records(platform: S3Config, prefix: str) -> ObjectRecordStore:
+    """One for each place and process, since it knows what the store honours."""
+    return ObjectRecordStore(shared_store(platform), prefix, keys_recur=keys_recur)
 
 
 @lru_cache(maxsize=REMEMBERED_TABLES)

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.ingest import splits
 from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import jobs as planning
@@ -65,6 +66,7 @@ def test_straight_to_the_slot_that_a_task_read_alone(
 ) -> None:
     """The number of its task says which slot that is, however many the batch has; then its objects are halved."""
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
+    monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=16, schema="id int")
     lake.put_many({f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(60)})
