@@ -44,8 +44,8 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store as shared_store
+from s3notify_platform.stores.opening import queue_records
 
 PASS_SECONDS: Final = 15.0
 

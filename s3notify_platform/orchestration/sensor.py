@@ -21,13 +21,13 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, SensorState
 from s3notify_platform.ingest.heartbeats import beats_of
 from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
-from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
+from s3notify_platform.source.settings import BatchSettings
 from s3notify_platform.table.opening import OpenTable, claim
 
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})

@@ -14,17 +14,18 @@ import pytest
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.opening import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.opening import OpenTable
 from tests.contracts.fault_proxy import FaultProxy, in_sequence
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -69,7 +70,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
     monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", without_spark)
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
-        source = Source.of(
+        source = source_of(
             bucket=config,
             platform=config,
             name="orders",
