@@ -44,6 +44,7 @@ all topics that it knew were deleted since.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from s3notify_platform.channels.keyspaces import Keyspace, checked
@@ -216,7 +217,6 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             try:
                 outcomes = self._queue.push_many(topic, wanted_there)
             except NotFoundError:
-                self._queue.forget_topics()
                 continue  # it was deleted: it has no consumer
             for outcome in outcomes:
                 if isinstance(outcome, QuotaExceeded):
@@ -277,11 +277,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             began = self._clock.monotonic()
             for work in works:
                 work.held, work.began = [], began
-            try:
+            with suppress(NotFoundError):  # of a topic that was deleted, or made again
                 self._reserve_once(works)
-            except NotFoundError:
-                self._queue.forget_topics()
-            else:
                 return
         raise UnavailableError(
             f"the topics of bucket {self._bucket!r} keep changing; nothing was written, try again"
@@ -349,6 +346,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 self._look(work)
             else:
                 work.happened = isinstance(work.outcome, Written)
+            work.answered = self._clock.monotonic()
 
         self._queue.shards.in_parallel(write, todo)
         for work in works:

@@ -98,13 +98,14 @@ from s3notify_platform.protocols.notification_queue.entries import (
 )
 from s3notify_platform.protocols.notification_queue.facts import TopicStats
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, ShardOwner, Worker, owners_of
-from s3notify_platform.protocols.notification_queue.queue import (
+from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.reserving import (
     EntryCommitted,
     Expired,
-    NotificationQueue,
+    QuotaExceeded,
+    Reservation,
     Undecided,
 )
-from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
 from s3notify_platform.protocols.notification_queue.s3_event import decode_events, encode_events
 from s3notify_platform.protocols.notification_queue.stale import Reconciled, Reconciler, resolve
 from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings

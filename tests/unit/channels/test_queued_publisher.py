@@ -15,7 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     keys_recur,
 )
-from s3notify_platform.protocols.notification_queue.topics import TOPICS_SECONDS
+from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
 from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
@@ -158,11 +158,11 @@ def test_a_topic_made_while_the_object_is_written_gets_the_entry(world, first):
 
 
 def test_a_topic_is_reserved_in_soon(world):
-    """A topic that a writer did not know it knows `TOPICS_SECONDS` later, before the write."""
+    """A topic that a writer did not know it knows `TOPICS_KNOWN_SECONDS` later, before the write."""
     publisher = world.publisher()
     publisher.put("a", b"1")
     world.topic("late")
-    world.clock.now += TOPICS_SECONDS
+    world.clock.now += TOPICS_KNOWN_SECONDS
     publisher = world.publisher(objects=at("put", Fault.CRASH_BEFORE), queue=publisher._queue)
     with pytest.raises(CrashedError):
         publisher.put("b", b"1")
@@ -303,12 +303,11 @@ def test_requests_on_a_bucket_alone():
 def test_a_topic_of_the_source_with_other_slots_is_refused_by_name():
     """Its consumer would look for no entry; nothing is written. Other topics may have any slots."""
     records, objects = MemoryRecordStore(), MemoryObjectStore()
-    queue = NotificationQueue(records)
+    queue = NotificationQueue(records, clock=HandClock())
     queue.topics.create("copies", TopicSettings())
     publisher = QueuedPublisher(Publisher(objects, prefix="s/", slots=40), queue, bucket="b", topic="orders")
     assert isinstance(publisher.put("k", b"1"), Written)
     queue.topics.create("orders", TopicSettings())
-    queue.forget_topics()
     for publish in (lambda: publisher.put("l", b"1"), lambda: publisher.announce(["k"])):
         with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
             publish()

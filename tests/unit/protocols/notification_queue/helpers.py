@@ -4,6 +4,7 @@ from s3notify_platform.ports import ObjectMeta
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
+    Reconciler,
     Reservation,
     TopicSettings,
 )
@@ -20,6 +21,15 @@ def over(records, clock, schedule=never, **kwargs):
 def room(queue, topic="t"):
     """How many more reservations are granted."""
     return sum(isinstance(item, Reservation) for item in queue.reserve_many(topic, events(50, "room")))
+
+
+def recount(queue, clock, topic="t", head=lambda _: None):
+    """Count again: a new quota, and once the former one is waited out, what is there under it."""
+    reconciler = Reconciler(queue, leak_seconds=0)
+    reconciled = reconciler.resolve_stale(topic, head)
+    clock.now += queue.topics.outdated_seconds
+    reconciler.resolve_stale(topic, head)
+    return reconciled
 
 
 def events(count, prefix="k"):
