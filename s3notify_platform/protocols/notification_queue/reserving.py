@@ -118,11 +118,11 @@ class Reservations:
         self._stale_seconds = stale_seconds
 
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
-        """Count, create; then, if epoch or quota of the topic may have changed, read it again. If they have: undo, repeat.
+        """Count, create; read the topic again, unless it is known by now. If epoch or quota changed: undo, repeat.
 
-        That makes both the bound and `delete` strict. A segment that was created, and was known to be, while its topic
-        could not have been waited out under another epoch or quota generation, is found by every later deletion or
-        recount. A refusal is checked by a read in any case.
+        That makes both the bound and `delete` strict. A segment whose creation was answered before its topic could have
+        been waited out with another epoch or quota generation is found by every later deletion or recount. A refusal is
+        checked by a read in any case.
         """
         for attempt in range(ATTEMPTS if events else 0):
             if attempt:

@@ -102,9 +102,7 @@ class Rooms:
             together: Counter[int] = Counter()
             for turn, ask in enumerate(asks):
                 together[left[turn % len(left)]] += ask
-            answers = self._shards.in_parallel(
-                lambda asked: self._try(topic, *asked), list(together.items())
-            )
+            answers = self._shards.in_parallel(lambda asked: self._try(topic, *asked), list(together.items()))
             short = 0
             for (shard, asked), answer in zip(together.items(), answers, strict=True):
                 got = answer if isinstance(answer, int) else 0
@@ -130,8 +128,8 @@ class Rooms:
         ceiling, idle = capacity - quota.base, idle_ceiling(shard, topic.settings) - quota.base
         key = depth_key(topic.epoch, shard, quota.generation)
         most = min(ROOM_HELD, int(capacity * ROOM_HELD_SHARE))
-        extra = min(self._more.get(topic.name, 0), most) if more else 0
         asked = min(wanted, ceiling)
+        extra = min(self._more.get(topic.name, 0), most, max(0, idle - asked)) if more else 0
         for attempt in range(ATTEMPTS):
             if asked <= 0:
                 return 0

@@ -297,8 +297,8 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """Whether room is in use for good: the counter was above the number of entries in every pass for a while.
 
-        Writers may hold room. Below `idle_ceiling` that keeps nobody out, and as long as the counter moves it is theirs;
-        above, they take no more of it, and soon have used what they have.
+        Writers may hold room. Up to `idle_ceiling` that keeps nobody out, and is left to them as long as the counter
+        moves. Above, they take no more of it, and have soon used what they have.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:
@@ -314,11 +314,11 @@ class Reconciler:
     def _recount(self, topic: Topic, shard: int, counted: int) -> bool:
         """Begin a new quota generation. Its base is all that the one before could count; it shrinks later.
 
-        The counter is sealed first: nobody gets room by it any more, so that there never are more entries than it said.
+        The counter is sealed first: nobody gets room by it any more, so there never are more entries than it said.
         Writers that rely on the former generation are waited for; then a scan finds what they were granted, and the
-        base shrinks to that (`_shrink_base`). Whoever creates a segment later reads the topic again before it is granted,
-        and notices. So the bound holds, however long any process pauses. Cut short between seal and generation, the
-        shard refuses until any reconciler's next pass.
+        base shrinks to that (`_shrink_base`). Whoever creates a segment later reads the topic again before it is
+        granted, and notices. So the bound holds, however long any process pauses. Cut short between seal and
+        generation, the shard refuses until any reconciler's next pass.
         """
         before, used = topic.quotas[shard], self._seal(topic, shard, counted)
 
@@ -339,7 +339,9 @@ class Reconciler:
             key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
             added = self._queue.records.add(depth_partition(topic.name), key, SEALED)
             if not isinstance(added, int):
-                raise UnavailableError(f"the counter of topic {topic.name!r}, shard {shard}: {added}; look again")
+                raise UnavailableError(
+                    f"the counter of topic {topic.name!r}, shard {shard}: {added}; look again"
+                )
             counted = added
         return counted % SEALED
 

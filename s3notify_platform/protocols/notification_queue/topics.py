@@ -1,19 +1,24 @@
 """Topics: create, change, list, and delete with all pending entries, even if a deletion is interrupted.
 
-Writers rely on the topics as they read them for `TOPICS_KNOWN_SECONDS` (`KnownTopics`). So a change takes effect twice:
-in the record, and once it is outdated everywhere, `CLOCK_SKEW` times as long after the record was seen changed, by the
-clock of whoever waits. Any process may wait it out, so nothing is stuck if one is killed meanwhile.
+Writers rely on the topics as they read them, for `TOPICS_KNOWN_SECONDS` by their own clock from the start of the read
+(`KnownTopics`). So whoever changes what they rely on waits it out: `CLOCK_SKEW` times as long, by its own clock, since
+it saw the changed record, before it acts on the change. Anyone may wait again: nothing is stuck if one is killed.
 
-| change | relied on by writers | so |
-|---|---|---|
-| created | a change need not be announced to it | it is waited out before `create` or `serve` returns, and so before its consumer's first listing; not if no other topic may take the same keys: writers without a reservation read the topics again after their writes |
-| bucket, prefix, rules | the same | `update` waits it out |
-| deleted | what is reserved in it is granted | waited out before anything of it is removed, and so before its name can be used again |
-| a shard is counted again | what is counted under the former generation is granted | waited out before the base shrinks and counters go (`stale`) |
-| capacity lowered | the room that was taken under the higher one | nothing: such room is counted; it goes with its entries |
-| base lowered, capacity raised | room that there is no more than known | nothing: a refusal is checked against the topic as it is |
-| `max_event_bytes`, `stale_seconds` | the size of an entry; when a writer has to be done | nothing: any size below the highest limit can be stored; it is lowered only while nobody writes |
-| the others | nothing | nothing |
+    Created. A writer that does not know the topic does not announce to it. `create` and `serve` wait that out, so each
+    later write is announced; and a consumer lists the bucket after that, so it finds each earlier one. There is nothing
+    to wait for if no other topic may take the same keys: a writer without any reservation reads the topics again after
+    its write. `Topic.phase` says whether it has been waited for.
+    Bucket, prefix or rules changed. Writers know the topic with other keys. `update` waits that out; until then a topic
+    that is created cannot tell which keys they have a reservation for, and so waits, too.
+    Deleted. What writers reserve in it is granted to them. Nothing of it is removed, and its name is not used again,
+    until that is waited out; so all of it is found, and its commit returns `Expired`.
+    A shard is counted again. What writers count by the former generation of its quota is granted to them. Its base
+    shrinks, and its counters go, once that is waited out (`stale`).
+    Capacity lowered. Writers take room up to the higher one. It is counted all the same, and nobody acts on less.
+    Capacity raised, base lowered. Writers know of less room than there is. A refusal is checked by a read.
+    `stale_seconds` lowered. That is to be done only while nobody writes, as its description says.
+    `max_event_bytes`. It is for the good of consumers; a segment can store events of any size that was ever allowed.
+    Nothing else of a topic concerns writers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -46,6 +51,7 @@ from s3notify_platform.protocols.notification_queue.topic_settings import (
     same_keys,
 )
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
+
 
 class Topics:
     """The topics of one record store. Thread-safe. `known_seconds`: for how long writers rely on what they read."""

@@ -138,7 +138,7 @@ def test_requests(clock):
     entries = []
     assert cost(lambda: entries.extend(all_entries(queue))) == {"read": 1, "scan": 1}
     assert len(entries) == 200
-    assert cost(lambda: queue.remove(entries[:100])) == {"read": 1, "replace": 1, "remove": 1, "add": 4}
+    assert cost(lambda: queue.remove(entries[:100])) == {"read": 1, "replace": 1, "remove": 1, "add": 2}
     left = all_entries(queue)
     assert cost(lambda: queue.remove(left)) == {"remove": 1, "add": 2}
     last = queue.reserve("t", Event(key="z"))
