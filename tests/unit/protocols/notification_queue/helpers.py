@@ -45,11 +45,11 @@ def all_entries(queue, topic="t"):
 
 
 def once(method, key, action):
-    """A schedule that does something else right before the first call of a method on a key."""
+    """A schedule that does something else right before the first call of a method, on a key or any."""
     done = []
 
     def schedule(call):
-        if call.method == method and call.key == key and not done:
+        if call.method == method and key in (None, call.key) and not done:
             done.append(call)
             action()
         return Fault.NONE
