@@ -24,7 +24,7 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs
     cli/            `s3notify ...`
 
-Where to look first: exactly-once is decided in `engine/rounds.py`, and rows become visible by `table/commit.py` alone.
+Where to look first: exactly-once is decided in `engine/loop.py`, and rows become visible by `table/commit.py` alone.
 
 Glossary. The same words in code, UI, commands, metrics and docs; one word, one thing.
 

@@ -1,7 +1,7 @@
 """The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots back.
 
 Dagster stores nothing of ours by value. `SlotIOManager.commit` takes the rounds that a run has staged, and adds what
-only Dagster knows to the order that makes it exactly-once (`engine.rounds`). A DataFrame that an asset of a user
+only Dagster knows to the order that makes it exactly-once (`engine.loop`). A DataFrame that an asset of a user
 returns is one round of the same (`handle_output`). The input of an asset is loaded from the packs of one snapshot, as
 one DataFrame.
 
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.engine.rounds import Results, Round, after_commit, commit_round
+from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
@@ -185,11 +185,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     ) -> None:
         """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
 
-        `run`: what is reported of it as a whole. The order is that of `after_commit`. A slot that fails in a derived
+        `run`: what is reported of it as a whole. The order is that of `commit_rounds`. A slot that fails in a derived
         table alone is done with, as far as the source is concerned: its next change is not delayed, and automation
         makes the derived slot again.
 
-        Requests of a round: those of `commit_round` and `after_commit`; 1 GET and 1 PUT for the chain, however many
+        Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, however many
         slots; `SourceClients.ask_again` for slots that were not ingested whole.
         """
         clients, reporting = self.clients, 0.0
@@ -201,15 +201,13 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             self._report(context, done, run.metadata())
             reporting += SYSTEM_CLOCK.monotonic() - began
 
-        for each in rounds:
-            commit_round(each)
-            after_commit(
-                each,
-                queue=clients.queue,
-                report=report,
-                ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
-                settle=acknowledgement.stamp,
-            )
+        for each in commit_rounds(
+            rounds,
+            queue=clients.queue,
+            report=report,
+            ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
+            settle=acknowledgement.stamp,
+        ):
             for name, results in each.failed().items():
                 failed.setdefault(name, {}).update(results)
         acknowledgement.finish()

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.engine.rounds import Results, StagedTable
+from s3notify_platform.engine.loop import Results, StagedTable
 from s3notify_platform.engine.stage import WRITES_IN_FLIGHT, Packs, table_of_task
 from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError, UsageError
 from s3notify_platform.ingest.results import Progress, SlotResult

@@ -30,9 +30,17 @@ def queue_records(
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
     if table is not None:
         return records_of(table, f"{platform.bucket}/{prefix}")
-    return ObjectRecordStore(
-        store or shared_store(platform), prefix, keys_recur=keys_recur, parallelism=READS_IN_FLIGHT
-    )
+    return _on_bucket(store, prefix) if store is not None else _shared(platform, prefix)
+
+
+@lru_cache(maxsize=32)
+def _shared(platform: S3Config, prefix: str) -> ObjectRecordStore:
+    """One for each place and process, since it knows what the store honours, and its counters."""
+    return _on_bucket(shared_store(platform), prefix)
+
+
+def _on_bucket(store: ObjectStore, prefix: str) -> ObjectRecordStore:
+    return ObjectRecordStore(store, prefix, keys_recur=keys_recur, parallelism=READS_IN_FLIGHT)
 
 
 @lru_cache(maxsize=32)

@@ -126,10 +126,10 @@ def swept(source: Source, tasks: int) -> Swept:
             assert snapshot is not None
             base = Base(table=source.table(), snapshot=snapshot)
             found = SparkJobs(spark, source, width=tasks).plan(source.location.all_slots(), base)
-    assert not found.errors
+    assert not found.failed
     return Swept(
         seconds=took(),
-        objects=sum(found.listed.values()),
+        objects=found.total("objects"),
         found=sum(map(len, found.unannounced.values())),
         requests=Counter(found.requests),
     )

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.rounds import Round
+from s3notify_platform.engine.loop import Round
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source

@@ -30,10 +30,10 @@ Steps
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, whether it is paused,
                                                        the tables that it serves
-    queue.{topic}.{shard} / {ms}-{random}.{slots}      one segment: its entries, reserved or committed, and their claim
+    queue.{topic} / {shard}-{ms}-{random}.{slots}      one segment: its entries, reserved or committed, and their claim
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
-    counts.{topic} / {epoch}.{shard}.{kind}            delivered and failed, for people
+    counts.{topic} / {epoch}.{shard}.{kind}            delivered by owners and failed, for people
     workers / {worker}                                 heartbeat: changes at every renewal
     owners / {topic}                                   owner and generation of each shard, and since when
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.ports import ETag, Precondition, Record, UploadId, Version
 from s3notify_platform.protocols.notification_queue.topic_settings import (
     Rule,
@@ -57,18 +57,22 @@ class Topic:
 class TopicUser:
     """A table or stream that takes the entries of a topic.
 
-    `table`: its id, "" for one that has none yet. `slots`: of its keyspace. `former`: ids that it had before.
+    `table`: its id, "" for one that has none yet. `slots`: of its keyspace. `former`: ids that it had before. `epoch`:
+    of the topic that it relies on, "" for any.
     """
 
     slots: int
     table: str = ""
     former: tuple[str, ...] = ()
+    epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
         """The topic as it serves this table: in place of its former ids, or as the first one.
 
-        `UsageError` if it has other slots, or serves other tables. Pure.
+        `UsageError` if it has other slots, or serves other tables; `NotFoundError` if it is of another epoch. Pure.
         """
+        if self.epoch not in ("", topic.epoch):
+            raise NotFoundError(f"topic {topic.name!r} was deleted, and created again: read it again")
         check_slots(topic.name, topic.settings, self.slots)
         if not self.table or self.table in topic.tables:
             return topic

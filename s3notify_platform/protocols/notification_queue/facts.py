@@ -31,6 +31,7 @@ class TopicStats:
     oldest_age_seconds: float | None
     """By the wall clocks of writer and reader: for people."""
     delivered: int
+    """By owners: the history of a table has what it takes from a topic."""
     failed: int
     dead: int
     shards: tuple[ShardStats, ...]

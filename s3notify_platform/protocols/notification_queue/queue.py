@@ -79,10 +79,11 @@ class NotificationQueue:
         self.topics = Topics(records, clock, known_seconds=known_seconds)
         self.shards = Shards(records, clock, parallelism=parallelism)
         self._known = KnownTopics(self.topics, clock)
+        self._rooms = Rooms(records, clock, shards=self.shards)
         self._reservations = Reservations(
             clock,
             shards=self.shards,
-            rooms=Rooms(records, clock, shards=self.shards),
+            rooms=self._rooms,
             topics=self._known,
             stale_seconds=stale_seconds,
         )
@@ -99,11 +100,12 @@ class NotificationQueue:
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The topics that take this change, by name, as this process may rely on them: 1 scan, or none.
 
-        A newer topic may be missing, so a writer that has changed an object looks again, `topics_as_of` the change,
-        before it announces it. A topic that is created even later needs no entry: the first listing of its consumer
-        finds the change.
+        A newer topic may be missing, so a writer looks again, `topics_as_of` its change, before it announces it. A topic
+        that is created even later needs no entry: the first listing of its consumer finds the change.
         """
-        return self.takers(self.topics_as_of(self.clock.monotonic()), bucket, event)
+        # A little early where room is held, so that one change seldom waits for the topics and for room.
+        ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
+        return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
 
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
         """All topics to which what happened until `moment` has to be announced, by the queue's clock: 1 scan, or none.
@@ -272,19 +274,23 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may
-        have such entries.
+        None: they are only looked at. Whoever relies on an epoch of the topic (`TopicUser.epoch`) has all the entries
+        that were there during the call, or `NotFoundError`: the topic is read after them. Requests: 1, and 1 scan,
+        which on a bucket alone reads only segments that may have such entries.
         """
-        found = self.topics.get(topic)
+        wanted = set(slots)
+        found = None if user is not None and user.epoch else self.topics.get(topic)
+        segments = [*self.shards.scan_name(topic, wanted=may_hold(wanted))] if wanted else []
+        found = found or self.topics.get(topic)
         if user is not None:
             found = self.topics.serve(found, user)
-        wanted = set(slots)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
 
         entries = [
             replace(entry, read=read)
-            for segment in (self.shards.scan_all(found, wanted=may_hold(wanted)) if wanted else ())
+            for segment in segments
+            if segment.place.epoch == found.epoch
             for read in [segment.as_read()]
             for entry in segment.entries
             if entry.state == "committed" and entry.slot in wanted
@@ -295,8 +301,8 @@ class NotificationQueue:
         """Remove committed entries that were consumed; how many this call removed.
 
         May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment; 1 for
-        one of which all `entries` are removed (bucket alone: 2); 2 counters for each shard. `UnavailableError` or
-        `UnknownOutcomeError`: some are left; remove again.
+        one of which all `entries` are removed; 1 `add` for each shard. `UnavailableError` or `UnknownOutcomeError`:
+        some are left; remove again.
         """
         errors: list[S3NotifyError] = []
 
@@ -316,7 +322,6 @@ class NotificationQueue:
         taken = self.shards.in_parallel(take_out, list(by_place(entries).items()))
         removed = [entry for part in taken for entry in part]
         self.shards.give_back(removed)
-        self.shards.count(removed, "delivered")
         if errors:
             raise errors[0]
         return len(removed)

@@ -69,6 +69,11 @@ class Rooms:
             raise
         return list(rooms.items())
 
+    def any_held(self) -> bool:
+        """Whether room is held that may not have to be asked for. No request."""
+        with self._lock:
+            return any(self._held.values())
+
     def give_back(self, topic: Topic, rooms: Iterable[tuple[int, int]]) -> None:
         """Free room that was not used. 1 `add` for each shard."""
         places: Counter[Place] = Counter()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.driver import MAX_CONFLICTS
-from s3notify_platform.engine.rounds import commit_round
+from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.location import CommitMode
 from s3notify_platform.slots import slot_of
