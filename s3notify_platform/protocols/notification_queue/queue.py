@@ -100,7 +100,7 @@ class NotificationQueue:
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
         """The topics that take this change, by name, as this process may rely on them: 1 scan, or none.
 
-        A newer topic may be missing, so a writer looks again, `topics_as_of` its change, before it announces it. A topic
+        A newer one may be missing, so a writer looks again, `topics_as_of` its change, before it announces it. A topic
         that is created even later needs no entry: the first listing of its consumer finds the change.
         """
         # A little early where room is held, so that one change seldom waits for the topics and for room.

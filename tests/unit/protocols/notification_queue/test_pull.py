@@ -164,7 +164,9 @@ def test_requests_on_a_bucket_alone(clock):
     assert cost(lambda: queue.commit(held[0])) == {"PUT": 1}
     entries = []
     assert cost(lambda: entries.extend(all_entries(queue))) == {"GET": 1 + 2, "LIST": 1}
-    assert cost(lambda: queue.remove(entries[:1])) == {"PUT": 1 + 1, "DELETE": 2 + 1}, "one to try a DELETE out"
+    assert cost(lambda: queue.remove(entries[:1])) == {"PUT": 1 + 1, "DELETE": 2 + 1}, (
+        "one to try a DELETE out"
+    )
     assert cost(lambda: queue.remove(entries[1:])) == {"PUT": 1, "DELETE": 1}
     assert store.store.list("r/queue").objects == ()
     queue.push("t", Event(key="other"))
