@@ -103,7 +103,7 @@ def _foreign(
         outcome, planned = outcomes.get(row.key), slot_of.get(row.key)
         if outcome is not None and (outcome.etag, planned) == (row.etag, row.slot):
             continue
-        if not (concerned := {row.slot, planned} & slots):
+        if not (concerned := slots.intersection({row.slot, planned})):
             raise UsageError(
                 f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot as it is"
             )

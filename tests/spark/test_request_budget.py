@@ -130,7 +130,8 @@ def test_one_object(site: Site) -> None:
     _, second, third = counted(site, 3, put)
     for puts, batch in (second, third):
         assert puts.total <= 6, puts
-        assert (batch.total, batch.in_sequence) <= (16, 13), batch
+        assert batch.total <= 16, batch
+        assert batch.in_sequence <= 14, batch
     keys = [row["_key"] for row in rows_of(site.source) if row["a"]]
     assert keys == ["raw/0", "raw/1", "raw/2"]
 
@@ -145,7 +146,6 @@ def test_a_batch(site: Site) -> None:
     _, second = counted(site, 2, put)
     slots, segments = 500, 3
     puts, batch = second
-    print(puts, batch)
     assert puts.total - 694 <= slots + 20, puts
     assert batch.total - 694 <= 40 + 2 * segments, batch
     assert len([row for row in rows_of(site.source) if row["a"]]) == 2 * 694
