@@ -136,7 +136,7 @@ def test_results_of_several_rounds_add_up() -> None:
     ("fields", "reason"),
     [
         ({"name": "With Capitals"}, "source name"),
-        ({"format": "xml"}, "format 'xml'"),
+        ({"format": "xml"}, "format='xml'"),
         ({"max_objects": 0}, "max_objects=0"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"encoding": "zip"}, "encoding 'zip'"),
