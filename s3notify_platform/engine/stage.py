@@ -34,7 +34,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.opening import open_store as shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.pack_file import ORDER, NewPack
 from s3notify_platform.table.pack_set import PackSet, put
 from s3notify_platform.table.packs import write
@@ -166,7 +166,7 @@ def _count(rows: pa.RecordBatch, counts: Counter[tuple[int, str, str]]) -> None:
 
 def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, CountingStore]:
     """The table for a task, and the store that counts its requests."""
-    store = CountingStore(shared_store(source.location.platform))
+    store = CountingStore(open_store(source.location.platform))
     return source.table(asset, store=store), store
 
 

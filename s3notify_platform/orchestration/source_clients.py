@@ -48,7 +48,7 @@ class SourceClients:
     @property
     def records(self) -> RecordStore:
         """Ack chains and heartbeats of this source."""
-        return self.source.location.records(self.store)
+        return self.source.location.records()
 
     @property
     def chains(self) -> AckChains:

@@ -49,7 +49,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
-from s3notify_platform.stores.opening import open_store as shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class _Following:
     def _begun(self) -> Watcher:
         """The watcher, as far as any process was; at first, and for a sweep, all slots wait."""
         ingest, location = self._ingest, self._ingest.source.location
-        platform = shared_store(location.platform)
+        platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
         seen = None if self._sweep else read_seen(location)
         if seen is None:

@@ -14,6 +14,7 @@ import pytest
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.source.source import Source
@@ -82,10 +83,14 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
         queue = source.location.queue()
         queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
         signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
-        proxy.before = lambda *_: time.sleep(ROUND_TRIP_SECONDS)
         # As in a process of its own: nothing that it remembers is shared.
         records = queue_records(config, store=S3ObjectStore(config))
-        yield Site(proxy, source, QueuedPublisher(signals, NotificationQueue(records), bucket=config.bucket))
+        writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
+        publisher = QueuedPublisher(signals, writers, bucket=config.bucket)
+        for number in range(12):  # that it is used to some puts
+            publisher.put(f"raw/warm/{number}", b'{"a":0}\n')
+        proxy.before = lambda *_: time.sleep(ROUND_TRIP_SECONDS)
+        yield Site(proxy, source, publisher)
 
 
 def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
@@ -124,9 +129,11 @@ def test_one_object(site: Site) -> None:
 
     _, second, third = counted(site, 3, put)
     for puts, batch in (second, third):
-        assert puts.total <= 9, puts
-        assert (batch.total, batch.in_sequence) <= (16, 13), batch
-    assert [row["_key"] for row in rows_of(site.source)] == ["raw/0", "raw/1", "raw/2"]
+        assert puts.total <= 6, puts
+        assert batch.total <= 16, batch
+        assert batch.in_sequence <= 14, batch
+    keys = [row["_key"] for row in rows_of(site.source) if row["a"]]
+    assert keys == ["raw/0", "raw/1", "raw/2"]
 
 
 def test_a_batch(site: Site) -> None:
@@ -139,7 +146,6 @@ def test_a_batch(site: Site) -> None:
     _, second = counted(site, 2, put)
     slots, segments = 500, 3
     puts, batch = second
-    print(puts, batch)
     assert puts.total - 694 <= slots + 20, puts
     assert batch.total - 694 <= 40 + 2 * segments, batch
-    assert len([*rows_of(site.source)]) == 2 * 694
+    assert len([row for row in rows_of(site.source) if row["a"]]) == 2 * 694

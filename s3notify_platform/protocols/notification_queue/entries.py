@@ -32,6 +32,10 @@ class Quota:
     base: int = 0
 
 
+Phase = Literal["new", "changed", "known"]
+"""Of a topic: some writers may not know it yet; or know it as it was, with other keys; or all know it as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic as stored. `epoch` distinguishes it from a deleted topic of the same name."""
@@ -45,6 +49,7 @@ class Topic:
     """Whether its owners deliver nothing."""
     tables: tuple[str, ...] = ()
     """Ids of the tables and streams that it serves: nobody else takes its entries. Empty: the first one claims it."""
+    phase: Phase = "new"
     version: Version = field(default=_UNWRITTEN, compare=False)
 
 

@@ -24,7 +24,7 @@ class TopicStats:
     depth: int
     """Entries in the queue: reserved, committed and in flight."""
     counted: int
-    """What the bound counts with: `depth`, and space lost to crashes that is not yet given back."""
+    """What the bound counts with: `depth`, room that writers hold, and room lost to crashes, until it is found."""
     capacity: int
     reserved: int
     in_flight: int
