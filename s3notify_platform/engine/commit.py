@@ -10,9 +10,9 @@ from s3notify_platform.engine.staged import Base, StagedRound
 from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ingest.results import Run, SlotResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import FailedSlot
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.round import CONFLICT, Round

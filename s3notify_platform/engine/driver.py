@@ -19,14 +19,14 @@ from s3notify_platform.engine.staged import Base, StagedRound, outcomes_of
 from s3notify_platform.errors import OUTAGES
 from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 from s3notify_platform.table.schema import TableSchema
 from s3notify_platform.table.snapshot import Absent, Snapshot
@@ -234,7 +234,7 @@ class _Round:
         """Plan and stage these slots."""
         ingest, state = self.ingest, self.ingest.state
         ingest.progress(f"planning {len(slots)} slots")
-        self._store = CountingStore(shared_store(ingest.source.location.platform))
+        self._store = CountingStore(open_store(ingest.source.location.platform))
         started = ingest.clock.monotonic()
         base = self._base = ingest.base(self._store)
         found = self._plan = ingest.jobs.plan(

@@ -18,7 +18,6 @@ from s3notify_platform.ingest.compare_columns import Listed, compared
 from s3notify_platform.ingest.follow import named_versions
 from s3notify_platform.ingest.plan import Planned, SlotPlan, planned_rows
 from s3notify_platform.ingest.row_schema import Batches, numbers_of, runs_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
     FailedSlot,
@@ -36,8 +35,9 @@ from s3notify_platform.protocols.source_enumerator import (
     listed_pages,
 )
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.snapshot import Snapshot
@@ -81,7 +81,7 @@ def lister(
 
     def run(batches: Batches) -> Batches:
         for number in numbers_of(batches):
-            bucket = CountingStore(shared_store(source.input.bucket))
+            bucket = CountingStore(open_store(source.input.bucket))
             enumerator = source.enumerator(bucket)
             chains = [
                 Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
@@ -113,7 +113,7 @@ def comparer(
         groups.setdefault(group_of(slot, tasks, source.location.slots), []).append(slot)
 
     def run(batches: Batches) -> Batches:
-        store = CountingStore(shared_store(source.location.platform))
+        store = CountingStore(open_store(source.location.platform))
         comparison = Comparison(source, manifest, quota, skip)
         states: Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]] = iter(())
         began = False
@@ -173,7 +173,7 @@ def follow(
     `StateReader.lookup` for all of them together.
     """
     manifest = snapshot.manifest
-    bucket = CountingStore(shared_store(source.input.bucket))
+    bucket = CountingStore(open_store(source.input.bucket))
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
     queue = source.location.queue(table.reader.store)
     for entry in queue.entries(source.name, slots, user=user):

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import PLANNED, FailedSlot, PlannedSlot, Requests
 from s3notify_platform.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.heartbeats import purge_heartbeats
 from s3notify_platform.ingest.plan import refuse_withdrawals
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import ADDED, MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
@@ -20,6 +19,7 @@ from s3notify_platform.orchestration.freshness import FRESH, freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.table.schema import added_fields, schema_of
 from s3notify_platform.table.snapshot import Snapshot

@@ -27,10 +27,7 @@ from s3notify_platform.engine.loop import Results, Round, commit_round, commit_r
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.traces import trace_batch
-from s3notify_platform.local.attributes import settings_fields, values_of
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -38,13 +35,17 @@ from s3notify_platform.orchestration.dagster_internals import (
     log_events,
 )
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partitions
-from s3notify_platform.orchestration.resources import DynamoTables, access_of
+from s3notify_platform.orchestration.resources import DynamoTables, reach_of
+from s3notify_platform.orchestration.setting_fields import Checked, fields_of, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.setting import settings_of
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
+from s3notify_platform.source.build import build
+from s3notify_platform.source.settings import QUEUE, SOURCE, DynamoSettings, TopicSizeSettings, ungrouped
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.columns import comment_of
 from s3notify_platform.table.schema import schema_of
 from s3notify_platform.table.snapshot import Absent
@@ -58,9 +59,9 @@ TRACES_SHOWN: Final = 8
 
 _Settings = create_model(
     "_Settings",
-    __base__=dg.ConfigurableIOManager,
+    __base__=(Checked, dg.ConfigurableIOManager),
     # `SlotIOManager.commit` is what commits.
-    **settings_fields(*SOURCE, TopicSizeSettings, renamed={"commit": "commit_mode"}),
+    **fields_of(settings_of(*SOURCE, TopicSizeSettings), renamed={"commit": "commit_mode"}),
 )
 """The settings of a source, a field for each."""
 
@@ -100,16 +101,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     @property
     def _declared(self) -> Source:
-        bucket = S3Config(bucket=self.bucket, **access_of(self.s3))
-        return Source.of(
-            **values_of(self, *SOURCE)
-            | values_of(self.dynamodb, LeaseTimeSettings)
-            | {
-                "bucket": bucket,
-                "lease_table": self.dynamodb.config(self.dynamodb.lease_table, region=bucket.region),
-                "records_table": self.dynamodb.config(self.dynamodb.records_table, region=bucket.region),
-            }
-        )
+        s3, keys = reach_of(self.s3)
+        groups = {"s3": s3, "dynamodb": values_of(self.dynamodb, DynamoSettings)}
+        return build(ungrouped(values_of(self, *SOURCE) | groups), keys=keys)
 
     @property
     def clients(self) -> SourceClients:

@@ -36,8 +36,6 @@ from s3notify_platform.errors import (
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, SlotResult
 from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
-from s3notify_platform.ingest.settings import BatchSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
@@ -46,10 +44,12 @@ from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class _Following:
     def _begun(self) -> Watcher:
         """The watcher, as far as any process was; at first, and for a sweep, all slots wait."""
         ingest, location = self._ingest, self._ingest.source.location
-        platform = shared_store(location.platform)
+        platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
         seen = None if self._sweep else read_seen(location)
         if seen is None:

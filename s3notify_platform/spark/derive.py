@@ -19,10 +19,10 @@ from s3notify_platform.engine.stage import WRITES_IN_FLIGHT, Packs, table_of_tas
 from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError, UsageError
 from s3notify_platform.ingest.results import Progress, SlotResult
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
 from s3notify_platform.ingest.wire import STAGED, FailedSlot, WrittenPack
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import in_halves, reason_of

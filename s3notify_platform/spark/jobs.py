@@ -29,7 +29,6 @@ from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Progress, Reading, Run
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, begun, cut_all, scouter, work_rows
 from s3notify_platform.ingest.unforeseen import REASON_MAX, described
 from s3notify_platform.ingest.wire import (
@@ -44,6 +43,7 @@ from s3notify_platform.ingest.wire import (
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema

@@ -62,7 +62,8 @@ CHECKPOINT_EVERY: Final = 20
 
 REQUESTS_IN_FLIGHT: Final = 16
 BACKOFF_BASE_SECONDS: Final = 0.02
-BACKOFF_CEILING_SECONDS: Final = 2.0
+BACKOFF_CEILING_SECONDS: Final = 5.0
+"""So that of 200 writers at once few are at it at a time: with 2 s they make twice the attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
 
 
@@ -98,7 +99,8 @@ class Wanted:
 class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
-    `leases`: whether `commits` goes by leases. `at_once`: requests.
+    `leases`: whether `commits` goes by leases. `at_once`: requests. `combiner`: shared by all committers of a process
+    to this table; one of them commits for those that wait.
     """
 
     reader: LogReader
@@ -108,7 +110,7 @@ class Committer:
     max_run_seconds: float = MAX_RUN_SECONDS
     commit_seconds: float = COMMIT_SECONDS
     at_once: int = REQUESTS_IN_FLIGHT
-    _combiner: Combiner = field(default_factory=Combiner)
+    combiner: Combiner = field(default_factory=Combiner)
 
     def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
         """Create version 0 of a table, if there is none. 2 PUTs, 1 for `known`."""
@@ -134,8 +136,9 @@ class Committer:
         snapshot is too old, or the version came late or was replaced: plan again, which shows whether it counts.
         `UnknownOutcomeError`: it may be committed; the next run finds out. Raises what `change` raises.
         """
-        result: CommitResult = self._combiner.run(
-            self.reader.layout.prefix, Wanted(change=change, base=base), self.commit_together
+        # Not together with one that only reads, or commits in another mode, which is refused elsewhere.
+        result: CommitResult = self.combiner.run(
+            type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
         return result
 

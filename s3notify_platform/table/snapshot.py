@@ -187,7 +187,9 @@ class LogReader:
         """The versions that follow it in the log; None if its own is missing, or another one. 1 LIST."""
         own = self.layout.version(snapshot.version)
         page = self.store.list(self.layout.log, start_after=own.removesuffix("json"))
-        listed = {each.key: each.etag for each in page.objects if self.layout.version_of(each.key) is not None}
+        listed = {
+            each.key: each.etag for each in page.objects if self.layout.version_of(each.key) is not None
+        }
         if listed.get(own) != snapshot.etag:
             return None
         return range(snapshot.version + 1, snapshot.version + len(listed))

@@ -11,6 +11,7 @@ from threading import Lock
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.commit import (
     MAX_RUN_SECONDS,
@@ -32,8 +33,12 @@ from s3notify_platform.table.state_reader import StateReader
 
 @dataclass(slots=True)
 class SnapshotMemory:
-    """The newest snapshot that a process has seen of one table. Thread-safe."""
+    """The newest snapshot that a process has seen of one table. Thread-safe.
 
+    `combiner`: where commits of the process to this table come together, whichever run they are of.
+    """
+
+    combiner: Combiner = field(default_factory=Combiner)
     _kept: Snapshot | None = None
     _lock: Lock = field(default_factory=Lock)
 
@@ -107,6 +112,7 @@ def table_of(
     `leases`: whether `commits` goes by leases, which other engines do not ask for. `vectors`: rows that leave are
     hidden by deletion vectors. `restore`: the command that accepts a loss.
     """
+    memory = memory or SnapshotMemory()
     reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)
 
     def packs(path: Callable[[str], str], *, hides: bool = False) -> PackSet:
@@ -124,6 +130,7 @@ def table_of(
             clock=clock,
             max_run_seconds=max_run_seconds,
             at_once=at_once,
+            combiner=memory.combiner,
         ),
-        memory=memory or SnapshotMemory(),
+        memory=memory,
     )

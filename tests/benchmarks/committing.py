@@ -2,7 +2,8 @@
 
 All on one ministack, which is S3 and DynamoDB behind one port. Requests are counted by a proxy, in a pass of their
 own. object_store never gives a lease up, so its create, delete, create is shown with a timeout of 2 s (its default
-is 20 s, and it waits 3 times as long). Warm-ups: a HEAD by ours, a commit by object_store.
+is 20 s, and it waits 3 times as long). Warm-ups: a HEAD by ours, a commit by object_store. Last, runs of one slot of a
+slot asset each, all at once on one log: the threads of one process, and threads that stand for processes.
 """
 
 import threading
@@ -24,10 +25,13 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.benchmarks.figures import Figure, counted, cpu, seconds, short, timed, times
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.crate import Crate, crate_writers, install_crate
+from tests.support.ingested import Place
+from tests.support.many_runs import processes, run_all
 from tests.support.servers import S3Server, running_ministack
 from tests.support.tables import create_lease_table
 
 WRITERS = 32
+RUNS = 200
 CRATE_MS = 2000
 BODY = "x" * 2048
 
@@ -49,6 +53,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
             *_alone(native, leased, crate, count, requests),
             *_contended(native, leased, crate, pool, rounds),
             _recreated(leased, crate, store),
+            _slot_runs(server, 10 if small else RUNS),
         ]
 
 
@@ -176,6 +181,18 @@ def _recreated(leased: DynamoCommit, crate: Crate, store: S3ObjectStore) -> Figu
         ours=f"{short(by_leases)} (lease 20 s)",
         instead=f"object_store {short(by_crate)} (lease {CRATE_MS / 1000:.0f} s; by default 20 s)",
         ratio=times(by_crate, by_leases),
+    )
+
+
+def _slot_runs(server: S3Server, runs: int) -> Figure:
+    shared, together = run_all(Place(server, slots=runs))
+    with processes() as begin:
+        alone, apart = run_all(Place(server, slots=runs), begin)
+    return Figure(
+        what=f"{runs} runs at once, each of one slot of a slot asset, until the last is committed",
+        ours=f"one process {short(together)}, {shared.version} versions",
+        instead=f"ours, each a process {short(apart)}, {alone.version} versions",
+        ratio=times(apart, together),
     )
 
 

@@ -1,4 +1,4 @@
-"""Three other engines that read a Delta table in a bucket."""
+"""Three other engines that read a Delta table in a bucket, the newest version or another."""
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
@@ -50,17 +50,18 @@ def normal(rows: Iterable[Row]) -> list[Row]:
     return sorted(cleaned, key=lambda row: (row["_slot"], row.get("_key", ""), row.get("_offset", 0)))
 
 
-def by_delta_rs(place: Place) -> list[Row]:
-    table = deltalake.DeltaTable(place.uri, storage_options=place.options)
+def by_delta_rs(place: Place, version: int | None = None) -> list[Row]:
+    table = deltalake.DeltaTable(place.uri, version=version, storage_options=place.options)
     query = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t")
     return normal(pa.table(query.read_all()).to_pylist())
 
 
-def by_polars(place: Place) -> list[Row]:
-    return normal(pl.scan_delta(place.uri, storage_options=place.options).collect().rows(named=True))
+def by_polars(place: Place, version: int | None = None) -> list[Row]:
+    found = pl.scan_delta(place.uri, version=version, storage_options=place.options)
+    return normal(found.collect().rows(named=True))
 
 
-def by_duckdb(place: Place) -> list[Row]:
+def by_duckdb(place: Place, version: int | None = None) -> list[Row]:
     """With the extensions that PyPI has: DuckDB checks their signatures."""
     with duckdb.connect() as connection:
         for module in (duckdb_extension_httpfs, duckdb_extension_delta):
@@ -73,11 +74,12 @@ def by_duckdb(place: Place) -> list[Row]:
             f"REGION '{place.config.region}')"
         )
         connection.execute("SET TimeZone = 'UTC'")
-        found = connection.execute(f"SELECT * FROM delta_scan('{place.uri}')").to_arrow_table()
+        at = "" if version is None else f", version => {version}"
+        found = connection.execute(f"SELECT * FROM delta_scan('{place.uri}'{at})").to_arrow_table()
     return normal(found.to_pylist())
 
 
-ENGINES: dict[str, Callable[[Place], list[Row]]] = {
+ENGINES: dict[str, Callable[..., list[Row]]] = {
     "delta-rs": by_delta_rs,
     "polars": by_polars,
     "duckdb": by_duckdb,

@@ -14,11 +14,11 @@ from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Run
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, LISTED, STAGED, WORK
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.schema import TableSchema, grown
 
 COLUMN = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'

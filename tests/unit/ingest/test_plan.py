@@ -7,7 +7,6 @@ import pytest
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in, planned_rows
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import SMALL_TASK_BYTES, TASK_BYTES, assign_splits
 from s3notify_platform.ingest.wire import FailedSlot, Requests
 from s3notify_platform.ports import ETag
@@ -21,16 +20,18 @@ from s3notify_platform.protocols.source_enumerator import (
     parts_of,
 )
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import own_error, reason_of
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
+from tests.support.sources import source_of
 
 BUCKET = S3Config(bucket="b")
 
 
 def source(**fields: object) -> Source:
     given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
-    return Source.of(**given)
+    return source_of(**given)
 
 
 ENTRY = Entry(
@@ -135,7 +136,7 @@ def test_results_of_several_rounds_add_up() -> None:
     ("fields", "reason"),
     [
         ({"name": "With Capitals"}, "source name"),
-        ({"format": "xml"}, "format 'xml'"),
+        ({"format": "xml"}, "format='xml'"),
         ({"max_objects": 0}, "max_objects=0"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"encoding": "zip"}, "encoding 'zip'"),

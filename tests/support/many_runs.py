@@ -1,0 +1,70 @@
+"""Runs of one slot of a user's own slot asset each, all at once on one log: what they do in Dagster, but for Spark.
+
+A run looks at the store's abilities, opens both tables, stores its slot's pack, and commits. Runs of one process share
+what it has seen of the log; each run of Dagster's default launcher is a process, so it has a memory of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier, local
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from s3notify_platform.ingest import location
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import SnapshotMemory
+from tests.support.ingested import Place, derive
+
+ROWS = 3
+
+
+@contextmanager
+def processes() -> Iterator[Callable[[], None]]:
+    """What a thread calls that is to be a process of its own."""
+    process = local()
+    with patch.object(location, "_memory", lambda *_: process.memory):
+        yield lambda: setattr(process, "memory", SnapshotMemory())
+
+
+def run_all(place: Place, begin: Callable[[], None] = lambda: None) -> tuple[Snapshot, float]:
+    """Make every slot at once, each in a thread that calls `begin` first.
+
+    Returns the newest version, which is checked: no row is lost, none is there twice. And the seconds that it took.
+    """
+    slots = place.source.location.all_slots()
+    begin()
+    source = place.source.settle_commit_mode(place.store)
+    source.open_table()
+    together = Barrier(len(slots) + 1)
+
+    def run(slot: Slot) -> None:
+        begin()
+        rows = {"_slot": pa.array([slot] * ROWS, pa.int32()), "value": [f"{slot}-{n}" for n in range(ROWS)]}
+        together.wait()
+        source = place.source.settle_commit_mode(place.store)
+        source.open_table()
+        derive(source, "paid", pa.table(rows), {slot: 1})
+
+    with ThreadPoolExecutor(len(slots)) as pool:
+        running = [pool.submit(run, slot) for slot in slots]
+        together.wait()
+        began = time.perf_counter()
+        for each in running:
+            each.result()
+        took = time.perf_counter() - began
+    begin()
+    table = source.table("paid")
+    found = table.newest()
+    assert isinstance(found, Snapshot)
+    assert check_table(table, found).problems == ()
+    groups = (group for pack in found.packs.values() for group in table.data.opened(pack).groups())
+    values = sorted((row["_slot"], row["value"]) for group in groups for row in group.to_pylist())
+    assert values == sorted((slot, f"{slot}-{n}") for slot in slots for n in range(ROWS))
+    assert {slot: facts.rows for slot, facts in found.manifest.slots.items()} == dict.fromkeys(slots, ROWS)
+    assert found.version <= len(slots), "versions of the runs alone"
+    return found, took
