@@ -80,7 +80,7 @@ class World:
         bodies = [encode_events([event]).decode() for event in events]
         # Some come twice, and more than one to a message.
         self.wire = Wire([*bodies, *bodies[::3], encode_events(events[1:3]).decode()], self.time)
-        queue = NotificationQueue(self.records, parallelism=1)
+        queue = NotificationQueue(self.records, parallelism=1, known_seconds=0.0)
         self.wanted = set()
         for name, settings in topics.items():
             queue.topics.create(name, settings)
