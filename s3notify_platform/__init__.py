@@ -16,8 +16,8 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
     source/         what a source is: its settings, and the one way from them to a `Source`
-    ingest/         without Spark: scheduler, follow, compare, reader, and the rows between driver and tasks
-    engine/         drives a run in rounds: stage, collect, settle, commit, and what follows a commit
+    engine/         a change on its way to its rows, step by step: batch, plan, read, stage, commit; loop and driver
+    maintenance/    erase, migrate, remove, rollback, tagging
     spark/          what needs PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery
     explain/        where one object stands

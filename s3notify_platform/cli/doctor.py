@@ -107,7 +107,7 @@ def doctor(
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
     """Why the source cannot use its topic, and the problems of its tables, by table, if `deep`."""
-    from s3notify_platform.ingest.follow import topic_problem
+    from s3notify_platform.engine.batch.follow import topic_problem
 
     if place is None:
         return ("give the NAME of the source whose tables are to be checked" if deep else ""), {}
@@ -117,7 +117,7 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
     """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
-    from s3notify_platform.ingest.erase import slot_assets
+    from s3notify_platform.maintenance.erase import slot_assets
     from s3notify_platform.stores.opening import open_store
     from s3notify_platform.table.check import check_table
     from s3notify_platform.table.snapshot import Absent

@@ -30,7 +30,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 
     As far as versions are kept. The columns of one: --json. 1 LIST, and 1 GET for each version.
     """
-    from s3notify_platform.ingest.schema_rollback import schema_history
+    from s3notify_platform.maintenance.schema_rollback import schema_history
 
     location = place.existing(asset)
     found = [
@@ -60,7 +60,7 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool) -> None:
     that in. Nothing is rewritten, and what comes later can widen an inferred schema again: declare the source's schema
     to prevent that.
     """
-    from s3notify_platform.ingest.schema_rollback import plan_schema_rollback, roll_back_schema
+    from s3notify_platform.maintenance.schema_rollback import plan_schema_rollback, roll_back_schema
 
     location, store, mode = place.committing()
     planned = plan_schema_rollback(location.table(), version)

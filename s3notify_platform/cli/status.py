@@ -16,8 +16,8 @@ from s3notify_platform.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from s3notify_platform.engine.batch.batches import SensorState
     from s3notify_platform.explain.status import SourceLook, SourceStatus
-    from s3notify_platform.ingest.batches import SensorState
     from s3notify_platform.protocols.notification_queue import TopicStats
 
 REASONS_SHOWN = 5

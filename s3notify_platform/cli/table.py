@@ -179,8 +179,8 @@ def rollback(
     that should not come in. What came in with a wider schema widens it again: declare the source's schema to prevent
     that.
     """
-    from s3notify_platform.ingest.rollback import plan_rollback, version_of
-    from s3notify_platform.ingest.rollback import rollback as roll_back
+    from s3notify_platform.maintenance.rollback import plan_rollback, version_of
+    from s3notify_platform.maintenance.rollback import rollback as roll_back
     from s3notify_platform.table.commit import Committed
 
     if (version is None) == (at is None):
@@ -320,7 +320,7 @@ def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None)
     assets, and the next run takes all objects in again, but not those that have left the bucket (on_delete: keep);
     writers must then signal by the new number of slots.
     """
-    from s3notify_platform.ingest.migrate import migrate as run_migrate
+    from s3notify_platform.maintenance.migrate import migrate as run_migrate
 
     if new_prefix is None and to_slots is None:
         raise click.UsageError("give --to-prefix, --to-slots, or both")

@@ -25,7 +25,7 @@ def tag(*, place: SourcePlace, again: bool, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from s3notify_platform.ingest.tagging import tag_again, tag_committed
+    from s3notify_platform.maintenance.tagging import tag_again, tag_committed
 
     source = place.source()
     if again:

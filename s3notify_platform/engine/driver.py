@@ -11,15 +11,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.engine.collect import StagedPart
-from s3notify_platform.engine.commit import RoundCommit
+from s3notify_platform.engine.commit.round_commit import RoundCommit
+from s3notify_platform.engine.commit.settle import RoundFacts, settled
+from s3notify_platform.engine.commit.staged import Base, StagedRound, outcomes_of
 from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round
-from s3notify_platform.engine.settle import RoundFacts, settled
-from s3notify_platform.engine.staged import Base, StagedRound, outcomes_of
+from s3notify_platform.engine.read.splits import may_be_cut
+from s3notify_platform.engine.stage.collect import StagedPart
+from s3notify_platform.engine.values.plan import Plan, SlotPlan, refuse_withdrawals
+from s3notify_platform.engine.values.results import (
+    BatchResult,
+    Progress,
+    Reading,
+    Run,
+    SlotResult,
+    added_result,
+)
 from s3notify_platform.errors import OUTAGES
-from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_withdrawals
-from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
-from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes

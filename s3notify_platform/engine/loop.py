@@ -8,7 +8,7 @@ derived from it, each staged on top of the version that the one before has commi
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue
 from s3notify_platform.slots import Slot
 

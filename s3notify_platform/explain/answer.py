@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from s3notify_platform.engine.batch.batches import Failing
+from s3notify_platform.engine.batch.follow import How
 from s3notify_platform.explain.timeline import cut, cut_lines, duration, first_report, timeline
 from s3notify_platform.explain.views import (
     BatchView,
@@ -36,8 +38,6 @@ from s3notify_platform.explain.views import (
     Signal,
     TopicView,
 )
-from s3notify_platform.ingest.batches import Failing
-from s3notify_platform.ingest.follow import How
 from s3notify_platform.protocols.source_enumerator import Failed
 
 Kind = Literal[

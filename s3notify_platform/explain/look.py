@@ -21,6 +21,8 @@ from itertools import chain, islice
 from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
+from s3notify_platform.engine.batch.follow import decide
 from s3notify_platform.errors import CorruptError, NotFoundError, RefusedError, TagNotFound, UsageError
 from s3notify_platform.explain.answer import Answer
 from s3notify_platform.explain.views import (
@@ -35,8 +37,6 @@ from s3notify_platform.explain.views import (
 )
 from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.registry import format_for
-from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
-from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, unaddressable
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Failing, SensorState
+from s3notify_platform.engine.batch.heartbeats import fresh_beats
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.explain.slot_map import SlotMap
-from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, Failing, SensorState
-from s3notify_platform.ingest.heartbeats import fresh_beats
 from s3notify_platform.limits import MAX_COLUMNS, MAX_SCHEMA_BYTES, SCHEMA_WARN_SHARE
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.ack_chain import AckChains

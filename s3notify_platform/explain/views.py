@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from s3notify_platform.ingest.batches import Failing
+from s3notify_platform.engine.batch.batches import Failing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

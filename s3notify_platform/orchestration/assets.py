@@ -13,14 +13,14 @@ from typing import Any, Final
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.batch.batches import BatchPayload
+from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import Round, StagedTable
+from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.errors import TagNotFound, UsageError
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
-from s3notify_platform.ingest.batches import BatchPayload
-from s3notify_platform.ingest.heartbeats import heartbeat
-from s3notify_platform.ingest.results import Progress
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.dagster_internals import (

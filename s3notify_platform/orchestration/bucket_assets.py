@@ -11,10 +11,10 @@ import dagster as dg
 from dagster import RunsFilter
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
-from s3notify_platform.ingest.batches import EVERYTHING, Failing
-from s3notify_platform.ingest.tagging import tag_committed
+from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SECONDS_TAG, SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state

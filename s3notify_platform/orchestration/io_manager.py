@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.batch.batches import REASON_MAX
+from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
+from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.batches import REASON_MAX
-from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,

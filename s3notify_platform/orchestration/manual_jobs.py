@@ -10,10 +10,10 @@ import dagster as dg
 from dagster import RunsFilter
 from pydantic import Field
 
+from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.explain import BatchView, SensorView, explain
-from s3notify_platform.ingest.batches import EVERYTHING, SensorState
-from s3notify_platform.ingest.retry_choice import RetryRequest
+from s3notify_platform.maintenance.retry_choice import RetryRequest
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
     InstigatorType,

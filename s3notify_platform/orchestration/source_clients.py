@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from s3notify_platform.engine.batch.follow import ask_again
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ingest.follow import ask_again
 from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher

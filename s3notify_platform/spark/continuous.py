@@ -1,8 +1,8 @@
 """A committed table kept in step with its bucket, without Dagster.
 
-`run` polls the keyspace, and takes in the slots that changed by `Ingest.rounds`. The table is the truth, and
-what was seen of the signals (`ingest.seen`) is only a hint: slots that are taken in again commit nothing twice. Several
-of these, and Dagster besides, may work on one table.
+`run` polls the keyspace, and ingests the slots that changed by `Ingest.rounds`. The table is the truth, and the signals
+that were seen (`engine.batch.signals_seen`) are only a hint: slots that are ingested again commit nothing twice.
+Several of these, and Dagster besides, may work on one table.
 
 As for the sensor's batches, `follow` decides whether a batch lists the bucket or follows the entries of the source's
 topic (`s3notify topics create NAME`), and entries are removed after the commit. Slots that were not taken in whole, and
@@ -23,7 +23,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.engine.batch.follow import Decision, ask_again, decide, note_writers, topic_epoch
+from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_seen
+from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import commit_rounds
+from s3notify_platform.engine.values.results import BatchResult, Progress, Reading, SlotResult
 from s3notify_platform.errors import (
     OUTAGES,
     ConflictError,
@@ -33,12 +37,8 @@ from s3notify_platform.errors import (
     UnavailableError,
     UsageError,
 )
-from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
-from s3notify_platform.ingest.results import BatchResult, Progress, Reading, SlotResult
-from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
-from s3notify_platform.ingest.tagging import tag_committed
-from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
+from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
@@ -107,10 +107,10 @@ class ContinuousIngest:
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
         """Take in what changes until `stop` is set, polling so often; None: what is signalled now, then return.
 
-        It goes on from what any process has seen of the source (`ingest.seen`); at first, and with `sweep`, it compares
-        all objects. A table that misses versions is refused, also where nothing has changed. Outages are waited out
-        with backoff, and reported by `progress`; with None they are raised. Errors of Spark, once it does not work any
-        more, and those that only an operator can fix, are raised.
+        It goes on from the signals that any process has seen (`engine.batch.signals_seen`); at first, and with `sweep`,
+        it compares all objects. A table that misses versions is refused, also where nothing has changed. Outages are
+        waited out with backoff, and reported by `progress`; with None they are raised. Errors of Spark, once it does
+        not work any more, and those that only an operator can fix, are raised.
 
         An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
         """

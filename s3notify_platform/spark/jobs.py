@@ -18,20 +18,24 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.engine.collect import Collected, StagedPart
+from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.stage import STAGED_COLUMN, reading_task, said_of, staging_task, storing_task
-from s3notify_platform.engine.staged import Base
-from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ingest.compare import comparer, follow, lister
-from s3notify_platform.ingest.listing_chains import begin_listing
-from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in
-from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.results import Progress, Reading, Run
-from s3notify_platform.ingest.splits import assign_splits, begun, cut_all, scouter, work_rows
-from s3notify_platform.ingest.unforeseen import REASON_MAX, described
-from s3notify_platform.ingest.wire import (
+from s3notify_platform.engine.plan.compare import comparer, follow, lister
+from s3notify_platform.engine.plan.listing_chains import begin_listing
+from s3notify_platform.engine.read.reader import SplitReader
+from s3notify_platform.engine.read.splits import assign_splits, begun, cut_all, scouter, work_rows
+from s3notify_platform.engine.stage.collect import Collected, StagedPart
+from s3notify_platform.engine.stage.staging import (
+    STAGED_COLUMN,
+    reading_task,
+    said_of,
+    staging_task,
+    storing_task,
+)
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
+from s3notify_platform.engine.values.results import Progress, Reading, Run
+from s3notify_platform.engine.values.rows import (
     LINEAGE_COLUMNS,
     LISTED,
     PLANNED,
@@ -40,6 +44,8 @@ from s3notify_platform.ingest.wire import (
     WORK,
     FailedSlot,
 )
+from s3notify_platform.engine.values.unforeseen import REASON_MAX, described
+from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
@@ -64,7 +70,7 @@ from s3notify_platform.table.schema import TableSchema, size_of
 
 
 class SparkJobs:
-    """What the engine has Spark do, for one run. Implements `ingest.engine.Jobs`; holds a Spark session.
+    """What the engine has Spark do, for one run. Implements `engine.driver.Jobs`; holds a Spark session.
 
     `width`: tasks that run at once; by default those that the cluster has room for whenever a job begins.
     """

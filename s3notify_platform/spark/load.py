@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from s3notify_platform.engine.values.row_schema import Batches, numbers_of
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ingest.row_schema import Batches, numbers_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import parallelism, ship_package

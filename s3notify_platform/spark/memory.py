@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from s3notify_platform.ingest.row_schema import Batches
+from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.limits import MAX_TASK_BYTES, MAX_TASK_SHARE
 
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.row_schema import Batches
+from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 
@@ -51,7 +51,7 @@ def warm_up(spark: SparkSession) -> None:
 
 def _imported(batches: Batches) -> Batches:
     """Import what tasks need."""
-    from s3notify_platform.engine import stage  # noqa: F401
+    from s3notify_platform.engine.stage import staging as stage  # noqa: F401
     from s3notify_platform.spark import load, memory  # noqa: F401
 
     SYSTEM_CLOCK.sleep(0.05)  # so that all of the job's tasks run at once, and each has a worker of its own

@@ -63,9 +63,9 @@ def open_table(
 ) -> OpenTable:
     """The table, if it is whole and of this `identity` (None: of any); else an error that says what to do.
 
-    `expected`: the id that a cursor or `ingest.seen` has. `create`: schema and protocol of version 0, for a table that
-    was never there (its `MetaData.id` is drawn here). `CorruptError`: log or record is missing. `UsageError`: the table
-    is of another identity, or being rewritten.
+    `expected`: the id that a cursor has, or the record of signals that were seen. `create`: schema and protocol of
+    version 0, for a table that was never there (its `MetaData.id` is drawn here). `CorruptError`: log or record is
+    missing. `UsageError`: the table is of another identity, or being rewritten.
     """
     reader = table.reader
     try:

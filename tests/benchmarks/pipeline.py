@@ -22,7 +22,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.jobs import spark_ingest

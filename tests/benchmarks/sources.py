@@ -12,8 +12,8 @@ from statistics import median
 import yaml
 from dagster import DagsterInstance
 
-from s3notify_platform.ingest.batches import SensorState
-from s3notify_platform.ingest.follow import topic_epoch
+from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.engine.batch.follow import topic_epoch
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.source.settings import DEFS_VARIABLE

@@ -15,7 +15,7 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.engine.staged import Base
+from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import ETag, StoredObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion

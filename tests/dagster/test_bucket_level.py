@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 
-from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
+from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.orchestration import channels
 from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions

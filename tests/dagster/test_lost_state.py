@@ -5,7 +5,7 @@ from collections.abc import Callable
 import dagster as dg
 import pytest
 
-from s3notify_platform.ingest.migrate import migrate
+from s3notify_platform.maintenance.migrate import migrate
 from s3notify_platform.ports import list_all
 from tests.support.site import Site
 

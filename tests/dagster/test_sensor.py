@@ -15,7 +15,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.test_utils import create_run_for_test
 from pyspark.serializers import CloudPickleSerializer
 
-from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat, beats_of, heartbeat
+from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat, beats_of, heartbeat
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore

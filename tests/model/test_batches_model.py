@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
 from s3notify_platform.errors import TagNotFound
-from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot

@@ -12,9 +12,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
-from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog

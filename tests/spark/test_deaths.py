@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from s3notify_platform.engine.read import splits
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.ingest import splits
 from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import jobs as planning

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.engine.staged import Base
+from s3notify_platform.engine.commit.staged import Base
+from s3notify_platform.engine.read import splits
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.ingest import splits
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.jobs import SparkJobs

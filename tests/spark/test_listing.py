@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.engine.staged import Base
+from s3notify_platform.engine.commit.staged import Base
+from s3notify_platform.engine.plan import listing_chains as listing
+from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE
+from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ingest import listing_chains as listing
-from s3notify_platform.ingest.compare import CHAINS_AT_ONCE
-from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot

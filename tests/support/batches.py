@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, BatchRequest, SensorState
-from s3notify_platform.ingest.follow import note_writers
-from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
+from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, BatchRequest, SensorState
+from s3notify_platform.engine.batch.follow import note_writers
+from s3notify_platform.engine.batch.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
 from s3notify_platform.protocols.source_enumerator import RescanBacklog

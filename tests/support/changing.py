@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState

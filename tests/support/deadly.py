@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from s3notify_platform.engine import stage
+from s3notify_platform.engine.stage import staging as stage
 from s3notify_platform.formats.base import Limits, SplitRecords
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.object_bytes import ObjectBytes

@@ -5,10 +5,10 @@ from itertools import count
 
 import pyarrow as pa
 
+from s3notify_platform.engine.batch.batches import BatchPayload
+from s3notify_platform.engine.batch.follow import topic_epoch
 from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import SensorView, explain
-from s3notify_platform.ingest.batches import BatchPayload
-from s3notify_platform.ingest.follow import topic_epoch
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put, signal_key
 from s3notify_platform.protocols.notification_queue import (

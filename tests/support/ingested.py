@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import Round
-from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot

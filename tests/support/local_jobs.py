@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from s3notify_platform.engine.collect import Collected, StagedPart
-from s3notify_platform.engine.stage import staging_task
-from s3notify_platform.engine.staged import Base
-from s3notify_platform.ingest.compare import comparer, follow, group_of, lister
-from s3notify_platform.ingest.listing_chains import begin_listing
-from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in
-from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.results import Run
-from s3notify_platform.ingest.splits import assign_splits, work_rows
-from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, LISTED, STAGED, WORK
+from s3notify_platform.engine.commit.staged import Base
+from s3notify_platform.engine.plan.compare import comparer, follow, group_of, lister
+from s3notify_platform.engine.plan.listing_chains import begin_listing
+from s3notify_platform.engine.read.reader import SplitReader
+from s3notify_platform.engine.read.splits import assign_splits, work_rows
+from s3notify_platform.engine.stage.collect import Collected, StagedPart
+from s3notify_platform.engine.stage.staging import staging_task
+from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
+from s3notify_platform.engine.values.results import Run
+from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, LISTED, STAGED, WORK
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source

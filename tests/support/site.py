@@ -14,7 +14,7 @@ from dagster._core.storage.partition_status_cache import (
 )
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ingest.batches import SensorState
+from s3notify_platform.engine.batch.batches import SensorState
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.ports import Written

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot, slot_of

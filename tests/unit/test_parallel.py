@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from s3notify_platform.engine.read import fetch
 from s3notify_platform.formats.object_bytes import chunks
-from s3notify_platform.ingest import fetch
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import Chain, ObjectVersion, listed_pages
 from s3notify_platform.slots import Slot

@@ -21,7 +21,7 @@ import dagster as dg
 from dagster import RepositoryDefinition, deserialize_value
 from pyspark.sql import SparkSession
 
-from s3notify_platform.ingest.traces import flush
+from s3notify_platform.engine.batch.traces import flush
 from s3notify_platform.orchestration.dagster_internals import (
     CodePointer,
     EngineEventData,

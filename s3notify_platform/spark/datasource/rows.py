@@ -8,14 +8,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
 
+from s3notify_platform.engine.read.reader import Rejected, SplitReader
+from s3notify_platform.engine.read.splits import TASK_BYTES, cut
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.row_schema import Batches
+from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
-from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.reader import Rejected, SplitReader
-from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.splits import TASK_BYTES, cut
-from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, Rejects

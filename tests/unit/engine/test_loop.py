@@ -1,7 +1,7 @@
 """Rounds: which slots are reported, and which entries may leave the queue. Pure."""
 
 from s3notify_platform.engine.loop import Round
-from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.slots import Slot

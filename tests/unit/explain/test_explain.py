@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
 from s3notify_platform.explain import BatchView
-from s3notify_platform.ingest.batches import EVERYTHING, Failing
 from s3notify_platform.protocols.keyspace import Delete, Put, digest_of
 from s3notify_platform.protocols.notification_queue import (
     Reservation,

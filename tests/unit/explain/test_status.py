@@ -9,10 +9,10 @@ from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.batch.batches import BatchPayload, Failing, SensorState
+from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.explain import status
 from s3notify_platform.explain.status import SourceLook
-from s3notify_platform.ingest.batches import BatchPayload, Failing, SensorState
-from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.limits import MAX_COLUMNS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key

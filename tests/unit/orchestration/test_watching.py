@@ -5,8 +5,8 @@ from threading import BoundedSemaphore
 
 import pytest
 
-from s3notify_platform.ingest.batches import BatchRequest, SensorState
-from s3notify_platform.ingest.scheduler import Tick
+from s3notify_platform.engine.batch.batches import BatchRequest, SensorState
+from s3notify_platform.engine.batch.scheduler import Tick
 from s3notify_platform.orchestration.sensor import LOOP_SECONDS, watch
 from s3notify_platform.protocols.keyspace import WatcherState
 from tests.support.clocks import HandClock

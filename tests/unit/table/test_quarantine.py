@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.engine import settle
+from s3notify_platform.engine.commit import settle
 from s3notify_platform.errors import ConflictError, UnavailableError
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.protocols.source_enumerator import ObjectState

@@ -8,7 +8,11 @@ import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
-from s3notify_platform.ingest.schema_rollback import plan_schema_rollback, roll_back_schema, schema_history
+from s3notify_platform.maintenance.schema_rollback import (
+    plan_schema_rollback,
+    roll_back_schema,
+    schema_history,
+)
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore

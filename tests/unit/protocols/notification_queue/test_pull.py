@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.engine.values.rows import QueuedEntry
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.wire import QueuedEntry
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,

@@ -1,0 +1,158 @@
+"""What a batch is, what its runs know of it, and what the sensor keeps between its ticks: values and their JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, Self
+
+from s3notify_platform.engine.batch.follow import Decision
+from s3notify_platform.engine.values.row_schema import json_of, of_json
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.protocols.keyspace import WatcherState
+from s3notify_platform.slots import Slot
+
+EVERYTHING: Final = -1
+"""Stands for all slots in a batch that compares the whole source: the first one, and one for each new topic."""
+
+REASON_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPayload:
+    """What a batch's ack chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
+
+    `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
+    slots that are parked if they fail again, so that objects which cannot be read go to quarantine. `topic`: its epoch
+    when the batch was opened. `signalled_ms`, `opened_ms`: by the clocks of store and sensor, for people.
+    """
+
+    slots: tuple[int, ...] = ()
+    signals: Mapping[str, str] = field(default_factory=dict)
+    listing: bool = True
+    rescans: Mapping[str, int] = field(default_factory=dict)
+    last_attempt: tuple[int, ...] = ()
+    topic: str = ""
+    signalled_ms: int = 0
+    opened_ms: int = 0
+
+    @property
+    def decision(self) -> Decision:
+        """How the batch finds out what changed."""
+        if EVERYTHING in self.slots:
+            return Decision(how="everything", topic=self.topic)
+        slots = frozenset(map(Slot, self.slots))
+        return Decision(how="rescan" if self.listing else "follow", topic=self.topic, slots=slots)
+
+    def dumps(self) -> str:
+        """JSON."""
+        return json_of(self)
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        """Inverse of `dumps`; without text, a batch that lists."""
+        found: Self = of_json(cls, json.loads(text) if text else {})
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """A run to be requested, for `slots`, or for `EVERYTHING`."""
+
+    batch: str
+    part: int
+    parts: int
+    slots: tuple[int, ...]
+
+    @property
+    def run_key(self) -> str:
+        """The same for the same request, so that Dagster launches it once."""
+        return f"{self.batch}-{self.part}of{self.parts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBatch:
+    """A batch in flight. `chain`: the version of its ack chain. `topic`: its epoch when the batch was opened.
+
+    `progress` is (beats, when they last moved, in the sensor's wall ms) by run.
+    """
+
+    id: str
+    chain: str
+    slots: tuple[int, ...]
+    parts: int
+    opened_ms: int
+    listing: bool = False
+    topic: str = ""
+    progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """A slot whose last batch did not commit it, and when it is asked for again; sooner if it is parked and changes."""
+
+    attempts: int
+    not_before_ms: int
+    reason: str
+    group: int
+    """The first slot of those that it is asked for with: half of those that it failed with."""
+    parked: bool = False
+    """It failed `max_attempts` times, the last time alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorState:
+    """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds.
+
+    `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
+    slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the
+    bucket; `topic_ms`: when the topic was last read. `table`: the id of the source's table (`table.opening`), "" before
+    the first batch.
+    """
+
+    epoch: str
+    table: str = ""
+    next_batch: int = 0
+    enumerated: str = ""
+    backlog: bool = False
+    listed_ms: int = 0
+    bucket_listed_ms: int = 0
+    topic_ms: int = 0
+    watch: WatcherState = field(default_factory=WatcherState)
+    open: tuple[OpenBatch, ...] = ()
+    retried: bool = False
+    """The last batch was of slots that had failed: those that wait besides are next."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """The first and last slot of each parallel run's share of all slots; () as long as there is one run."""
+    failing: Mapping[int, Failing] = field(default_factory=dict)
+
+    def dumps(self) -> str:
+        """JSON, for Dagster's cursor."""
+        # Each reason once, and slots that are alike together.
+        reasons = sorted({item.reason for item in self.failing.values()})
+        groups: dict[Failing, list[int]] = {}
+        for slot, item in sorted(self.failing.items()):
+            groups.setdefault(replace(item, reason=str(reasons.index(item.reason))), []).append(slot)
+        body = {field.name: getattr(self, field.name) for field in fields(self)}
+        failing = {"reasons": reasons, "groups": list(groups.items())}
+        return json_of(body | {"watch": self.watch.dumps(), "failing": failing})
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
+        try:
+            body = json.loads(text)
+            body["watch"] = WatcherState.loads(body["watch"])
+            body["open"] = of_json(tuple[OpenBatch, ...], body["open"])
+            body["ranges"] = tuple((int(first), int(last)) for first, last in body["ranges"])
+            reasons = body["failing"]["reasons"]
+            groups = [(of_json(Failing, item), slots) for item, slots in body["failing"]["groups"]]
+            body["failing"] = {
+                slot: replace(item, reason=reasons[int(item.reason)])
+                for item, slots in groups
+                for slot in slots
+            }
+            return cls(**body)
+        except (ValueError, LookupError, TypeError, AttributeError, CorruptError) as error:
+            raise CorruptError(
+                "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
+            ) from error

@@ -1,0 +1,386 @@
+"""Which slots a tick asks for: the sensor's decisions, a function of its cursor and what it sees. No Dagster.
+
+Theory of operation. A batch is opened in the record store, as an ack chain whose children are its slots and
+whose payload is the signals seen, before its run is requested; the cursor is stored by Dagster after that.
+So a tick that dies in between is repeated with the same batch id, finds its own chain, and requests the same
+run under the same run key, which Dagster launches once.
+
+    changed ──► in flight ──► settled                    chain acked: all its slots are committed
+                   │
+                   └──► failing ──backoff──► in flight   run over or silent before its chain was acked
+                           │
+                           └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
+
+An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
+objects go to quarantine, and the rest is committed. So do objects over which a parser, a transform or the writing of
+files raises, up to `MAX_UNFORESEEN` of the source. What parks a slot concerns it as a whole, like a transform that
+raises on no rows, or an outage, or is beyond that limit; so it is tried again.
+
+Slots that failed are asked for apart from all others, so that they cannot fail these again, and those of one batch in
+halves: the one at fault ends up alone, in log2 of their number batches, and the others are committed. Batches of slots
+that failed, and of those that did not, take turns.
+
+Whether a batch lists the bucket or follows the entries of the source's topic is decided by `follow`. A batch that
+compares everything is alone. Rescans are `list_seconds` apart.
+
+A slot in flight is never requested again; its later changes wait, because the root is not remembered until
+every changed slot could be taken. A run's liveness is a counter that it moves (`heartbeats`); the sensor
+measures with its own clock how long a counter stands still. Before the first beat, and after the last, a run is dead
+after the same time if what executes it is known to be gone, else after `startup_seconds`. No data depends on it: a run
+that counts as dead and is not either commits, or has a conflict with the next one, like any other.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.engine.batch.batches import (
+    EVERYTHING,
+    REASON_MAX,
+    BatchPayload,
+    BatchRequest,
+    Failing,
+    OpenBatch,
+    SensorState,
+)
+from s3notify_platform.engine.batch.follow import decide
+from s3notify_platform.errors import TagExists, TagNotFound
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
+from s3notify_platform.protocols.keyspace import Poll, Watcher
+from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.table.opening import OpenTable
+
+TOPIC_SECONDS: Final = 30.0
+"""Between two looks at the topic while nothing changes: for so long after its end ticks may say "nothing changed"."""
+
+SHOWN: Final = 10
+"""Parked slots that are named in a tick's note."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run of a batch as Dagster knows it. `beats` counts its heartbeats; None before the first and after the last."""
+
+    run_id: str
+    ended: bool
+    queued: bool
+    """It waits until Dagster has room for it: that may take any time, and is not silence."""
+    beats: int | None
+    failure: str = ""
+    gone: Callable[[], bool] = lambda: False
+    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """What one evaluation decided. `silent_runs` have no heartbeat any more: report them as failed."""
+
+    state: SensorState
+    requests: tuple[BatchRequest, ...]
+    note: str
+    silent_runs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchPlanner:
+    """Evaluates ticks of one source.
+
+    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none, and has serve the given table
+    (`Topics.serve`); `backlog` is the source's; `table` opens its table, expecting the id that the cursor has
+    (`Source.open_table`), and `claim` notes whose sensor works on it (`opening.claim`).
+
+    Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
+    and 1 GET for each of its runs; to open a batch 2 GETs (topic, backlog), 1 PUT, and those of `table` and `claim`;
+    the 2 GETs when one has ended, too.
+    """
+
+    source: str
+    watcher: Watcher
+    chains: AckChains
+    backlog: RescanBacklog
+    topic_epoch: Callable[[OpenTable | None], str]
+    runs_of: Callable[[str], Sequence[RunView]]
+    table: Callable[[str], OpenTable]
+    claim: Callable[[OpenTable, str], str]
+    settings: BatchSettings
+    clock: Clock = SYSTEM_CLOCK
+
+    def first(self) -> SensorState:
+        """A cursor that has seen nothing. Stored before the first batch, so that batch ids repeat."""
+        self.topic_epoch(None)  # the sooner there is one, the sooner writers queue
+        return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
+
+    def tick(self, state: SensorState) -> Tick:
+        """Settle what has ended, see what changed, open the next batch.
+
+        Raises what `opening.open_table` refuses the table for; the cursor is then left as it is.
+        """
+        if state.watch.slots != self.watcher.fresh_state().slots and state.table:
+            table = self.table(state.table)
+            if table.id != state.table:
+                return self._begin_again(table)
+        now_ms = self.clock.wall_ms()
+        state, silent, notes = self._settle(state, now_ms)
+        state, lost = self._look_at_topic(state, now_ms)
+        relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
+        poll = self.watcher.observe(state.watch, relist=relist)
+        if poll.listed:
+            # Parked slots whose signal moved have all their attempts again, and at once, but still alone.
+            again = {
+                slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
+                for slot, item in state.failing.items()
+                if item.parked and slot in poll.changed
+            }
+            state = replace(state, listed_ms=now_ms, failing={**state.failing, **again})
+        wanted = self._wanted(state, poll.changed, now_ms)
+        requests: tuple[BatchRequest, ...] = ()
+        warnings = lost
+        if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
+            table = self.table(state.table)
+            if state.table not in ("", table.id):
+                return self._begin_again(table)
+            another = self.claim(table, state.epoch)
+            warnings = (*lost, *table.warnings, *filter(None, [another]))
+            state, requests, waits = self._open(replace(state, table=table.id), table, wanted, poll, now_ms)
+            notes += waits
+        if poll.listed and not state.watch.changed(poll.signals):
+            state = replace(state, watch=state.watch.at_root(poll.root_etag))
+        note = ", ".join([*warnings, *notes, _note_of(state, poll)])
+        return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
+
+    def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
+        """Whether the topic is still the one since which everything was compared; 1 request in `TOPIC_SECONDS`."""
+        if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
+            return state, ()
+        state = replace(state, topic_ms=now_ms)
+        if self.topic_epoch(None) == state.enumerated:
+            return state, ()
+        return replace(state, enumerated=""), (self._topic_gone(),)
+
+    def _topic_gone(self) -> str:
+        return f"its topic {self.source!r} is gone, and another one was made: everything is compared, once"
+
+    def _begin_again(self, table: OpenTable) -> Tick:
+        note = "the table was forgotten, or rewritten as another: everything is compared again"
+        return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
+
+    def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
+        """The slots that may be requested now: changed ones, or else those whose backoff is over.
+
+        `EVERYTHING` is alone: it waits for the batches that are open, and all slots wait for it. So is each group of
+        slots that failed, but it waits for no other batch.
+        """
+        if not state.enumerated and state.open:
+            return set()
+        taken = {slot for batch in state.open for slot in batch.slots}
+        due = {slot: item for slot, item in state.failing.items() if item.not_before_ms <= now_ms}
+        if not state.enumerated:
+            return {EVERYTHING} - taken - (state.failing.keys() - due.keys())
+        healthy = {*asked} - taken - state.failing.keys()
+        groups = [(item.not_before_ms, item.group) for slot, item in due.items() if slot not in taken]
+        if not groups or (healthy and state.retried):
+            return healthy
+        _, first = min(groups)
+        return {slot for slot, item in due.items() if item.group == first} - taken
+
+    def _open(
+        self, state: SensorState, table: OpenTable, wanted: set[int], poll: Poll, now_ms: int
+    ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
+        """Open a batch of these slots, and of all that wait for a rescan if it makes one."""
+        changed = poll.changed
+        topic, rescans = self.topic_epoch(table), self.backlog.read()
+        decision = decide(
+            map(Slot, wanted),
+            rescans,
+            topic=topic,
+            enumerated=state.enumerated,
+            now_ms=now_ms,
+            unqueued=not poll.unqueued.isdisjoint(wanted),
+            listed_ms=state.bucket_listed_ms,
+            list_seconds=self.settings.list_seconds,
+        )
+        gone = [self._topic_gone()] if decision.everything and state.enumerated else []
+        state = replace(state, backlog=bool(rescans.slots), topic_ms=now_ms)
+        if decision.wait_seconds:
+            return state, (), [f"the next listing is due in {decision.wait_seconds:.0f} s"]
+        if decision.everything:
+            state = replace(state, enumerated="")
+        if decision.listing:
+            wanted = self._wanted(state, decision.slots, now_ms)
+        if not wanted:
+            return state, (), gone
+        covered = set(changed) if decision.everything else wanted
+        signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
+        # Those that `_failed` would park; of a batch of everything slots are retried one by one.
+        attempts = {slot: item.attempts for slot, item in state.failing.items()}
+        last = (s for s in sorted(wanted - {EVERYTHING}) if self.settings.is_last(attempts.get(s, 0)))
+        payload = BatchPayload(
+            slots=tuple(sorted(wanted)),
+            signals=signals,
+            listing=decision.listing,
+            rescans={str(s): n for s, n in rescans.slots.items() if decision.everything or s in wanted},
+            last_attempt=tuple(last),
+            topic=topic,
+            signalled_ms=poll.root_ms if signals else 0,
+            opened_ms=now_ms,
+        )
+        batch = f"{self.source}-{state.epoch}-{state.next_batch}"
+        try:
+            chain = self.chains.open_batch(batch, map(str, payload.slots), payload=payload.dumps())
+        except TagExists:
+            # A tick of ours died before its cursor was stored: the chain says what it had asked for.
+            chain = self.chains.chain(batch)
+            payload = BatchPayload.loads(chain.payload)
+        slots = payload.slots
+        seen = {Slot(int(slot)): ETag(etag) for slot, etag in payload.signals.items()}
+        parts = max(1, min(self.settings.parallel_runs, len(slots)))
+        opened = OpenBatch(
+            id=batch,
+            chain=chain.version,
+            slots=slots,
+            parts=parts,
+            opened_ms=now_ms,
+            listing=payload.listing,
+            topic=payload.topic,
+        )
+        state = replace(
+            state,
+            next_batch=state.next_batch + 1,
+            bucket_listed_ms=now_ms if payload.listing else state.bucket_listed_ms,
+            watch=state.watch.advance(seen, seen),
+            open=(*state.open, opened),
+            retried=not state.failing.keys().isdisjoint(slots),
+        )
+        state, shares = self._shares(state)
+        assigned = assign_slots(map(Slot, slots), parts, shares)
+        requests = tuple(
+            BatchRequest(batch=batch, part=n, parts=parts, slots=of_part)
+            for n, of_part in enumerate(assigned.ranges)
+        )
+        return state, requests, gone
+
+    def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
+        """Which slots each parallel run has of all, as long as they are balanced in its batch too.
+
+        A slot comes to the same run again, and few move when there are more or fewer runs.
+        """
+        runs = self.settings.parallel_runs
+        shares = [range(first, last + 1) for first, last in state.ranges]
+        before = Assignment(ranges=tuple(tuple(map(Slot, share)) for share in shares)) if shares else None
+        if runs == max(1, len(shares)):
+            return state, before
+        now = assign_slots(map(Slot, range(state.watch.slots)), runs, before)
+        ranges = tuple((slots[0], slots[-1]) for slots in now.ranges if slots) if runs > 1 else ()
+        return replace(state, ranges=ranges), now
+
+    def _settle(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...], list[str]]:
+        still_open: list[OpenBatch] = []
+        failing = dict(state.failing)
+        silent: list[str] = []
+        notes: list[str] = []
+        for batch in state.open:
+            chain = self._state(batch)
+            if chain is not None and chain.status == "open":
+                runs = self.runs_of(batch.id)
+                watched, alive, quiet = self._pulse(batch, runs, now_ms)
+                silent += quiet
+                if alive:
+                    still_open.append(watched)
+                    continue
+                failures = [run.failure for run in runs if run.failure]
+                reason = failures[0] if failures else "its run ended before it was committed"
+                # One that was acked since we looked stays acked.
+                chain = self.chains.fail(_chain(batch), reason[:REASON_MAX])
+            missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
+            reason = (chain and chain.reason) or "the batch's ack chain is gone"
+            self._note_failed(failing, batch, missing, reason, now_ms)
+            compared_all = EVERYTHING in batch.slots and EVERYTHING not in missing
+            for slot in {*batch.slots, *(failing if compared_all else ())} - missing:
+                failing.pop(slot, None)
+            if batch.listing:
+                self.backlog.add(Slot(slot) for slot in missing if slot != EVERYTHING)
+            if compared_all:
+                state = replace(state, enumerated=batch.topic)
+            notes.append(
+                f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
+            )
+        if len(still_open) < len(state.open):
+            state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
+            if self.topic_epoch(None) != state.enumerated:
+                # What the earlier topic held is gone, and perhaps a run has followed the new one already.
+                notes += [self._topic_gone()] if state.enumerated else []
+                state = replace(state, enumerated="")
+        return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
+
+    def _state(self, batch: OpenBatch) -> ChainState | None:
+        try:
+            return self.chains.state(_chain(batch))
+        except TagNotFound:
+            return None
+
+    def _pulse(
+        self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
+    ) -> tuple[OpenBatch, bool, list[str]]:
+        """The batch with its runs' progress, whether any of them goes on, and which ones are silent."""
+        startup_ms = self.settings.startup_seconds * 1000
+        silence_ms = self.settings.silence_seconds * 1000
+        # Dagster may still have to create some: it resumes a tick that died while it did.
+        alive = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
+        progress: dict[str, tuple[int, int]] = {}
+        quiet: list[str] = []
+        for run in runs:
+            if run.ended:
+                continue
+            beats = run.beats if run.beats is not None else -1
+            known = batch.progress.get(run.run_id)
+            moved_ms = known[1] if known is not None and known[0] == beats and not run.queued else now_ms
+            progress[run.run_id] = (beats, moved_ms)
+            silent_ms = now_ms - moved_ms
+            if silent_ms < silence_ms or (beats < 0 and silent_ms < startup_ms and not run.gone()):
+                alive = True
+            else:
+                quiet.append(run.run_id)
+        return replace(batch, progress=progress), alive, quiet
+
+    def _note_failed(
+        self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
+    ) -> None:
+        """Note in `failing` the slots that a batch left, in halves; those of a batch of everything together."""
+        ordered, alone = sorted(missing), len(batch.slots) == 1
+        middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
+        for group in filter(None, (ordered[:middle], ordered[middle:])):
+            for slot in group:
+                # In a batch of everything a slot has no attempt of its own: nothing of it could go to quarantine.
+                attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
+                parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
+                wait = self.settings.retry_seconds(attempts if alone else 1)  # most of many are not at fault
+                failing[slot] = Failing(
+                    attempts=attempts,
+                    not_before_ms=now_ms + int((self.settings.parked_seconds if parked else wait) * 1000),
+                    reason=reason,
+                    group=group[0],
+                    parked=parked,
+                )
+
+
+def _chain(batch: OpenBatch) -> Chain:
+    """A batch's chain, so that its head, with all that its runs have to know, is not read in each tick."""
+    return Chain.of(batch.id, batch.chain, map(str, batch.slots))
+
+
+def _note_of(state: SensorState, poll: Poll) -> str:
+    listed = f"{len(poll.changed)} slots changed (1 HEAD, {poll.pages} LIST)"
+    notes = [listed if poll.listed else "nothing changed (1 HEAD)"]
+    if state.open:
+        notes.append(f"{len({slot for batch in state.open for slot in batch.slots})} in flight")
+    if waiting := [slot for slot, item in state.failing.items() if not item.parked]:
+        notes.append(f"{len(waiting)} to be retried")
+    if parked := sorted(slot for slot, item in state.failing.items() if item.parked):
+        shown = ", ".join(map(str, parked[:SHOWN]))
+        notes.append(f"{len(parked)} parked for now ({shown}): {state.failing[parked[0]].reason}")
+    return ", ".join(notes)

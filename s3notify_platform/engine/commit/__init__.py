@@ -1,0 +1,1 @@
+"""The new states of each slot, and the staged round as one version of the table."""

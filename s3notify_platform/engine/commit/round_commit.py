@@ -1,0 +1,154 @@
+"""Commits a staged round as one version of the table, and says how each of its slots ended."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from s3notify_platform.clock import Clock
+from s3notify_platform.engine.commit.staged import Base, StagedRound
+from s3notify_platform.engine.loop import Results
+from s3notify_platform.engine.values.plan import Plan
+from s3notify_platform.engine.values.results import Run, SlotResult
+from s3notify_platform.engine.values.rows import FailedSlot
+from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
+from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.round import CONFLICT, Round
+from s3notify_platform.table.schema import TableSchema, described, is_same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCommit:
+    """A round that is staged. Nothing is raised for one slot."""
+
+    source: Source
+    base: Base
+    plan: Plan
+    run: Run
+    staged: StagedRound
+    clock: Clock
+
+    def committed(self) -> Results:
+        """Commit what is staged, as one version; how each slot of the round ended."""
+        staged = self.staged
+        started = self.clock.monotonic()
+        results = {slot: self._unchanged(slot) for slot in (*self.plan.slots, *self.plan.failed)}
+        for slot, failed in staged.failed.items():
+            results[slot] = replace(
+                self._unchanged(slot),
+                status="failed",
+                error=failed.error,
+                outage=failed.outage,
+                trace=failed.trace,
+            )
+        for slot, each in staged.settled.items():
+            found = each.result
+            results[slot] = replace(
+                results[slot],
+                failed_objects=found.failed_objects,
+                traces=found.traces,
+                unavailable=found.unavailable,
+                superseded=found.superseded,
+                complete=found.complete,
+            )
+        wanted = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
+        if wanted:
+            results |= self._commit(results)
+            self.run.result.took("commit", self.clock.monotonic() - started)
+        return results
+
+    def _commit(self, results: Results) -> Results:
+        """The results of the slots that were to be committed."""
+        staged, base = self.staged, self.base
+        slots = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
+        try:
+            rows, rejects = staged.packs(base.table, slots)
+            metadata, protocol = self._schema(staged.schema)
+            change = Round(
+                base=base.snapshot,
+                slots=slots,
+                table=base.table,
+                clock=self.clock,
+                rows=rows,
+                rejects=rejects,
+                metadata=metadata,
+                protocol=protocol,
+                note=self._note(slots),
+            )
+            done = base.table.commit(change, base.snapshot)
+        except (ConflictError, FencedError):
+            return {slot: _conflict(results[slot]) for slot in slots}
+        except S3NotifyError as error:
+            failed = FailedSlot.of(min(slots), error)
+            return {
+                slot: replace(results[slot], status="failed", error=failed.error, outage=failed.outage)
+                for slot in slots
+            }
+        facts = done.snapshot.manifest
+        found: Results = {}
+        for slot in slots:
+            why = change.dropped.get(slot, "" if isinstance(done, Committed) else CONFLICT)
+            if why == CONFLICT:
+                found[slot] = _conflict(results[slot])
+            elif why:
+                found[slot] = replace(results[slot], status="failed", error=why)
+            else:
+                now = facts.slot(slot)
+                found[slot] = replace(
+                    staged.settled[slot].result,
+                    generation=now.generation,
+                    live_objects=now.objects,
+                    live_rows=now.rows,
+                    live_rejects=now.rejects,
+                    live_failing=now.failing,
+                )
+        return found
+
+    def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, Protocol | None]:
+        """The table's columns and protocol, if the round changes them."""
+        snapshot = self.base.snapshot
+        assert schema is not None, "chosen when the round was staged"
+        vectors = self.source.input.overwrites == "vectors"
+        metadata, protocol = described(
+            schema, created_ms=self.clock.wall_ms(), table=snapshot.table, vectors=vectors
+        )
+        held = snapshot.metadata.configuration
+        if is_same(schema, self.base.schema) and metadata.configuration.items() <= held.items():
+            return None, None
+        return metadata, protocol
+
+    def _note(self, slots: Collection[Slot]) -> dict[str, Any]:
+        """The facts that the history shows of the version."""
+        state = self.run
+        results = [self.staged.settled[slot].result for slot in slots]
+        counts = {
+            name: sum(getattr(each, name) for each in results)
+            for name in ("objects", "rows", "rejects", "gone", "bytes")
+        }
+        times = {name: at for name in ("seen_ms", "planned_ms") if (at := getattr(state, name))}
+        added = dict(state.result.schema_added)
+        return {
+            "batch": state.batch,
+            "run": state.run,
+            **counts,
+            **times,
+            **({"schema_added": added} if added else {}),
+        }
+
+    def _unchanged(self, slot: Slot) -> SlotResult:
+        facts = self.base.snapshot.manifest.slot(slot)
+        return SlotResult(
+            slot=slot,
+            status="unchanged",
+            generation=facts.generation,
+            live_objects=plan.objects if (plan := self.plan.slots.get(slot)) else 0,
+            live_rows=facts.rows,
+            live_rejects=facts.rejects,
+            live_failing=facts.failing,
+        )
+
+
+def _conflict(result: SlotResult) -> SlotResult:
+    return replace(result, status="conflict", error=CONFLICT)

@@ -1,0 +1,186 @@
+"""Settles a slot of a round: from the outcomes of its objects to the states that it commits. Pure.
+
+Rows of a read that was cut short, or is one of several rounds of a big object, stay and are read on from there. An
+object whose read fails is left out, and its slot is asked for again; on the slot's last attempt it goes to quarantine,
+and the rows of its earlier version leave. An outage is never a verdict on an object.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.engine.values.unforeseen import REASON_MAX
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.formats.rescue import added
+from s3notify_platform.limits import MAX_UNFORESEEN
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.round import SlotRound
+
+FAILING_MAX: Final = 10_000
+"""Objects of a slot in quarantine as a whole. More do not go there, and keep their slot failing."""
+
+UNKNOWN_SCHEMAS: Final = 8
+"""Different sets of unknown fields that a slot reports at once."""
+
+TRACES_MAX: Final = 5
+"""Tracebacks of objects that a slot reports, beside those of objects in quarantine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFacts:
+    """The facts that hold for all slots of a round.
+
+    `label`: that of its rows. `last_attempt`: slots whose objects go to quarantine if their read fails. `complete`:
+    slots for which everything that has changed is read, or has left. `failing`: how many objects of a slot are in
+    quarantine. `evolving`: a slot with fields that the schema lacks waits for another schema.
+    """
+
+    label: int
+    on_delete: Literal["withdraw", "keep", "keep_expired"] = "withdraw"
+    code_version: str = ""
+    last_attempt: frozenset[Slot] = frozenset()
+    complete: frozenset[Slot] = frozenset()
+    signals: Mapping[Slot, str] = field(default_factory=dict)
+    failing: Mapping[Slot, int] = field(default_factory=dict)
+    evolving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A slot's commit (None: nothing changes), and how it ended. `new_fields`: it waits for a schema that has them."""
+
+    round: SlotRound | None
+    result: SlotResult
+    new_fields: tuple[str, ...] = ()
+
+
+def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
+    """A slot, settled. `outcomes`: of each object that was to be read, joined (`outcome.joined`).
+
+    `CorruptError`: an object was read on from a place to which no such version had been read.
+    """
+    slot, known = planned.slot, planned.before
+    read = {key: outcome for key, outcome in outcomes.items() if outcome.status == "ok"}
+    unknown = sorted({fields for outcome in read.values() for fields in outcome.new_fields})
+    if facts.evolving and unknown:
+        waits = SlotResult(slot=slot, status="unchanged", complete=False)
+        return Settled(round=None, result=waits, new_fields=tuple(unknown[:UNKNOWN_SCHEMAS]))
+    gone, expired = _left(planned, outcomes, facts)
+    failed = {key: outcome.reason for key, outcome in outcomes.items() if outcome.status == "failed"}
+    failed |= {key: outcome.failed for key, outcome in read.items() if outcome.failed}
+    unavailable = {key: reason for key, reason in failed.items() if outcomes[key].outage}
+    failed = {key: reason for key, reason in failed.items() if key not in unavailable}
+    traces = {key: outcomes[key].trace for key in sorted(failed) if outcomes[key].trace}
+    quarantined = _quarantined(planned, failed, traces.keys(), facts)
+    states = [_read(key, outcome, known.get(key), facts) for key, outcome in read.items()]
+    states += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
+    states += [
+        replace(known[key], expired=True, reach_end=True, reason="", trace="", again=False) for key in expired
+    ]
+    states += [_unread(key, outcomes[key], known.get(key), facts) for key in quarantined if key not in read]
+    changes = {
+        state.key: replace(state, reason=quarantined[state.key], trace=traces.get(state.key, ""))
+        if state.key in quarantined
+        else state
+        for state in states
+    }
+    result = SlotResult(
+        slot=slot,
+        status="committed",
+        objects=len(read),
+        rows=sum(outcome.rows for outcome in read.values()),
+        rejects=sum(outcome.rejects for outcome in read.values()),
+        gone=len(gone),
+        superseded=sum(outcome.status == "superseded" for outcome in outcomes.values()),
+        bytes=sum(outcome.bytes for outcome in read.values()),
+        without_records=sum(
+            changes[key].without_records and not outcome.rows for key, outcome in read.items()
+        ),
+        complete=planned.changes.complete
+        and all(outcome.reach_end or outcome.failed for outcome in read.values()),
+        failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
+        unavailable=unavailable,
+        quarantined=quarantined,
+        traces={key: traces[key] for key in {*[*traces][:TRACES_MAX], *(traces.keys() & quarantined)}},
+        unnamed=added(outcome.unnamed for outcome in read.values()),
+        mismatches=added(outcome.mismatches for outcome in read.values()),
+    )
+    if not changes:
+        return Settled(round=None, result=result)
+    done = slot in facts.complete and all(
+        key in quarantined or (outcome.status in ("ok", "deleted") and not outcome.failed)
+        for key, outcome in outcomes.items()
+    )
+    return Settled(
+        round=SlotRound(
+            changes=changes,
+            before={key: known[key] for key in changes if key in known},
+            signal=facts.signals.get(slot),
+            code_version=facts.code_version if done or not known else None,
+            backfill=0 if done else None,
+        ),
+        result=result,
+    )
+
+
+def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> tuple[set[str], set[str]]:
+    """The keys whose rows leave since their objects have, and those whose rows stay (`on_delete`)."""
+    known, changes = planned.before, planned.changes
+    expired = {key for key in changes.expired.intersection(changes.gone) if key in known and known[key].rows}
+    gone = {key for key in changes.gone if key in known} - expired
+    deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
+    match facts.on_delete:
+        case "keep":  # what cannot be read again is not asked for again
+            again = {key for key in deleted if outcomes[key].etag == known[key].etag}
+            expired |= {key for key in again if known[key].rows and not known[key].expired}
+        case "keep_expired":
+            pass  # an entry, or a listing, will say why
+        case "withdraw":
+            gone |= deleted
+    return gone | {key for key in deleted if not known[key].rows}, expired
+
+
+def _quarantined(
+    planned: SlotPlan, failed: Mapping[str, str], unforeseen: Collection[str], facts: RoundFacts
+) -> dict[str, str]:
+    """The objects that go to quarantine, of those that failed, with their reasons."""
+    if planned.slot not in facts.last_attempt:
+        return {}
+    there = sum(state.failing for key, state in planned.before.items() if key in failed)
+    room = max(0, FAILING_MAX - (facts.failing.get(planned.slot, 0) - there))
+    beyond = sorted(unforeseen)[MAX_UNFORESEEN:]
+    wanted = sorted(failed.keys() - beyond)
+    return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in wanted[:room]}
+
+
+def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
+    """The state of an object that was read, with the rows that this read went on from."""
+    begun = known if outcome.start else None
+    if outcome.start and (begun is None or begun.etag != outcome.etag):
+        raise CorruptError(f"{key!r}: read on from {outcome.start}, and no such version is committed")
+    return ObjectState(
+        key=key,
+        etag=outcome.etag,
+        size=outcome.size,
+        offset=outcome.offset,
+        reach_end=outcome.reach_end,
+        by_record=outcome.by_record,
+        rows=(outcome.rows if outcome.stored is None else outcome.stored) + (begun.rows if begun else 0),
+        rejects=outcome.rejects + (begun.rejects if begun else 0),
+        since=begun.since if begun else facts.label,
+        until=facts.label,
+        code_version=facts.code_version,
+    )
+
+
+def _unread(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
+    """The state of an object of which nothing could be read: what is held of this very version, if anything is."""
+    if known is not None and known.etag == outcome.etag:
+        return replace(known, expired=False, again=False)
+    return ObjectState(
+        key=key, etag=outcome.etag, size=outcome.size, reach_end=False, code_version=facts.code_version
+    )

@@ -1,0 +1,72 @@
+"""The staged slots of a round, and the snapshot of the table on which it is planned."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from s3notify_platform.engine.commit.settle import Settled
+from s3notify_platform.engine.stage.collect import StagedPart
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.engine.values.rows import FailedSlot
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.pack_set import PackSet, StagedPack
+from s3notify_platform.table.schema import TableSchema, schema_of
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.table import LogTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The table, and the snapshot of it that a round is planned on."""
+
+    table: LogTable
+    snapshot: Snapshot
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The pinned schema."""
+        return schema_of(self.snapshot.metadata)
+
+    @property
+    def label(self) -> int:
+        """That of the rows that are staged on top of it."""
+        return self.snapshot.version + 1
+
+
+@dataclass(slots=True, kw_only=True)
+class StagedRound:
+    """The staged slots of a round. `of`: the part that each is settled from."""
+
+    schema: TableSchema | None = None
+    parts: list[StagedPart] = field(default_factory=list)
+    settled: dict[Slot, Settled] = field(default_factory=dict)
+    of: dict[Slot, StagedPart] = field(default_factory=dict)
+    failed: dict[Slot, FailedSlot] = field(default_factory=dict)
+
+    def take(self, part: StagedPart, found: Mapping[Slot, Settled]) -> None:
+        """Add what a job has staged. Slots that are not `found` come again, or failed."""
+        self.parts.append(part)
+        self.settled |= found
+        self.of |= dict.fromkeys(found, part)
+        self.failed |= part.failed
+
+    def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
+        """Packs of rows and of rejects, without rows that are not to be committed. Requests of `narrowed`."""
+        rows: list[StagedPack] = []
+        rejects: list[StagedPack] = []
+        for part in self.parts:
+            kept = {slot for slot in slots if self.of[slot] is part}
+            rows += _only(table.data, part.rows, kept)
+            rejects += _only(table.quarantine, part.rejects, kept)
+        return rows, rejects
+
+
+def _only(packs: PackSet, staged: Iterable[StagedPack], slots: set[Slot]) -> Iterator[StagedPack]:
+    for pack in staged:
+        yield from packs.narrowed(pack, frozenset(pack.slots.keys() - slots))
+
+
+def outcomes_of(part: StagedPart, plan: SlotPlan) -> dict[str, Outcome]:
+    """The outcomes of one slot's objects."""
+    keys = (split.version.key for split in plan.changes.read)
+    return {key: part.outcomes[key] for key in keys if key in part.outcomes}

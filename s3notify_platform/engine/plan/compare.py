@@ -1,0 +1,369 @@
+"""How a batch is planned: list the bucket or follow the entries, and compare with the committed state.
+
+A listing is made in chains (`listing_chains`) by tasks, and shuffled by slot. Entries are followed by the driver, which
+saves a Spark job: they are as many as the changes. They are read before the bucket is looked at, so that whatever an
+entry names is seen, and the entry may go when the slot is committed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.engine.batch.follow import named_versions
+from s3notify_platform.engine.plan.compare_columns import Listed, compared
+from s3notify_platform.engine.values.plan import Planned, SlotPlan, planned_rows
+from s3notify_platform.engine.values.row_schema import Batches, numbers_of, runs_of
+from s3notify_platform.engine.values.rows import (
+    LISTED,
+    FailedSlot,
+    QueuedEntry,
+    Requests,
+    WantedSlot,
+)
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.parallel import readers
+from s3notify_platform.ports import ETag, unaddressable
+from s3notify_platform.protocols.source_enumerator import (
+    Chain,
+    ObjectState,
+    ObjectVersion,
+    changes_of_slot,
+    listed_pages,
+)
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.opening import open_store
+from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.table.reread import backfilled_keys
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.state_columns import pending_in, states_of
+from s3notify_platform.table.table import LogTable
+
+if TYPE_CHECKING:
+    from s3notify_platform.protocols.notification_queue import Entry, TopicUser
+
+IN_FLIGHT: Final = 32
+KEYS_NAMED: Final = 5
+"""Keys of a slot that S3 clients cannot address and that are named."""
+
+CHAINS_AT_ONCE: Final = 4
+"""Chains that one task lists at once: it waits for the server most of the time."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found of one slot. `touched`: the keys that were looked at; None: all of them, and `listed` has them."""
+
+    slot: Slot
+    versions: list[ObjectVersion] = field(default_factory=list)
+    listed: list[pa.RecordBatch] = field(default_factory=list)
+    entries: list[QueuedEntry] = field(default_factory=list)
+    touched: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a chain of LISTs begins: after a cut, or where the server's token says."""
+
+    after: str | None = None
+    token: str | None = None
+
+
+def lister(
+    source: Source, wanted: frozenset[Slot], parts: Sequence[Sequence[Start]], cuts: frozenset[str]
+) -> Callable[[Batches], Batches]:
+    """Tasks that list the chains of their part: every object of the slots."""
+
+    def run(batches: Batches) -> Batches:
+        for number in numbers_of(batches):
+            bucket = CountingStore(open_store(source.input.bucket))
+            enumerator = source.enumerator(bucket)
+            chains = [
+                Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
+                for start in parts[number]
+            ]
+            for objects in listed_pages(chains, CHAINS_AT_ONCE):
+                yield LISTED.columns(ObjectVersion, enumerator.columns_among(objects, wanted))
+            overran = sum(each.overran for each in chains)
+            yield LISTED.batch([Requests(requests=bucket.counts, overran=overran)])
+
+    return run
+
+
+def comparer(
+    source: Source,
+    manifest: Manifest,
+    wanted: Sequence[Slot],
+    *,
+    tasks: int,
+    quota: int,
+    skip: frozenset[str],
+) -> Callable[[Batches], Batches]:
+    """Tasks that compare a listing with the states that the manifest names, slot by slot; at most `quota` changes each.
+
+    Each of the `tasks` has the slots of a range (`group_of`), sorted.
+    """
+    groups: dict[int, list[Slot]] = {}
+    for slot in wanted:
+        groups.setdefault(group_of(slot, tasks, source.location.slots), []).append(slot)
+
+    def run(batches: Batches) -> Batches:
+        store = CountingStore(open_store(source.location.platform))
+        comparison = Comparison(source, manifest, quota, skip)
+        states: Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]] = iter(())
+        began = False
+        for found in _by_slot(batches):
+            if isinstance(found, Requests):
+                yield planned_rows([found])
+                continue
+            if not began:
+                slots = groups[group_of(found.slot, tasks, source.location.slots)]
+                states, began = _columns_of(source.table(store=store), manifest, slots), True
+            slot, columns = next(states)
+            assert slot == found.slot, "each wanted slot has a row"
+            if isinstance(columns, S3NotifyError):
+                yield planned_rows([FailedSlot.of(slot, columns)])
+            else:
+                yield planned_rows([comparison.listed(found, columns)])
+        yield planned_rows([Requests(requests=store.counts)])
+
+    return run
+
+
+def _columns_of(
+    table: LogTable, manifest: Manifest, slots: Sequence[Slot]
+) -> Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]]:
+    """The states of each slot, in order; or why they cannot be read: a damaged file concerns its own slots alone."""
+    left = [*slots]
+    try:
+        for slot, columns in table.states.columns(manifest.states, slots):
+            left.remove(slot)
+            yield slot, columns
+    except S3NotifyError:
+        for slot in left:
+            try:
+                yield from table.states.columns(manifest.states, [slot])
+            except S3NotifyError as error:
+                yield slot, error
+
+
+def group_of(slot: Slot, tasks: int, slots: int) -> int:
+    """The task, of so many, that compares a slot of so many. Pure."""
+    return slot * tasks // slots
+
+
+def follow(
+    source: Source,
+    table: LogTable,
+    snapshot: Snapshot,
+    slots: Sequence[Slot],
+    *,
+    quota: int,
+    skip: frozenset[str],
+    user: "TopicUser | None" = None,
+) -> Iterator[Planned]:
+    """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each.
+
+    `user`: see `NotificationQueue.entries`. Requests: of that; 1 HEAD for each key that an entry does not describe, and
+    `StateReader.lookup` for all of them together.
+    """
+    manifest = snapshot.manifest
+    bucket = CountingStore(open_store(source.input.bucket))
+    by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
+    queue = source.location.queue(table.reader.store)
+    for entry in queue.entries(source.name, slots, user=user):
+        by_slot[Slot(entry.slot)].append(entry)
+    found: list[_Found] = []
+    with readers(IN_FLIGHT) as pool:
+        for slot, entries in by_slot.items():
+            try:
+                named = named_versions(source.enumerator(bucket), entries, pool)
+            except UsageError:
+                raise
+            except S3NotifyError as error:
+                yield FailedSlot.of(slot, error)
+                continue
+            found.append(
+                _Found(
+                    slot,
+                    versions=[version for version in named.values() if version is not None],
+                    entries=[*map(QueuedEntry.of, entries)],
+                    touched=frozenset(named),
+                )
+            )
+    comparison = Comparison(source, manifest, quota, skip)
+    for each, states in _states_of(found, table, comparison):
+        if isinstance(states, S3NotifyError):
+            yield FailedSlot.of(each.slot, states)
+        else:
+            yield comparison.followed(each, states)
+    yield Requests(requests=bucket.counts)
+
+
+def _states_of(
+    found: Sequence[_Found], table: LogTable, comparison: "Comparison"
+) -> Iterator[tuple[_Found, Mapping[str, ObjectState] | S3NotifyError]]:
+    """The states that concern each slot; or why they cannot be read: a damaged file concerns its own slots alone."""
+    manifest = comparison.manifest
+    whole = [each.slot for each in found if comparison.is_whole(each.slot)]
+    waiting = [each.slot for each in found if manifest.slot(each.slot).pending]
+    keys = {each.slot: each.touched or () for each in found if each.slot not in whole}
+    try:
+        known = table.states.lookup(manifest.states, keys)
+        pending = table.states.pending(manifest.states, waiting) if waiting else {}
+        every = dict(table.states.of_slots(manifest.states, whole)) if whole else {}
+    except S3NotifyError as error:
+        if len(found) == 1:
+            yield found[0], error
+        else:
+            for each in found:
+                yield from _states_of([each], table, comparison)
+        return
+    for each in found:
+        yield (
+            each,
+            every.get(each.slot)
+            or {
+                **{key: known[key] for key in each.touched or () if key in known},
+                **pending.get(each.slot, {}),
+            },
+        )
+
+
+def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
+    """The keys of which the newest entry says that the bucket's lifecycle has removed their objects."""
+    of_objects = (entry for entry in entries if not entry.of_version)
+    newest = {entry.key: entry for entry in sorted(of_objects, key=lambda e: e.time_ms)}
+    return frozenset(key for key, entry in newest.items() if entry.expiry)
+
+
+class Comparison:
+    """Compares what was found of slots with their committed states. Pure."""
+
+    def __init__(self, source: Source, manifest: Manifest, quota: int, skip: frozenset[str]) -> None:
+        self._source = source
+        self.manifest = manifest
+        self._quota = quota
+        self._skip = skip
+        self._choice = source.enumerator().choice
+
+    def _chosen(self, key: str) -> bool:
+        return not self._choice.why_not(key)
+
+    def _is_other(self, slot: Slot) -> bool:
+        """Whether the slot's rows were made by another version of the transform."""
+        version, facts = self._source.input.code_version, self.manifest.slot(slot)
+        return version is not None and bool(facts.generation) and facts.code_version != version
+
+    def is_whole(self, slot: Slot) -> bool:
+        """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
+        return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
+
+    def listed(self, found: _Found, columns: pa.RecordBatch) -> SlotPlan:
+        """The plan of a slot that was listed, given all its states."""
+        pending = frozenset(columns.filter(pending_in(columns)).column("key").to_pylist())
+        listed = compared(
+            found.listed,
+            pa.Table.from_batches([columns]),
+            pending | self._skip,
+            whole=self.is_whole(found.slot),
+            on_delete=self._source.input.on_delete,
+            chosen=self._chosen,
+        )
+        batches = listed.states.combine_chunks().to_batches()
+        states = states_of(batches[0]) if batches else {}
+        found.versions = listed.versions(found.slot)
+        return self._planned(found, states, listed)
+
+    def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> SlotPlan:
+        """The plan of a slot whose entries were followed, given the states that concern it."""
+        return self._planned(found, states, None)
+
+    def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
+        facts, version = self.manifest.slot(found.slot), self._source.input.code_version
+        pending = frozenset(key for key, state in states.items() if state.pending)
+        # Objects that are in quarantine as a whole stay there, whatever the code.
+        stale = {
+            key
+            for key, state in states.items()
+            if self._is_other(found.slot) and state.code_version != version and not state.reason
+        }
+        stale |= backfilled_keys(facts, states)
+        versions, touched = found.versions, found.touched
+        expired = frozenset[str]()
+        if self._source.input.on_delete == "keep_expired":
+            expired = _expired(found.entries)
+        if touched is not None:
+            versions = versions + [
+                ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
+                for key in (stale | pending) - touched
+                if not states[key].expired  # nothing is there to be read again
+            ]
+        changes = changes_of_slot(
+            found.slot,
+            [each for each in versions if each.key not in self._skip],
+            # Skipped, not gone.
+            {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
+            max_objects=self._quota,
+            touched=touched,
+            pending=pending,
+            stale=stale,
+            expired=expired,
+            stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
+        )
+        announced = {entry.key for entry in found.entries}
+        # Read on, or again: no change that anybody would have to announce.
+        announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
+        concerned = [*(split.version.key for split in changes.read), *changes.gone]
+        withdrawn = 0
+        if listed is not None:
+            kept = expired & states.keys() - {v.key for v in versions}
+            withdrawn = listed.withdrawn - len(kept)
+        odd = listed.unaddressable if listed else [v.key for v in versions if unaddressable(v.key)]
+        return SlotPlan(
+            changes=changes,
+            before={key: states[key] for key in concerned if key in states},
+            entries=tuple(each.entry(self._source.name) for each in found.entries),
+            unannounced=frozenset(concerned) - announced,
+            objects=listed.objects if listed else facts.objects,
+            held=listed.held if listed else 0,
+            withdrawn=withdrawn,
+            unaddressable=len(odd),
+            unaddressable_keys=tuple(odd[:KEYS_NAMED]),
+        )
+
+    @staticmethod
+    def _has_left(key: str, found: _Found) -> bool:
+        looked_at = found.touched is None or key in found.touched
+        return looked_at and all(version.key != key for version in found.versions)
+
+
+def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
+    return states[key].etag if key in states else None
+
+
+def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
+    """What was found of each slot, from rows sorted by slot; and rows that are of none."""
+    every = chain.from_iterable(runs_of(batch, "slot") for batch in batches)
+    for slot, pieces in groupby(every, lambda piece: piece[0]):
+        found = _Found(Slot(slot))
+        for _, piece in pieces:
+            of_object = pc.equal(piece.column("kind"), LISTED.kind(ObjectVersion))
+            found.listed.append(piece.filter(of_object))
+            for row in LISTED.read([piece.filter(pc.invert(of_object))]):
+                match row:
+                    case WantedSlot():
+                        pass
+                    case QueuedEntry():
+                        found.entries.append(row)
+                    case Requests():
+                        yield row
+                    case _:
+                        raise AssertionError(row)
+        if slot >= 0:
+            yield found

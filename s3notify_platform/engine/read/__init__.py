@@ -1,0 +1,1 @@
+"""What each task reads, how, and what became of an object."""

@@ -1,0 +1,57 @@
+"""Finds the object over which a parser raises, among those parsed together. The others are read without it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from s3notify_platform.engine.values.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
+from s3notify_platform.errors import CorruptError
+
+T = TypeVar("T")
+Found = TypeVar("Found")
+
+HELD_BYTES: Final = 64 << 20
+"""Arrow bytes of objects that are parsed together, until it is known that no parser raises over one of them."""
+
+
+def is_verdict(error: Exception) -> bool:
+    """Whether an object over which a parser raises this is at fault, or the parser itself. Pure."""
+    return isinstance(error, CorruptError) or is_unforeseen(error)
+
+
+def failure_of(error: Exception) -> dict[str, Any]:
+    """The failure and traceback of an object over which a parser raises. Pure."""
+    return {"status": "failed", "reason": described(error)[:REASON_MAX], "trace": trace_of(error)}
+
+
+def isolated(
+    objects: Sequence[T],
+    parse: Callable[[Sequence[T]], Iterator[Found]],
+    failed: Callable[[T, Exception], Found],
+    bytes_of: Callable[[Found], int],
+) -> Iterator[Found]:
+    """The results of `parse` for `objects`; where it raises, for their halves, down to the object that has `failed`.
+
+    Until a part is parsed to its end it is held, up to `HELD_BYTES`. Where it raises after more than these, so does
+    this: then the task fails, and the objects of its slots are tried apart (`spark.jobs`).
+    """
+    todo = [objects]
+    while todo:
+        part, given, size = todo.pop(), False, 0
+        held: list[Found] = []
+        try:
+            for found in parse(part):
+                held.append(found)
+                size += bytes_of(found)
+                if size > HELD_BYTES:
+                    given = True
+                    yield from held
+                    held = []
+        except Exception as error:
+            if given or not is_verdict(error):
+                raise
+            if len(part) > 1:
+                middle = len(part) // 2
+                todo += [part[middle:], part[:middle]]
+                continue
+            held = [failed(part[0], error)]
+        yield from held

@@ -1,0 +1,407 @@
+"""A task reads splits: it fetches objects, or parts of them, and parses them to Arrow.
+
+Rows come with their lineage in front, rejects as batches of their own, and the outcome of an object, or of a part of
+one, after both.
+"""
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from s3notify_platform.engine.read.fetch import Fetched, fetch, gets_of
+from s3notify_platform.engine.read.isolation import failure_of, is_verdict, isolated
+from s3notify_platform.engine.read.remote_bytes import RemoteBytes
+from s3notify_platform.engine.read.splits import is_big
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.row_schema import Batches
+from s3notify_platform.engine.values.rows import LINEAGE_SCHEMA, ReadObject
+from s3notify_platform.errors import (
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    S3NotifyError,
+    UnavailableError,
+)
+from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
+from s3notify_platform.formats.inference import infer, new_fields
+from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
+from s3notify_platform.formats.records import Parsed, Target, rejected_whole
+from s3notify_platform.formats.records import Reject as ParsedReject
+from s3notify_platform.formats.registry import FORMATS, format_for, format_of
+from s3notify_platform.formats.rescue import Tally, added, rescued_too
+from s3notify_platform.limits import BATCH_BYTES, MAX_REJECTS
+from s3notify_platform.ports import ObjectMeta
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.source.source import Source
+from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.reading import in_slices
+
+SAMPLE_OBJECTS: Final = 64
+SAMPLE_BYTES: Final = 32 << 20
+
+
+class Rejected(NamedTuple):
+    """Rejected records, in the columns of `REJECT_SCHEMA`."""
+
+    batch: pa.RecordBatch
+
+
+Found: TypeAlias = pa.RecordBatch | Rejected | ReadObject
+"""Rows, or rejects, or an outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReader:
+    """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`."""
+
+    source: Source
+    schema: pa.Schema
+    inferred: bool
+    size: tuple[int, int] = (0, 0)
+
+    @property
+    def output(self) -> pa.Schema:
+        """Columns of lineage, then the data's, then those of the object."""
+        return pa.schema([*LINEAGE_SCHEMA, *self.target.output, *self.source.input.object_columns.schema])
+
+    @property
+    def target(self) -> Target:
+        """What records are to become."""
+        rescue = self.source.input.mismatches == "rescue"
+        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size)
+
+    def read(self, splits: Iterable[Split]) -> Iterator[Found]:
+        """All that `windows` and `pieces` give for these splits."""
+        whole, big = self.sorted_out(splits)
+        for window in self.windows(whole):
+            yield from window
+        for split in big:
+            yield from self.pieces(split)
+
+    def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
+        """Those of whole objects, which `windows` reads, and those that `pieces` does."""
+        found: tuple[list[Split], list[Split]] = ([], [])
+        for split in splits:
+            found[is_big(split, self.source)].append(split)
+        return found
+
+    def windows(self, splits: Sequence[Split]) -> Iterator[Iterator[Found]]:
+        """Whole objects, those that were fetched together at once: rejects and rows as they are parsed, then outcomes.
+
+        Each batch is in order of slots.
+        """
+        versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
+        for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
+            yield _parse_window(window, self.source, self.target, self.output)
+
+    def pieces(self, split: Split) -> Iterator[Found]:
+        """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
+        version = split.version
+        outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
+        form = format_for(version.key, self.source.input)
+        refused = _refused(version.key, self.source)
+        if form is None or refused:
+            yield _rejects([(version, 0, refused, b"")])
+            yield _ended(version, replace(outcome, rejects=1))
+            return
+        remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
+        counted = _Counted([version], self.output, self.source, lambda: [remote.meta])
+        try:
+            for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
+                if isinstance(found, SplitEnd):
+                    by_record = found.status == "by_record"
+                    read = by_record and (split.by_record or split.start == 0)
+                    outcome = replace(
+                        outcome,
+                        status="ok" if read else found.status,
+                        by_record=by_record,
+                        offset=found.offset,
+                        reach_end=found.reach_end,
+                        reason=found.reason,
+                        outage=found.outage,
+                    )
+                    continue
+                yield from counted.batches(found)
+            yield from counted.beyond()
+        except Exception as error:
+            if not is_verdict(error):
+                raise
+            outcome = replace(outcome, **failure_of(error), reach_end=False)
+        outcome = replace(
+            outcome,
+            **counted.of(0),
+            new_fields=counted.new_fields(form),
+            gets=remote.gets,
+            bytes=min(split.end, version.size) - split.start if outcome.status == "ok" else 0,
+        )
+        yield _ended(version, outcome)
+
+
+def _rejects(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
+    columns = zip(
+        *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
+    )
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, REJECT_SCHEMA, strict=True)]
+    return Rejected(pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA))
+
+
+def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
+    return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
+
+
+class _Counted:
+    """Objects that are being parsed, and what is to be said of each, by its place among them.
+
+    `metas`: what their GETs said.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[ObjectVersion],
+        output: pa.Schema,
+        source: Source,
+        metas: Callable[[], Sequence[ObjectMeta | None]],
+    ) -> None:
+        self._versions = versions
+        self._output = output
+        self._object_columns = source.input.object_columns
+        self._metas = metas
+        self._misfits = {
+            place: misfits
+            for place, version in enumerate(versions)
+            if (misfits := self._object_columns.misfits(version.key))
+        }
+        self._rows = np.zeros(len(versions), np.int64)
+        self._rejects = np.zeros(len(versions), np.int64)
+        self._unnamed: list[Tally] = []
+        self._mismatches: list[Tally] = []
+        self._fields: list[pa.Schema] = []
+        self._beyond: dict[int, ParsedReject] = {}
+
+    def batches(self, parsed: Parsed) -> Iterator[pa.RecordBatch | Rejected]:
+        """Count what was parsed; its rows and rejects."""
+        self._unnamed.append(parsed.unnamed)
+        self._mismatches.append(parsed.mismatches)
+        self._fields += parsed.new_fields
+        if len(parsed.index):
+            rows = np.bincount(parsed.index, minlength=len(self._versions))
+            self._rows += rows
+            keys = (version.key for version in self._versions)
+            values = self._object_columns.values(zip(keys, self._metas(), strict=True))
+            if self._misfits:  # rescued, else the object is not parsed
+                parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._misfits)
+                self._mismatches.append(
+                    {n: Counter(dict.fromkeys(texts, int(rows[n]))) for n, texts in self._misfits.items()}
+                )
+            yield from _row_batches(self._versions, parsed, values, self._output)
+        kept = []
+        for reject in parsed.rejects:
+            self._rejects[reject.index] += 1
+            if self._rejects[reject.index] <= MAX_REJECTS:
+                kept.append(reject)
+            else:
+                self._beyond.setdefault(reject.index, reject)
+        yield from self._written(kept)
+
+    def beyond(self) -> Iterator[Rejected]:
+        """Of each object with more rejects than are kept, one that says how many."""
+        yield from self._written(
+            replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
+            for index, first in self._beyond.items()
+        )
+
+    def _written(self, rejects: Iterable[ParsedReject]) -> Iterator[Rejected]:
+        rows = [(self._versions[r.index], r.offset, r.reason, r.raw) for r in rejects]
+        if rows:
+            yield _rejects(rows)
+
+    def of(self, place: int) -> dict[str, Any]:
+        """What `Outcome` is to say of an object."""
+        return {
+            "rows": int(self._rows[place]),
+            "rejects": int(self._rejects[place]),
+            "unnamed": added(tally[place] for tally in self._unnamed if place in tally),
+            "mismatches": added(tally[place] for tally in self._mismatches if place in tally),
+        }
+
+    def new_fields(self, form: Format | None) -> tuple[str, ...]:
+        """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
+        wider = new_fields(self._fields, form, self._object_columns.schema.names)
+        return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
+
+
+def _refused(key: str, source: Source) -> str:
+    """Why an object is a reject as a whole, by its key alone; "" if it is none."""
+    if format_of(key, source.input.format) is None:
+        return "the key's suffix names no format; set the source's format"
+    return source.input.misfit(key)
+
+
+def _parse_window(
+    window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
+) -> Iterator[Found]:
+    """One item of `SplitReader.windows`."""
+    outcomes: list[Found] = []
+
+    def by_format(fetched: Fetched) -> tuple[str, str]:
+        form = format_of(fetched.version.key, source.input.format)
+        return fetched.status, form.name if form and not source.input.misfit(fetched.version.key) else ""
+
+    for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
+        part = list(group)
+        if status != "ok":
+            outcomes += [_not_fetched(fetched) for fetched in part]
+            continue
+        form = FORMATS[name].configured(source.input) if name else None
+        parse = partial(_parse, form=form, source=source, target=target, output=output)
+        for found in isolated(part, parse, _over_which_it_raises, _bytes_of):
+            if isinstance(found, ReadObject):
+                outcomes.append(found)
+            else:
+                yield found
+    yield from outcomes
+
+
+def _not_fetched(fetched: Fetched) -> ReadObject:
+    version = fetched.version
+    outcome = Outcome.whole(
+        fetched.status,
+        version.etag,
+        version.size,
+        gets=gets_of(version),
+        reason=fetched.reason,
+        outage=fetched.outage,
+        trace=fetched.trace,
+    )
+    return _ended(version, outcome)
+
+
+def _over_which_it_raises(fetched: Fetched, error: Exception) -> ReadObject:
+    version = fetched.version
+    outcome = Outcome.whole("ok", version.etag, version.size, gets=gets_of(version), bytes=0)
+    return _ended(version, replace(outcome, **failure_of(error)))
+
+
+def _bytes_of(found: Found) -> int:
+    match found:
+        case ReadObject():
+            return 0
+        case Rejected():
+            return int(found.batch.nbytes)
+        case _:
+            return int(found.nbytes)
+
+
+def _parse(
+    part: Sequence[Fetched], *, form: Format | None, source: Source, target: Target, output: pa.Schema
+) -> Iterator[Found]:
+    """Objects of one format, parsed together: their rejects and rows, then their outcomes."""
+    metas = [fetched.meta for fetched in part]
+    counted = _Counted([fetched.version for fetched in part], output, source, partial(list, metas))
+    for parsed in _parsed(part, form, target, source):
+        yield from counted.batches(parsed)
+    yield from counted.beyond()
+    wider = counted.new_fields(form)
+    for number, fetched in enumerate(part):
+        found = counted.of(number)
+        outcome = Outcome.whole(
+            "ok",
+            fetched.version.etag,
+            len(fetched.body),
+            gets=gets_of(fetched.version),
+            new_fields=wider if found["unnamed"] and target.inferred else (),
+            **found,
+        )
+        yield _ended(fetched.version, outcome)
+
+
+def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source: Source) -> Iterator[Parsed]:
+    if form is not None:
+        objects = [(fetched.version.key, fetched.body) for fetched in part]
+        yield from form.parse(objects, target, encoding=source.input.encoding)
+        return
+    for number, fetched in enumerate(part):
+        if fetched.body:
+            reason = _refused(fetched.version.key, source)
+            yield rejected_whole(number, fetched.body, reason, target)
+
+
+def _row_batches(
+    part: Sequence[ObjectVersion], parsed: Parsed, of_object: Sequence[pa.Array], output: pa.Schema
+) -> Batches:
+    index = pa.array(parsed.index, pa.int64())
+    places = ((version.slot, version.key, version.etag) for version in part)
+    slot, key, etag = (pa.array(column).take(index) for column in zip(*places, strict=True))
+    columns = [slot.cast(pa.int32()), key, etag, pa.array(parsed.offset, pa.int64()), *parsed.table.columns]
+    columns += [values.take(index) for values in of_object]
+    rows = pa.Table.from_arrays(columns, schema=output).combine_chunks()
+    for batch in rows.to_batches(max_chunksize=100_000):
+        yield from in_slices(batch, BATCH_BYTES)
+
+
+def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
+    """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
+    candidates = [v for v in versions if v.size and not _refused(v.key, source)]
+    step = max(1, len(candidates) // SAMPLE_OBJECTS)
+    sample: list[ObjectVersion] = []
+    for version in candidates[::step][:SAMPLE_OBJECTS]:
+        read = min(version.size, HEAD_SAMPLE_BYTES)
+        if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
+            sample.append(version)
+    return sample
+
+
+def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
+    """What these objects make of the schema, or None. 1 GET each, or more of a large one.
+
+    `UnavailableError` if there is nothing to go by since the store gives none of them now.
+    """
+    outages: list[str] = []
+    schema = infer(_sampled(source, sample, outages), source.input.object_columns.schema.names)
+    if schema is None and outages:
+        raise UnavailableError(f"no object of the sample can be read now: {outages[0]}")
+    return schema
+
+
+def _sampled(
+    source: Source, versions: Sequence[ObjectVersion], outages: list[str]
+) -> Iterator[tuple[Format, pa.Schema]]:
+    """What each object that is there suggests. Adds to `outages` what is no object's fault."""
+    small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
+    for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
+        for fetched in window:
+            if fetched.status == "ok":
+                yield from _suggested(source, fetched.version, BytesInMemory(fetched.body))
+            elif fetched.outage:
+                outages.append(fetched.reason)
+    for version in versions:
+        if version.size > HEAD_SAMPLE_BYTES:
+            try:
+                remote = RemoteBytes(source.input.bucket, version, prefix=source.input.prefix)
+                yield from _suggested(source, version, remote)
+            except (ConflictError, NotFoundError, RefusedError):
+                pass
+            except UnavailableError as error:
+                outages.append(str(error))
+
+
+def _suggested(
+    source: Source, version: ObjectVersion, body: ObjectBytes
+) -> Iterator[tuple[Format, pa.Schema]]:
+    form = format_for(version.key, source.input)
+    if form is None:
+        return
+    try:
+        for schema in form.schemas(body, version.key, source.input.encoding):
+            yield form, schema
+    except S3NotifyError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever it cannot be inferred from is a reject when it is read
+        return

@@ -1,0 +1,124 @@
+"""Ranged reads of one object version in a bucket: each GET under If-Match, and pinned to that version.
+
+A range is read whole or not at all. That the object is another version now, or gone, is `ConflictError` and
+`NotFoundError`, in whichever GET it shows; after bounded retries `RefusedError` if it is the object's own fault, and
+`UnavailableError` if not (`refusals`).
+"""
+
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import PreconditionError
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.engine.read.refusals import unread
+from s3notify_platform.engine.values.unforeseen import is_unforeseen
+from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.ports import Conflict, NotModified, ObjectMeta
+from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.opening import open_reader, open_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import S3Store
+
+ATTEMPTS: Final = 4
+
+WHOLE_BYTES: Final = 512 << 20
+"""Objects whose keys obstore cannot express are read whole, and no larger ones."""
+
+
+class RemoteBytes:
+    """An object in a bucket. Nothing is sent before the first read; one GET each, and its retries."""
+
+    def __init__(
+        self, config: S3Config, version: ObjectVersion, *, prefix: str = "", clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """`prefix`: that of the source."""
+        self._config = config
+        self._prefix = prefix
+        self._version = version
+        self._clock = clock
+        self._whole: bytes | None = None
+        self._lock = Lock()
+        self.gets = 0
+        """GETs that were sent so far."""
+        self.meta: ObjectMeta | None = None
+        """What the first of them to answer said of the object."""
+
+    @property
+    def size(self) -> int:
+        """See `ObjectBytes.size`."""
+        return self._version.size
+
+    def read(self, start: int, end: int) -> bytes:
+        """See `ObjectBytes.read`."""
+        in_ranges = fits_obstore(self._version.key) and _reader(self._config) is not None
+        if not in_ranges and self._version.size > WHOLE_BYTES:
+            raise RefusedError(
+                f"larger than {WHOLE_BYTES} bytes, under a key that can be read as a whole only"
+            )
+        get = self._get if in_ranges else self._of_whole
+        failure: Exception = UnavailableError("never tried")
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            try:
+                return get(start, end)
+            except (ConflictError, NotFoundError):
+                raise
+            except PreconditionError as error:
+                raise ConflictError(f"{self._version.key}: another version now") from error
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{self._version.key}: gone") from error
+            except Exception as error:  # noqa: BLE001 - obstore and what is below it raise many kinds
+                failure = error
+        if is_unforeseen(failure):
+            raise failure
+        why = unread(
+            self._config,
+            self._version.key,
+            f"{type(failure).__name__}: {str(failure)[:300]}",
+            prefix=self._prefix,
+        )
+        raise (UnavailableError if why.outage else RefusedError)(why.reason) from failure
+
+    def _get(self, start: int, end: int) -> bytes:
+        options: GetOptions = {"if_match": f'"{self._version.etag}"'}
+        if end > start:
+            options["range"] = (start, end)
+        self._count()
+        reader = _reader(self._config)
+        assert reader is not None, "looked at before"
+        found = obstore.get(reader, self._version.key, options=options)
+        body = bytes(found.bytes())
+        if len(body) != end - start:
+            raise UnavailableError(f"{len(body)} bytes came in place of {end - start}")
+        self.meta = self.meta or meta_of(self._version.key, found)
+        return body
+
+    def _count(self) -> None:
+        with self._lock:
+            self.gets += 1
+
+    def _of_whole(self, start: int, end: int) -> bytes:
+        if self._whole is None:
+            self._count()
+            found = open_store(self._config).get(self._version.key, if_match=self._version.etag)
+            match found:
+                case None:
+                    raise NotFoundError(f"{self._version.key}: gone")
+                case Conflict() | NotModified():
+                    raise ConflictError(f"{self._version.key}: another version now")
+                case _:
+                    self._whole, self.meta = found.body, found.meta
+        return self._whole[start:end]
+
+
+@lru_cache(maxsize=8)
+def _reader(config: S3Config) -> "S3Store | None":
+    return open_reader(config)

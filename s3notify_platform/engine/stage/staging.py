@@ -1,0 +1,294 @@
+"""Staging: tasks read splits and write the rows to packs, which no version names yet.
+
+A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
+object has packs of its own, which are left out if another part turns out to be of another version. Rejects go to packs
+of their own in the same way. Outcomes and packs reach the driver, rows never do.
+
+Where a transform has to see the rows, tasks first read (`reading_task`), and the rows stay in Spark; the driver learns
+which objects were read whole, and has the transform's rows of these written (`storing_task`).
+
+Packs of a lost or repeated attempt are named by nothing.
+
+Memory of a task: `GATHERED_BYTES` of Arrow rows, as much while they are sorted and written, and those of `fetch`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.engine.read.reader import Found, Rejected, SplitReader
+from s3notify_platform.engine.read.splits import work_of
+from s3notify_platform.engine.values.row_schema import Batches
+from s3notify_platform.engine.values.rows import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.limits import BATCH_BYTES
+from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.opening import open_store
+from s3notify_platform.table.pack_file import ORDER, NewPack
+from s3notify_platform.table.pack_set import PackSet, put
+from s3notify_platform.table.packs import write
+from s3notify_platform.table.reading import in_slices
+from s3notify_platform.table.table import LogTable
+
+GATHERED_BYTES: Final = 128 << 20
+"""Arrow bytes of rows that are sorted together."""
+
+WRITES_IN_FLIGHT: Final = 4
+
+STAGED_COLUMN: Final = "_staged"
+"""A column of what tasks return before a transform: null in a record's row; else a batch of `STAGED`, serialized."""
+
+
+def staging_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
+    """The function of a task that reads splits (`wire.WORK`) and writes packs: rows of `STAGED` out."""
+
+    def run(batches: Batches) -> Batches:
+        splits = work_of(batches)
+        table, store = table_of_task(source)
+        with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
+            rows, gets = _staged(reader, splits, table, label, pool)
+            yield STAGED.batch([*rows, Requests(requests=store.counts + Counter(GET=gets))])
+
+    return run
+
+
+def _staged(
+    reader: SplitReader, splits: list[Split], table: LogTable, label: int, pool: ThreadPoolExecutor
+) -> tuple[list[Staged], int]:
+    whole, big = reader.sorted_out(splits)
+    found: list[Staged] = []
+    writers = [_Writer.of(table, label, pool)]
+    found += writers[0].take(chain.from_iterable(reader.windows(whole)))
+    for split in big:
+        writers.append(_Writer.of(table, label, pool, split))
+        found += writers[-1].take(reader.pieces(split))
+    gets = sum(each.outcome.gets for each in found if isinstance(each, ReadObject))
+    for writer in writers:
+        found += writer.packs()
+    return found, gets
+
+
+def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
+    """The function of a task that reads splits for a transform: rows out, then what the driver is to know of them.
+
+    Rejects are written to packs here.
+    """
+    output = pa.schema([*reader.output, (STAGED_COLUMN, pa.binary())])
+
+    def run(batches: Batches) -> Batches:
+        splits = work_of(batches)
+        table, store = table_of_task(source)
+        whole, big = reader.sorted_out(splits)
+        found: list[Staged] = []
+        with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
+            parts: list[tuple[Split | None, Iterator[Found]]] = [
+                (None, chain.from_iterable(reader.windows(whole))),
+                *((split, reader.pieces(split)) for split in big),
+            ]
+            for split, pieces in parts:
+                writer = _Writer.of(table, label, pool, split)
+                for piece in pieces:
+                    match piece:
+                        case ReadObject():
+                            found.append(piece)
+                        case Rejected():
+                            writer.rejects.add(piece.batch)
+                        case _:
+                            columns = [*piece.columns, pa.nulls(piece.num_rows, pa.binary())]
+                            yield pa.RecordBatch.from_arrays(columns, schema=output)
+                found += writer.packs()
+        gets = sum(each.outcome.gets for each in found if isinstance(each, ReadObject))
+        found.append(Requests(requests=store.counts + Counter(GET=gets)))
+        yield from _said(found, output)
+
+    return run
+
+
+def _said(found: list[Staged], output: pa.Schema) -> Batches:
+    """Rows of `STAGED` as rows of a transform's input, some at a time: a value of a column has a limit."""
+    for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        columns = [pa.nulls(1, each.type) for each in list(output)[:-1]]
+        columns.append(pa.array([sink.getvalue().to_pybytes()], pa.binary()))
+        yield pa.RecordBatch.from_arrays(columns, schema=output)
+
+
+def said_of(values: Iterable[bytes]) -> Iterator[Staged]:
+    """Inverse of what `reading_task` puts into `STAGED_COLUMN`."""
+    for value in values:
+        yield from STAGED.read(pa.ipc.open_stream(value))
+
+
+def storing_task(source: Source, label: int) -> Callable[[Batches], Batches]:
+    """The function of a task that writes a transform's rows to packs: rows of `STAGED` out."""
+
+    def run(batches: Batches) -> Batches:
+        table, store = table_of_task(source)
+        counts: Counter[tuple[int, str, str]] = Counter()
+        with ThreadPoolExecutor(WRITES_IN_FLIGHT) as pool:
+            packs = Packs(packs=table.data, label=label, pool=pool)
+            for batch in batches:
+                _count(batch, counts)
+                packs.add(batch)
+            found: list[Staged] = [*packs.written(of_rejects=False, split=None)]
+        found += [
+            StoredRows(slot=Slot(slot), key=key, etag=etag, rows=n) for (slot, key, etag), n in counts.items()
+        ]
+        yield STAGED.batch([*found, Requests(requests=store.counts)])
+
+    return run
+
+
+def _count(rows: pa.RecordBatch, counts: Counter[tuple[int, str, str]]) -> None:
+    lineage = pa.Table.from_batches([rows]).select(["_slot", "_key", "_etag"])
+    if any(column.null_count for column in lineage.columns):
+        raise UsageError(
+            "rows without _slot, _key or _etag: a transform must keep _slot, _key, _etag and _offset"
+        )
+    grouped = lineage.group_by(lineage.column_names).aggregate([([], "count_all")])
+    columns = (grouped[name].to_pylist() for name in ("_slot", "_key", "_etag", "count_all"))
+    for slot, key, etag, count in zip(*columns, strict=True):
+        counts[slot, key, etag] += count
+
+
+def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, CountingStore]:
+    """The table for a task, and the store that counts its requests."""
+    store = CountingStore(open_store(source.location.platform))
+    return source.table(asset, store=store), store
+
+
+@dataclass(slots=True, kw_only=True)
+class _Writer:
+    """Packs of rows and of rejects: of whole objects, or of the one part of a big object that `split` is."""
+
+    rows: "Packs"
+    rejects: "Packs"
+    split: Split | None
+
+    @classmethod
+    def of(
+        cls, table: LogTable, label: int, pool: ThreadPoolExecutor, split: Split | None = None
+    ) -> "_Writer":
+        return cls(
+            rows=Packs(packs=table.data, label=label, pool=pool),
+            rejects=Packs(packs=table.quarantine, label=label, pool=pool),
+            split=split,
+        )
+
+    def take(self, pieces: Iterable[Found]) -> list[ReadObject]:
+        """Gather rows and rejects; the outcomes."""
+        found = []
+        for piece in pieces:
+            match piece:
+                case ReadObject():
+                    found.append(piece)
+                case Rejected():
+                    self.rejects.add(piece.batch)
+                case _:
+                    self.rows.add(piece)
+        return found
+
+    def packs(self) -> Iterator[WrittenPack]:
+        """All packs, once they are stored."""
+        yield from self.rows.written(of_rejects=False, split=self.split)
+        yield from self.rejects.written(of_rejects=True, split=self.split)
+
+
+@dataclass(slots=True, kw_only=True)
+class Packs:
+    """Rows that gather, and the packs that they become."""
+
+    packs: PackSet
+    label: int
+    pool: ThreadPoolExecutor
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_bytes: int = 0
+    stored: list[Future[list[str]]] = field(default_factory=list)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take in rows."""
+        if rows.num_rows:
+            self.waiting.append(rows)
+            self.waiting_bytes += rows.nbytes
+            if self.waiting_bytes >= GATHERED_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait, in the background."""
+        if not self.waiting:
+            return
+        rows = pa.concat_tables([pa.Table.from_batches([each]) for each in self.waiting])
+        rows = in_order(rows, self.packs.sizes.order)
+        self.waiting, self.waiting_bytes = [], 0
+        for pack in write([rows], self.packs.sizes):
+            self.stored.append(self.pool.submit(self._store, pack, rows.schema))
+            while len(self.stored) > WRITES_IN_FLIGHT and not self.stored[-WRITES_IN_FLIGHT - 1].done():
+                self.stored[-WRITES_IN_FLIGHT - 1].result()
+
+    def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
+        """All packs, once they are stored."""
+        self.flush()
+        key, start = (split.version.key, split.start) if split else ("", 0)
+        return [
+            WrittenPack(of_rejects=of_rejects, key=key, start=start, pack=pack)
+            for future in self.stored
+            for pack in future.result()
+        ]
+
+    def _store(self, pack: NewPack, schema: pa.Schema) -> list[str]:
+        check_readable(pack, schema)
+        staged, files = self.packs.staged([pack], label=self.label)
+        for key, body in files.items():
+            put(self.packs.store, key, body)
+        return [each.dumps() for each in staged]
+
+
+def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:
+    """The rows in the order of packs. Pure."""
+    rows = rows.combine_chunks()
+    return rows if _is_in_order(rows, order) else rows.sort_by([(name, "ascending") for name in order])
+
+
+def _is_in_order(rows: pa.Table, order: Sequence[str]) -> bool:
+    if rows.num_rows < 2:
+        return True
+    later = np.zeros(rows.num_rows - 1, bool)
+    same = np.ones(rows.num_rows - 1, bool)
+    for name in order:
+        column = rows[name].combine_chunks()
+        if column.null_count:
+            return False
+        before, after = column.slice(0, len(column) - 1), column.slice(1)
+        later |= same & pc.greater(after, before).to_numpy(zero_copy_only=False)
+        same &= pc.equal(after, before).to_numpy(zero_copy_only=False)
+    return bool((later | same).all())
+
+
+def check_readable(pack: NewPack, schema: pa.Schema) -> None:
+    """`CorruptError` for a pack that readers could not open: no version must ever name it.
+
+    Columns bring it about, of a transform: no object can, since packs of every schema within `MAX_DEPTH` are readable.
+    So it fails the slot, and no object of it goes to quarantine.
+    """
+    try:
+        read = pq.ParquetFile(pa.BufferReader(pack.body))
+        same = read.metadata.num_rows == sum(pack.slots.values()) and read.schema_arrow.names == schema.names
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(
+            f"a file of these rows could not be read again ({error}); leave out columns"
+        ) from error
+    if not same:
+        raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")

@@ -1,0 +1,141 @@
+"""Removes all that the platform holds of an object that is no longer in the bucket, history included.
+
+Steps, each safe to repeat
+    1. The object leaves the source's table, its history and its files (`table.erase`).
+    2. It leaves the tables of the slot assets. One without `_key`, which an aggregate makes, does not say which rows
+       come from the object: all rows of its slot leave, and the next batch makes them again.
+    3. Its entries and dead letters leave the queue.
+
+In this order, since a slot asset may be made from the source's table in between. Killed anywhere, every table is whole.
+
+Some things stay: names of columns in the schema, and what was delivered to endpoints, streamed, logged, or made by
+others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.engine.batch.batches import EVERYTHING
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.erase import Erased, ending
+from s3notify_platform.table.erase import erase as erase_from
+from s3notify_platform.table.snapshot import Absent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedObject:
+    """The result of one call: what was removed of an object, and what is left.
+
+    `of_source`, `of_assets`: from the source's table, and from those of its slot assets. `cleared`: the slot assets of
+    which the whole slot was removed. `entries`: removed from the queue, dead letters among them. `waiting`: entries
+    that stay, since they are being delivered, or are of its deletion, which others still have to learn. `batches`: open
+    ones that may have read it before, and write a file of it yet.
+    """
+
+    slot: Slot
+    of_source: Erased
+    of_assets: dict[str, Erased] = field(default_factory=dict)
+    cleared: tuple[str, ...] = ()
+    entries: int = 0
+    waiting: int = 0
+    batches: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> int:
+        """The objects of all tables that were removed."""
+        return sum(each.files for each in self._all)
+
+    @property
+    def left(self) -> int:
+        """The files of all tables that hold the object, and may be a run's."""
+        return sum(each.left for each in self._all)
+
+    @property
+    def again_ms(self) -> int:
+        """When to repeat the call once, by the store's clock (Unix milliseconds); 0: need not be.
+
+        What the slot assets make again is no reason to.
+        """
+        kept = [each for name, each in self.of_assets.items() if name not in self.cleared or each.left]
+        return max((each.again_ms for each in (self.of_source, *kept) if each.found), default=0)
+
+    @property
+    def _all(self) -> tuple[Erased, ...]:
+        return (self.of_source, *self.of_assets.values())
+
+
+def erase(
+    source: Source, key: str, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
+) -> ErasedObject:
+    """Erase the object of this key, which has to have left the bucket. Safe to repeat; the module says how.
+
+    `source` has a settled commit mode; `platform` is a store to use instead of its own. `UsageError` for an object that
+    is still there: it would be ingested again. `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
+    Requests: those of `table.erase` for each table, and of `NotificationQueue.erase`.
+    """
+    location, slot = source.location, slot_of(key, source.location.slots)
+    check_erasable(source, key)
+    store = platform if platform is not None else open_store(location.platform)
+    opened = source.open_table(create=False, store=store)
+    of_source = erase_from(source.table(store=store, clock=clock), slot, key, clock=clock)
+    done = ErasedObject(slot=slot, of_source=of_source)
+    for asset in slot_assets(location, store):
+        table = source.table(asset, store=store, clock=clock)
+        found = table.newest()
+        if isinstance(found, Absent):
+            continue
+        whole = "_key" not in arrow_schema(found.metadata.schema).names
+        done.of_assets[asset] = erase_from(table, slot, key, whole_slot=whole, clock=clock)
+        if whole and done.of_assets[asset].found:
+            done = replace(done, cleared=(*done.cleared, asset))
+    check_erasable(source, key)
+    if done.cleared:
+        location.signals(store, clock=clock).signal_slots([slot])
+    entries, waiting = location.queue(store).erase(
+        source.input.bucket.bucket, key, own=source.name, user=opened.topic_user(location.slots)
+    )
+    batches = (
+        chain.tag
+        for chain in AckChains(location.records(store), clock=clock).open_states()
+        if not {str(slot), str(EVERYTHING)}.isdisjoint(chain.missing)
+    )
+    return replace(done, entries=entries, waiting=waiting, batches=tuple(batches))
+
+
+def check_erasable(source: Source, key: str) -> None:
+    """`UsageError` for an object that is still there, or that is none of this source. 1 HEAD."""
+    if not key.startswith(source.input.prefix):
+        raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
+    if open_store(source.input.bucket).head(key) is not None:
+        raise UsageError(
+            f"{key!r} is in bucket {source.input.bucket.bucket!r}: delete the object first, else it is taken in again"
+        )
+
+
+def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, int]]:
+    """The first and last version that can be read now, of which `erase` may leave the last alone.
+
+    By table: that of the source is "". 1 LIST for each table, and those of `slot_assets`.
+    """
+    tables = {
+        asset or "": location.table(asset, store=store) for asset in (None, *slot_assets(location, store))
+    }
+    return {name: kept for name, table in tables.items() if (kept := ending(table)) is not None}
+
+
+def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
+    """The slot assets that have a table. 1 LIST for each, and 1."""
+    below = f"{location.platform_prefix}derived/"
+    after = below
+    while page := store.list(below, start_after=after, limit=1).objects:
+        name = page[0].key.removeprefix(below).partition("/")[0]
+        yield name
+        after = f"{below}{name}0"  # behind all that begins with the name and a slash

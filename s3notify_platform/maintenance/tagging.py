@@ -1,0 +1,218 @@
+"""Tags objects that are committed, so that lifecycle rules of their bucket may archive or delete them.
+
+Guarantees. Tagged is exactly the version that was committed, whole and without rejects: what is in quarantine may have
+to be read again. S3 knows no condition for tags, so only versions that have an id are tagged, and a bucket without
+versions is refused before anything is. Nothing is moved or deleted here. Tags are no change: their events are ignored,
+and no ETag moves. Killed anywhere, a repetition does the rest; several at once do no harm.
+
+A slot is done up to a version, which a record remembers; objects that later versions have read are tagged. Where the
+store was unavailable, or refused everything, it is not done, and the next pass tries again. What was refused among
+others that were not is counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes leave the
+table, unless `on_delete` keeps their rows.
+
+Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed.
+For these slots `StateReader.columns`; for each object 1 HEAD, 1 GET, 1 PUT. For each `SLOTS_AT_ONCE` slots 1 read and 1
+write.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.engine.values.results import Progress
+from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ObjectStore, Record
+from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store, open_tags
+from s3notify_platform.stores.s3.tags import ObjectTags
+from s3notify_platform.table.manifest import Manifest
+
+PARTITION: Final = "tagged"
+SLOTS_AT_ONCE: Final = 50
+REQUESTS_IN_FLIGHT: Final = 16
+FAILURES_MAX: Final = 100
+"""After so many, and no tag that was taken, a pass asks no more: the permission is missing, or the store is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tagging:
+    """What a pass did. `counts` of objects: `added`, `there` (were tagged before), `gone` (another version now, or
+    none), `full` (have too many tags of others), `unversioned` (older than the bucket's versions), `refused`.
+    """
+
+    slots: int
+    """That have changed since the last pass."""
+    left: int = 0
+    """Of these, for the next pass, since the time was up."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    refused: str = ""
+    """Why the store refused the first of them."""
+
+
+def tag_committed(
+    source: Source,
+    *,
+    seconds: float | None = None,
+    objects: ObjectStore | None = None,
+    tags: ObjectTags | None = None,
+    platform: ObjectStore | None = None,
+    progress: Progress = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Tagging:
+    """Tag what was committed since the last pass with the source's `committed_tags`.
+
+    `seconds`: the pass ends with the slot during which these are over. `objects`, `tags`, `platform`: stores to use
+    instead of the source's own. `UsageError` without `committed_tags`, and for a bucket without versions;
+    `UnavailableError`, once all that is possible is done: repeat. Requests as in the module docstring.
+    """
+    if not source.input.tags:
+        raise UsageError(f"source {source.name!r} has no committed_tags: set them first")
+    tags = tags if tags is not None else open_tags(source.input.bucket)
+    opened = source.open_table(create=False, store=platform)
+    if not opened.id:
+        return Tagging(slots=0)
+    done = _Done(Updates(source.location.records(platform), clock), opened.id)
+    manifest = (
+        opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
+    )
+    reached = {slot: facts.generation for slot, facts in manifest.slots.items() if facts.generation}
+    behind = [slot for slot, n in reached.items() if n > done.generations.get(slot, 0)]
+    if behind:
+        tags.check_versioned()
+    # In another order each time: what fails for good must not end each pass before the rest.
+    behind.sort(key=lambda _: clock.random_bytes(8))
+    table = source.table(store=platform, clock=clock)
+    over = clock.monotonic() + seconds if seconds is not None else float("inf")
+    one_pass = _Pass(source, objects if objects is not None else open_store(source.input.bucket), tags)
+    looked = 0
+
+    for start in range(0, len(behind), SLOTS_AT_ONCE):
+        if looked and clock.monotonic() >= over:
+            break
+        some = behind[start:][:SLOTS_AT_ONCE]
+        outcomes: dict[Slot, Counter[str]] = {}
+        for slot, columns in table.states.columns(manifest.states, some):
+            if outcomes and clock.monotonic() >= over:
+                break
+            outcomes[slot] = one_pass.tag(_committed(columns, done.generations.get(slot, 0)))
+        taken = any(_TAKEN & found.keys() for found in outcomes.values())
+        retry = {"unavailable"} if taken else {"unavailable", "refused"}
+        done.note({slot: reached[slot] for slot, outcome in outcomes.items() if not retry & outcome.keys()})
+        looked += len(outcomes)
+        progress(f"{one_pass.counts['added']} objects tagged, of {looked} of {len(behind)} slots")
+    if one_pass.unavailable:
+        raise one_pass.unavailable[0]
+    counts, refused = dict(one_pass.counts), next(iter(one_pass.refused), "")
+    return Tagging(slots=len(behind), left=len(behind) - looked, counts=counts, refused=refused)
+
+
+def tag_again(
+    location: Location,
+    slots: Iterable[Slot],
+    *,
+    platform: ObjectStore | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Have the next pass look at all that is committed in these slots. 3 reads, and 1 write."""
+    if (known := location.known(store=platform).read()[0]) is not None:
+        _Done(Updates(location.records(platform), clock), known.table).drop(slots)
+
+
+def _committed(states: pa.RecordBatch, since: int) -> Iterator[tuple[str, str]]:
+    """Key and ETag of each object that was read whole after version `since` of its slot: its label is later."""
+    whole = pc.and_(
+        states["reach_end"], pc.and_(pc.equal(states["reason"], ""), pc.equal(states["rejects"], 0))
+    )
+    new = pc.and_(pc.greater(states["until"], since), pc.invert(states["expired"]))
+    found = states.filter(pc.and_(whole, new))
+    return zip(found["key"].to_pylist(), found["etag"].to_pylist(), strict=True)
+
+
+_TAKEN: Final = frozenset({"added", "there", "full"})
+"""Outcomes that show that tags may be written."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What happened to the objects that this pass has looked at."""
+
+    source: Source
+    objects: ObjectStore
+    tags: ObjectTags
+    counts: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+    unavailable: list[UnavailableError] = field(default_factory=list)
+
+    def tag(self, committed: Iterable[tuple[str, str]]) -> Counter[str]:
+        """How many of these objects came to which outcome."""
+        outcomes = Counter(in_parallel(self._one, committed, REQUESTS_IN_FLIGHT))
+        self.counts.update(outcomes)
+        return outcomes
+
+    def _one(self, key_and_etag: tuple[str, str]) -> str:
+        failures = len(self.refused) + len(self.unavailable)
+        if failures >= FAILURES_MAX and not _TAKEN & self.counts.keys():
+            return "refused" if self.refused else "unavailable"
+        try:
+            return self._tag(*key_and_etag)
+        except RefusedError as error:
+            self.refused.append(str(error))
+            return "refused"
+        except UnavailableError as error:
+            self.unavailable.append(error)
+            return "unavailable"
+
+    def _tag(self, key: str, etag: str) -> str:
+        meta = self.objects.head(key)
+        if meta is None or meta.etag != etag:
+            return "gone"
+        if meta.version_id in (None, "null"):  # Ceph names none
+            return "unversioned"
+        return self.tags.add(key, meta.version_id, self.source.input.tags)
+
+
+class _Done:
+    """Up to which generation the slots of a table are tagged."""
+
+    def __init__(self, updates: Updates, table_id: str) -> None:
+        self._updates = updates
+        self._table_id = table_id
+        self.generations: Mapping[Slot, int] = {}
+        self.note({})
+
+    def note(self, reached: Mapping[Slot, int]) -> None:
+        """Remember that these slots are done up to here; another process may have come further."""
+        self._change(lambda known: known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()})
+
+    def drop(self, slots: Iterable[Slot]) -> None:
+        """Forget these slots."""
+        dropped = {*slots}
+        self._change(lambda known: {slot: n for slot, n in known.items() if slot not in dropped})
+
+    def _change(self, change: Callable[[dict[Slot, int]], dict[Slot, int]]) -> None:
+        def decide(record: Record | None) -> tuple[bytes | None, dict[Slot, int]]:
+            known = self._of(record)
+            after = change(known)
+            body = {
+                "v": 1,
+                "table": self._table_id,
+                "slots": {str(slot): n for slot, n in sorted(after.items())},
+            }
+            return (json.dumps(body, separators=(",", ":")).encode() if after != known else None), after
+
+        self.generations, _ = self._updates.change(PARTITION, PARTITION, decide)
+
+    def _of(self, record: Record | None) -> dict[Slot, int]:
+        body = json.loads(record.value) if record is not None else {}
+        slots: Iterable[tuple[str, int]] = body.get("slots", {}).items()
+        return {Slot(int(slot)): int(n) for slot, n in slots} if body.get("table") == self._table_id else {}

@@ -1,0 +1,46 @@
+"""The sensor's state, as its cursor stores it."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.engine.batch.batches import REASON_MAX, Failing, OpenBatch, SensorState
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.protocols.keyspace import WatcherState
+
+
+def test_the_cursor_round_trips_and_stays_small() -> None:
+    """11 KB of digests, and a few bytes for each slot in flight or failing; 100 for each that fails alone."""
+    reason = "x" * REASON_MAX
+    failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}
+    state = SensorState(
+        epoch="ab",
+        next_batch=7,
+        enumerated="life 0",
+        listed_ms=3,
+        watch=WatcherState(),
+        open=(
+            OpenBatch(
+                id="s-ab-6",
+                chain="e" * 32,
+                slots=tuple(range(500, 1000)),
+                parts=2,
+                opened_ms=9,
+                progress={"run": (3, 11)},
+            ),
+        ),
+        failing=failing,
+    )
+    assert SensorState.loads(state.dumps()) == state
+    assert len(replace(state, open=(), failing={}).dumps()) < 12_000
+    assert len(state.dumps()) < 12_000 + 5 * 1000 + 500
+    apart = {slot: replace(item, group=slot) for slot, item in failing.items()}
+    assert SensorState.loads(replace(state, failing=apart).dumps()).failing == apart
+    assert len(replace(state, failing=apart).dumps()) < 12_000 + 100 * 500 + 5 * 500 + 500
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])
+def test_a_cursor_of_another_format_is_refused_with_what_to_do(text: str) -> None:
+    """Somebody typed it into the UI."""
+    with pytest.raises(CorruptError, match="reset it in the UI"):
+        SensorState.loads(text)

@@ -1,0 +1,105 @@
+"""List, or follow entries: the decision, and what a batch notes of its writers."""
+
+import pytest
+
+from s3notify_platform.engine.batch.follow import Decision, decide, note_writers, topic_epoch
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
+from s3notify_platform.protocols.source_enumerator import UNQUEUED_SECONDS, RescanBacklog, Rescans
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.clocks import HandClock
+
+NOW_MS = 10_000_000
+CHANGED = [Slot(1), Slot(2)]
+
+
+def decided(
+    rescans: Rescans | None = None, *, topic: str = "t", enumerated: str = "t", **when: float
+) -> Decision:
+    return decide(
+        CHANGED,
+        rescans or Rescans(),
+        topic=topic,
+        enumerated=enumerated,
+        now_ms=NOW_MS,
+        **when,  # type: ignore[arg-type]
+    )
+
+
+def test_entries_are_followed_where_every_change_has_one() -> None:
+    """Everything was compared since the topic was made, nothing waits for a rescan, all writers queue."""
+    decision = decided()
+    assert (decision.how, decision.slots, decision.listing) == ("follow", frozenset(CHANGED), False)
+
+
+@pytest.mark.parametrize("enumerated", ["", "an earlier one"])
+def test_a_new_topic_has_no_entry_of_what_was_before(enumerated: str) -> None:
+    """So everything is compared, at once, whatever else is known."""
+    waiting = Rescans(slots={Slot(7): 1}, unqueued_ms=NOW_MS)
+    decision = decided(waiting, enumerated=enumerated, listed_ms=NOW_MS, list_seconds=10)
+    assert (decision.everything, decision.listing, decision.wait_seconds) == (True, True, 0)
+
+
+def test_without_a_topic_what_is_signalled_is_listed() -> None:
+    """There are no entries to follow."""
+    decision = decided(topic="", enumerated="")
+    assert (decision.how, decision.slots) == ("rescan", frozenset(CHANGED))
+
+
+def test_slots_of_the_backlog_are_compared_with_those_that_changed() -> None:
+    """A listing of the bucket costs the same for one slot and for all."""
+    decision = decided(Rescans(slots={Slot(7): 3}))
+    assert (decision.how, decision.slots) == ("rescan", frozenset({*CHANGED, Slot(7)}))
+
+
+def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
+    """Until then its signals may hide behind those of others."""
+    seen_ms = NOW_MS - int(UNQUEUED_SECONDS * 1000)
+    assert decided(Rescans(unqueued_ms=seen_ms + 1)).how == "rescan"
+    assert decided(Rescans(unqueued_ms=seen_ms)).how == "follow"
+
+
+def test_rescans_are_so_many_seconds_apart() -> None:
+    """Entries are followed at any time."""
+    waiting = Rescans(slots={Slot(7): 3})
+    assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
+    assert decided(waiting, listed_ms=NOW_MS - 10_000, list_seconds=10).wait_seconds == 0
+    assert decided(listed_ms=NOW_MS, list_seconds=10).wait_seconds == 0
+
+
+def test_a_clock_that_was_set_back_stops_no_rescan() -> None:
+    """The last one seems to be of the future: no more than the usual time is waited."""
+    decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
+    assert decision.wait_seconds == 10
+
+
+@pytest.mark.parametrize(
+    ("how", "topic", "noted"),
+    [
+        ("follow", "t", False),  # only changes that entries name are looked at
+        ("rescan", "t", True),  # a change without an entry
+        ("rescan", "", False),  # no topic: no change has one
+        ("everything", "t", False),  # what was before the topic has none
+    ],
+)
+def test_what_is_noted_of_writers(how: str, topic: str, noted: bool) -> None:
+    """From now on what is signalled is listed, if a change was found that no entry names."""
+    clock = HandClock()
+    backlog = RescanBacklog(ObjectRecordStore(MemoryObjectStore(clock=clock), "r/", clock=clock), clock=clock)
+    decision = Decision(how=how, topic=topic)  # type: ignore[arg-type]
+    note_writers(backlog, decision, unannounced=1)
+    rescans = backlog.read()
+    assert (set(rescans.slots), rescans.unqueued_writers(clock.wall_ms())) == (set(), noted)
+    note_writers(backlog, decision, unannounced=0)
+    assert backlog.read() == rescans
+
+
+def test_a_topic_of_other_slots_is_refused_by_name() -> None:
+    """Entries of it would never be looked for."""
+    queue = NotificationQueue(MemoryRecordStore())
+    assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
+    queue.topics.create("orders", TopicSettings())
+    with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
+        topic_epoch(queue, "orders", TopicUser(slots=40))

@@ -1,0 +1,45 @@
+"""Heartbeats of runs, for those who look at them."""
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.engine.batch.heartbeats import (
+    FRESH_MS,
+    HEARTBEATS,
+    Beat,
+    beats_of,
+    fresh_beats,
+    heartbeat,
+)
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.counted import CountedRecords
+from tests.support.waiting import until
+
+
+def test_who_was_killed_does_nothing():
+    """Its last heartbeat stays until the sweep."""
+    records, now_ms = MemoryRecordStore(), SYSTEM_CLOCK.wall_ms()
+    for run, age_ms in (("lives", FRESH_MS // 2), ("was killed", FRESH_MS)):
+        beat = Beat(number=3, at_ms=now_ms - age_ms, batch="b", doing=run)
+        records.create(HEARTBEATS, run, beat.dumps())
+    assert [beat.doing for beat in fresh_beats(records, now_ms)] == ["lives"]
+
+
+def test_what_another_version_wrote_stands_still():
+    """So its run is taken to be dead, and nobody who looks fails."""
+    records = MemoryRecordStore()
+    for run, body in (("number", b"7"), ("more", b'{"number": 7, "mood": "good"}'), ("bytes", b"\xff")):
+        records.create(HEARTBEATS, run, body)
+        assert beats_of(records, run) == 0
+    assert fresh_beats(records, SYSTEM_CLOCK.wall_ms()) == []
+
+
+def test_requests_of_a_run():
+    """The record of a run is written and removed, and not read."""
+    records = CountedRecords(MemoryRecordStore())
+
+    def beat_once():
+        with heartbeat(records, "run", batch="b") as say:
+            say("works")
+            until(lambda: beats_of(records.records, "run"))
+
+    assert records.cost(beat_once) == {"create": 1, "remove": 1}
+    assert beats_of(records.records, "run") is None

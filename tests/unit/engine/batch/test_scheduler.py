@@ -1,0 +1,320 @@
+"""What a tick asks for: batches, retries, listings."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.engine.batch.batches import EVERYTHING
+from s3notify_platform.engine.batch.scheduler import TOPIC_SECONDS
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.table.opening import forget
+from tests.support.batches import World, last_attempt, settled
+
+
+def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
+    """Like any slot that failed, with backoff: everything else is enumerated for good."""
+    world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run, failing=frozenset({5, 7}))
+    assert world.tick().requests == ()
+    assert world.state.enumerated
+    assert {slot: item.attempts for slot, item in world.state.failing.items()} == {5: 0, 7: 0}
+    assert "slot 5 is broken" in world.state.failing[7].reason
+    world.clock.sleep(10)
+    tick = world.tick()
+    assert world.keys(tick) == [["5", "7"]]
+    assert last_attempt(world, tick) == (5, 7)
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert not world.state.failing
+
+
+def test_the_first_tick_asks_for_nothing_and_the_second_for_everything() -> None:
+    """The first cursor is stored before the first batch, so that a repeated tick finds its own chain."""
+    world = World()
+    assert world.evaluate() is None
+    assert not world.runs
+    tick = world.evaluate()
+    assert tick is not None
+    assert [request.slots for request in tick.requests] == [(EVERYTHING,)]
+
+
+def test_an_idle_tick_is_one_head() -> None:
+    """Whatever the bucket holds."""
+    world = settled()
+    tick = world.tick()
+    assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {}}
+    assert tick.requests == ()
+    assert tick.note == "nothing changed (1 HEAD)"
+
+
+def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
+    """The PUT opens the batch's ack chain, the GET is of the backlog; while it is open, a tick reads the chain."""
+    world = settled()
+    world.publish(3, 999, 42)
+    world.counts()
+    tick = world.tick()
+    assert world.counts() == {"keyspace": {"HEAD": 1, "LIST": 1}, "records": {"GET": 1, "PUT": 1}}
+    assert world.keys(tick) == [["3", "42", "999"]]
+    world.tick()
+    assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {"LIST": 1}}
+
+
+def test_a_signal_of_a_writer_that_does_not_queue_leads_to_one_batch_that_lists() -> None:
+    """At once if a listing is due, else when it is; what the LIST of the signals says is enough to know."""
+    world = settled(list_seconds=10)
+    world.clock.sleep(10)
+    for number in range(2):
+        world.publish(3 + number, queued=False)
+        world.publish(999)
+        if number:
+            assert world.tick().requests == ()
+            world.clock.sleep(10)
+        assert world.keys(world.tick()) == [[str(3 + number), "999"]]
+        (run,) = world.active()
+        world.start(run)
+        world.finish(run)
+        assert world.tick().requests == ()
+        assert (world.listings, world.committed[3 + number]) == (2 + number, 1)
+
+
+def test_a_slot_in_flight_is_not_asked_for_again_and_its_change_is_not_forgotten() -> None:
+    """The root is remembered only when every changed slot has been taken."""
+    world = settled()
+    world.publish(1, 2)
+    world.tick()
+    world.publish(2, 3)
+    assert world.tick().requests == ()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run)
+    assert world.keys(world.tick()) == [["2", "3"]]
+
+
+def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
+    """With `max_open=2` the second batch takes what is not in the first."""
+    world = settled(max_open=2)
+    world.publish(1, 2)
+    world.tick()
+    world.publish(2, 3)
+    assert world.keys(world.tick()) == [["3"]]
+    world.publish(4)
+    assert world.tick().requests == ()
+    assert [batch.slots for batch in world.state.open] == [(1, 2), (3,)]
+
+
+def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
+    """The batch that the dead tick opened listed before the topic was made again: everything is listed once more."""
+    world = World()
+    assert world.evaluate() is None
+    tick = world.evaluate()
+    assert tick is not None
+    world.launch(tick)  # and the tick dies before its cursor is stored
+    (run,) = world.active()
+    world.finish(run)
+    world.publish(5)
+    world.lose_topic()
+    world.tick()
+    world.publish(3)
+    for _ in range(3):
+        world.tick()
+        for run in world.active():
+            world.finish(run)
+    assert world.listings == 2
+    assert world.committed == world.versions
+
+
+def test_a_batch_of_everything_ends_what_failed_before() -> None:
+    """A slot that failed, and is committed by the listing for a new topic, is no longer in the note."""
+    world = settled(max_attempts=1)
+    world.publish(5, 6)
+    world.tick()
+    world.finish(world.active()[0], failing=frozenset({5, 6}))
+    world.tick()
+    assert {slot: item.group for slot, item in world.state.failing.items()} == {5: 5, 6: 6}
+    world.lose_topic()
+    world.publish(3)
+    world.clock.sleep(100)
+    world.tick()
+    (run,) = world.active()
+    assert run.request.slots == (EVERYTHING,)
+    world.finish(run, failing=frozenset({6}))
+    world.tick()
+    assert list(world.state.failing) == [6]
+
+
+def test_a_batch_is_split_into_parallel_runs() -> None:
+    """Of neighbouring slots, no more than need be; never more runs than slots, and each run key once."""
+    world = settled(parallel_runs=3)
+    world.publish(*range(10, 17))
+    tick = world.tick()
+    assert sorted(request.slots for request in tick.requests) == [(10,), (11, 12, 13), (14, 15, 16)]
+    assert len({request.run_key for request in tick.requests}) == 3
+    for run in world.active():
+        world.finish(run)
+    world.tick()
+    world.publish(5, 6)
+    assert sorted(request.slots for request in world.tick().requests) == [(5,), (6,)]
+
+
+def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
+    """And none from batch to batch, whichever slots have changed."""
+
+    def shares(world: World, *slots: int) -> dict[int, int]:
+        world.publish(*slots)
+        tick = world.tick()
+        for run in world.active():
+            world.finish(run)
+        world.tick()
+        assert {slot for request in tick.requests for slot in request.slots} == set(slots)
+        return {slot: request.part for request in tick.requests for slot in request.slots}
+
+    world = settled(slots=1000, parallel_runs=4)
+    four = shares(world, *range(1000))
+    some = shares(world, *range(0, 1000, 3))
+    assert {slot: four[slot] for slot in some} == some
+    for runs, most in ((5, 300), (4, 300), (1, 800)):
+        world.settings = replace(world.settings, parallel_runs=runs)
+        after = shares(world, *range(1000))
+        assert set(after.values()) == set(range(runs))
+        assert max(Counter(after.values()).values()) <= 1000 / runs * BALANCE_SLACK
+        assert sum(after[slot] != four[slot] for slot in four) <= most
+        four = after
+
+
+def test_a_tick_that_died_before_its_cursor_was_stored_asks_for_the_same_run() -> None:
+    """What changed in between waits for the next batch, and is found in it."""
+    world = settled()
+    world.publish(1, 2)
+    first = world.evaluate()
+    assert first is not None
+    world.launch(first)
+    world.publish(2, 7)
+    again = world.tick()
+    assert [r.run_key for r in again.requests] == [r.run_key for r in first.requests]
+    assert world.keys(again) == [["1", "2"]]
+    (run,) = world.active()
+    world.finish(run)
+    assert world.keys(world.tick()) == [["2", "7"]]
+
+
+def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
+    """Nothing else is asked for before the source was enumerated once."""
+    world = World(settings=BatchSettings(max_attempts=2, backoff_seconds=1, backoff_ceiling_seconds=5))
+    for _ in range(4):
+        while not (tick := world.tick()).requests:
+            world.clock.sleep(1)
+        assert tick.requests[0].slots == (EVERYTHING,)
+        world.publish(1)
+        (run,) = world.active()
+        run.status = "failure"
+    while not world.tick().requests:
+        world.clock.sleep(1)
+    (run,) = world.active()
+    world.finish(run)
+    # What was signalled while it was repeated was not seen before it began, or is asked for once more.
+    while world.tick().requests:
+        (run,) = world.active()
+        world.finish(run)
+    assert world.committed[1] == world.versions[1]
+
+
+def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> None:
+    """A publisher that died between slot and root signal is found after `relist_seconds`."""
+    world = settled(relist_seconds=300)
+    world.keyspace.store.put("k/5", b"signalled, and died before the root")
+    assert world.tick().requests == ()
+    world.clock.sleep(301)
+    assert world.keys(world.tick()) == [["5"]]
+    world.counts()
+    world.tick()
+    assert world.counts()["keyspace"] == {"HEAD": 1}
+
+
+def test_what_waits_for_the_next_listing_is_not_forgotten() -> None:
+    """A signal comes too early for one: its slot is asked for when it is due, though nothing moves then."""
+    world = settled(list_seconds=60)
+    world.backlog.add([Slot(7)])
+    world.publish(3)
+    tick = world.tick()
+    assert (tick.requests, "the next listing is due in 60 s" in tick.note) == ((), True)
+    world.clock.sleep(60)
+    assert world.keys(world.tick()) == [["3", "7"]]
+
+
+def test_a_slot_whose_listing_failed_is_listed_again() -> None:
+    """No entry names what only a listing finds: to follow the queue would be to miss it."""
+    world = settled(backoff_seconds=10, list_seconds=0)
+    world.backlog.add([Slot(7)])
+    world.change(3, queued=False)
+    world.publish(3)
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run, failing=frozenset({3}))
+    world.tick()
+    world.clock.sleep(10)
+    tick = world.tick()
+    assert world.keys(tick) == [["3"]]
+    (run,) = world.active()
+    world.finish(run)
+    assert world.committed == world.versions
+
+
+def test_another_sensor_on_the_same_table_is_a_warning() -> None:
+    """Of the tick that opens the next batch, once; it then counts as the other's turn to be warned."""
+    world = settled()
+    assert world.state.epoch in world.claimed(world.opened(), "other")
+    world.publish(3)
+    tick = world.tick()
+    (warning,) = tick.warnings
+    assert "another sensor (other)" in warning
+    assert warning in tick.note
+    assert world.state.epoch in world.claimed(world.opened(), "other")
+
+
+def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
+    """The cursor is of the former one; with nothing left of that, the tick is refused and the cursor stays."""
+    world = settled()
+    table, epoch = world.state.table, world.state.epoch
+    assert table == world.opened().id
+    forgotten = forget(world.table.committer, lambda: None).table
+    world.publish(3)
+    assert "everything is compared again" in world.tick().note
+    assert world.state.table == forgotten != table
+    assert world.state.epoch != epoch
+    assert world.keys(world.tick()) == [[str(EVERYTHING)]]
+    elsewhere = forget(world.table.committer, lambda: None).table
+    world.table.known.change(lambda known: replace(known, former=()) if known else None)
+    world.publish(4)
+    before = world.cursor
+    for run in world.active():
+        world.start(run)
+        world.finish(run)
+    with pytest.raises(CorruptError, match=f"the id {forgotten}, and it is {elsewhere} now"):
+        world.tick()
+    assert world.cursor == before
+
+
+def test_a_topic_that_is_gone_is_said_while_nothing_changes() -> None:
+    """Within `TOPIC_SECONDS`, and everything is compared again, once."""
+    world = settled()
+    world.clock.sleep(TOPIC_SECONDS)
+    assert world.tick().note == "nothing changed (1 HEAD)"
+    world.lose_topic()
+    world.clock.sleep(TOPIC_SECONDS)
+    tick = world.tick()
+    assert [request.slots for request in tick.requests] == [(EVERYTHING,)]
+    assert "its topic 's' is gone" in tick.note
+    assert tick.warnings
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert world.state.enumerated == world.topic

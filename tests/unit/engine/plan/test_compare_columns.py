@@ -1,0 +1,69 @@
+"""A listing compared by columns finds what it finds row by row."""
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.engine.plan.compare_columns import compared
+from s3notify_platform.engine.values.rows import LISTED
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.state_columns import columns_of, states_of
+
+SLOT = Slot(7)
+keys = st.sampled_from(["a", "a/../b", "b\0", ".hidden", "c/d.", "ü" * 600, "x/.", "🙂"])
+etags = st.sampled_from(["1", "2", ""])
+
+
+def read_states(columns: pa.Table) -> dict[str, ObjectState]:
+    batches = columns.combine_chunks().to_batches()
+    return states_of(batches[0]) if batches else {}
+
+
+@given(
+    st.lists(st.dictionaries(keys, etags, max_size=5), max_size=3),
+    st.dictionaries(keys, st.tuples(etags, st.integers(0, 9), st.booleans()), max_size=8),
+    st.sets(keys, max_size=3),
+    st.booleans(),
+)
+def test_by_columns_as_by_rows(
+    listed: list[dict[str, str]], held: dict[str, tuple[str, int, bool]], pending: set[str], whole: bool
+) -> None:
+    """Whatever is listed, in whichever pieces, also twice; and whatever is known."""
+    size = 9
+    states = {
+        key: ObjectState(key=key, etag=etag, size=size, offset=offset, reach_end=done)
+        for key, (etag, offset, done) in held.items()
+    }
+    versions = {
+        key: ObjectVersion(slot=SLOT, key=key, etag=ETag(etag), size=size)
+        for piece in listed
+        for key, etag in piece.items()
+    }
+    batches = [
+        LISTED.columns(
+            ObjectVersion,
+            {
+                "slot": [SLOT] * len(piece),
+                "key": [*piece],
+                "etag": [versions[key].etag for key in piece],
+                "size": [size] * len(piece),
+            },
+        )
+        for piece in listed
+    ]
+    known = pa.Table.from_batches([columns_of({SLOT: states})])
+    found = compared(batches, known, pending, whole=whole)
+    stale = states.keys() if whole else ()
+    ours = changes_of_slot(
+        SLOT, found.versions(SLOT), read_states(found.states), max_objects=99, pending=pending, stale=stale
+    )
+    rows = changes_of_slot(SLOT, versions.values(), states, max_objects=99, pending=pending, stale=stale)
+    assert ours == rows
+    assert found.objects == sum(map(len, listed))
+    assert (found.held, found.withdrawn) == (len(states), len(states.keys() - versions.keys()))
+    assert set(found.unaddressable) == versions.keys() - {"a", ".hidden", "c/d.", "🙂"}
+    if not whole:
+        same = {key for key, v in versions.items() if key in states and states[key].etag == v.etag} - pending
+        assert not same & {version.key for version in found.versions(SLOT)}

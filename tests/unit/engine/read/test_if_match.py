@@ -1,0 +1,75 @@
+"""What is read is the version that was planned, or nothing: every GET of an object's bytes is under its ETag."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.read import fetch as fetching
+from s3notify_platform.engine.read.fetch import fetch
+from s3notify_platform.engine.read.remote_bytes import RemoteBytes
+from s3notify_platform.engine.stage.collect import StagedPart
+from s3notify_platform.engine.values.plan import SlotPlan
+from s3notify_platform.errors import ConflictError
+from tests.support.ingested import Place
+from tests.support.local_jobs import LocalJobs
+from tests.support.objects import put
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+KEYS = pytest.mark.parametrize("key", ["plain.jsonl", "odd//key.jsonl"])
+"""Read by obstore, and, since it cannot express the second, by boto3."""
+
+
+@KEYS
+def test_overwritten_between_plan_and_read(ministack: S3Server, key: str) -> None:
+    """A whole object, as long as before: no row is committed under the ETag that it does not have."""
+    place = Place(ministack)
+    place.put(key, 1, 2)
+    place.put("other.jsonl", 9)
+
+    class Overtaken(LocalJobs):
+        def stage(self, busy: Sequence[SlotPlan], *arguments: Any, **more: Any) -> list[StagedPart]:
+            place.put(key, 3, 4)
+            return super().stage(busy, *arguments, **more)
+
+    engine = Ingest(jobs=Overtaken(source=place.source), source=place.source)
+    result = engine.run(place.source.location.all_slots(), batch="1")
+    assert sum(slot.superseded for slot in result.slots.values()) == 1
+    assert place.values() == Counter([9])
+    place.run("2")
+    assert place.values() == Counter([3, 4, 9])
+
+
+@KEYS
+@pytest.mark.parametrize("chunk_bytes", [8 << 20, 5])
+def test_a_whole_object(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch, key: str, chunk_bytes: int
+) -> None:
+    """Also where it takes several GETs."""
+    monkeypatch.setattr(fetching, "CHUNK_BYTES", chunk_bytes)
+    config = ministack.config(ministack.make_bucket())
+    version = put(config, key, b"the old one")
+    put(config, key, b"the new one")
+    ((found,),) = fetch(config, [version])
+    assert (found.status, found.body) == ("superseded", b"")
+
+
+@KEYS
+def test_a_part_of_an_object(ministack: S3Server, key: str) -> None:
+    """Whichever GET comes after the overwrite."""
+    config = ministack.config(ministack.make_bucket())
+    version = put(config, key, b"the old one")
+    begun = RemoteBytes(config, version)
+    assert begun.read(0, 7) == b"the old"
+    put(config, key, b"the new one")
+    with pytest.raises(ConflictError):
+        RemoteBytes(config, version).read(0, 7)
+    if key.startswith("plain"):
+        with pytest.raises(ConflictError):
+            begun.read(7, 11)
+    else:  # it was read whole
+        assert begun.read(4, 11) == b"old one"

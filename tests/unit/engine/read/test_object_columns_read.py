@@ -1,0 +1,186 @@
+"""Columns from keys and from what the store says, in one process over a real server and without Spark."""
+
+import gzip
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.engine.read import fetch
+from s3notify_platform.engine.read.reader import Rejected, SplitReader
+from s3notify_platform.engine.read.splits import cut
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.slots import Slot
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+ONE_SLOT = frozenset([Slot(0)])
+ALL = "_modified, _size, _version"
+
+
+def versioned(server: S3Server, **settings: Any) -> Place:
+    place = Place(server, **settings)
+    bucket = place.source.input.bucket.bucket
+    place.store.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return place
+
+
+def stored(place: Place, key: str) -> dict[str, Any]:
+    """What the store says of the object now, by boto3."""
+    return dict(place.store.client.head_object(Bucket=place.source.input.bucket.bucket, Key=f"raw/{key}"))
+
+
+def rows(place: Place, *, rejects: bool = False) -> list[dict[str, Any]]:
+    return place.rows(rejects=rejects)
+
+
+def told(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["_modified"], row["_size"], row["_version"]
+
+
+def says(place: Place, key: str) -> tuple[Any, ...]:
+    head = stored(place, key)
+    return head["LastModified"], head["ContentLength"], head["VersionId"]
+
+
+@pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz", "in//empty segments.jsonl"])
+def test_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
+    """What the store says of the object, as it is stored; also where it has to be read by boto3."""
+    place = versioned(ministack, metadata_columns=ALL)
+    body = b'{"a":1}\n{"a":22}\n'
+    place.store.put(f"raw/{key}", gzip.compress(body) if key.endswith(".gz") else body)
+    place.run("1")
+    first = says(place, key)
+    assert first[2]
+    assert [(row["a"], *told(row)) for row in rows(place)] == [(1, *first), (22, *first)]
+    place.store.put(f"raw/{key}", gzip.compress(body + body) if key.endswith(".gz") else body + body)
+    place.run("2")
+    assert says(place, key) != first
+    assert [told(row) for row in rows(place)] == 4 * [says(place, key)]
+
+
+def in_parts(place: Place, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Outcome]]:
+    """Rows, rejects and outcomes of an object that several tasks read."""
+    (version,) = (v for v in place.source.enumerator().versions(ONE_SLOT) if v.key == f"raw/{key}")
+    split = Split(version=version, start=0, end=version.size)
+    reader = SplitReader(source=place.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
+    found = [each for part in cut(split, place.source) for each in reader.read([part])]
+    rows = [row for each in found if isinstance(each, pa.RecordBatch) for row in each.to_pylist()]
+    rejects = [row for each in found if isinstance(each, Rejected) for row in each.batch.to_pylist()]
+    return rows, rejects, [each.outcome for each in found if isinstance(each, ReadObject)]
+
+
+@pytest.mark.parametrize("key", ["a.jsonl", "in//empty segments.jsonl"])
+def test_of_an_object_in_parts(ministack: S3Server, key: str) -> None:
+    place = versioned(ministack, metadata_columns=ALL, split_bytes=9, slots=1)
+    place.put(key, *range(1000, 1009))
+    found, rejects, outcomes = in_parts(place, key)
+    assert len(outcomes) > 1
+    assert not rejects
+    assert [(row["a"], *told(row)) for row in found] == [(n, *says(place, key)) for n in range(1000, 1009)]
+
+
+def test_of_the_get_and_not_of_the_listing(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written again with the same bytes between listing and GET: the ETag is the same, the version another one."""
+    place = versioned(ministack, metadata_columns=ALL)
+    place.put("a", 1)
+    listed = says(place, "a")
+    send = fetch._fetch_fast
+
+    def after_another_write(*arguments: Any) -> fetch.Fetched:
+        place.put("a", 1)
+        return send(*arguments)
+
+    monkeypatch.setattr(fetch, "_fetch_fast", after_another_write)
+    place.run("1")
+    assert [told(row) for row in rows(place)] == [says(place, "a")]
+    assert says(place, "a")[2] != listed[2]
+
+
+def test_no_version_where_there_are_none(ministack: S3Server) -> None:
+    place = Place(ministack, metadata_columns="_version,_size")
+    place.put("a", 1)
+    place.run("1")
+    assert [(row["_version"], row["_size"]) for row in rows(place)] == [(None, 8)]
+    assert "_modified" not in rows(place)[0]
+
+
+PARTS = "dt date, region string"
+
+
+def test_parts_of_keys(ministack: S3Server) -> None:
+    """Typed, unescaped; null where there is none. Rows of several objects that are parsed together keep them apart."""
+    place = Place(ministack, partition_columns=PARTS, slots=1)
+    for number, path in enumerate(
+        ["dt=2026-01-01/region=eu/", "dt=2026-01-02/region=a%20b/", "", "region=x/"]
+    ):
+        place.put(f"{path}{number}", number, 10 + number)
+    place.run("1")
+    values = {row["a"]: (row["dt"] and row["dt"].isoformat(), row["region"]) for row in rows(place)}
+    expected = [("2026-01-01", "eu"), ("2026-01-02", "a b"), (None, None), (None, "x")]
+    assert values == {more + n: value for n, value in enumerate(expected) for more in (0, 10)}
+    assert rows(place, rejects=True) == []
+
+
+def test_an_object_whose_key_does_not_fit(ministack: S3Server) -> None:
+    """One reject, with the reason and no row, however many records it has; its neighbours are taken in."""
+    place = Place(ministack, partition_columns=PARTS, slots=1)
+    place.put("dt=yesterday/a", 1, 2, 3)
+    place.put("dt=2026-01-01/b", 4)
+    (result,) = place.run("1").slots.values()
+    assert (result.rows, result.rejects, result.complete) == (1, 1, True)
+    (reject,) = rows(place, rejects=True)
+    assert reject["_key"] == "raw/dt=yesterday/a"
+    assert reject["reason"] == "dt: 'yesterday' does not fit date32[day], in its key"
+    assert [row["a"] for row in rows(place)] == [4]
+    (result,) = place.run("2").slots.values()
+    assert result.status == "unchanged"
+
+
+def test_it_is_one_reject_in_parts_too(ministack: S3Server) -> None:
+    """Of an object so big that it would be cut, nothing is read."""
+    place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
+    place.put("dt=yesterday/a", *range(1000, 1009))
+    place.put("dt=2026-01-01/a", *range(1000, 1009))
+    found, rejects, outcomes = in_parts(place, "dt=yesterday/a")
+    assert ([row["reason"] for row in rejects], found) == (
+        ["dt: 'yesterday' does not fit date32[day], in its key"], [],
+    )  # fmt: skip
+    assert [(one.status, one.rejects, one.reach_end, one.gets) for one in outcomes] == [("ok", 1, True, 0)]
+    found, rejects, outcomes = in_parts(place, "dt=2026-01-01/a")
+    assert ([row["a"] for row in found], rejects) == ([*range(1000, 1009)], [])
+    assert {row["dt"].isoformat() for row in found} == {"2026-01-01"}
+    assert len(outcomes) > 1
+
+
+RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
+
+
+def test_rescued(ministack: S3Server) -> None:
+    """Null in its column; in `_rescued` the text of the key, beside what is rescued of the record. All is counted."""
+    place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
+    place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
+    place.store.put("raw/dt=2026-01-01/b", b'{"a":2}\n{"a":"y"}\n')
+    (result,) = place.run("1").slots.values()
+    first, second = rows(place)[:2], rows(place)[2:]
+    assert [(row["a"], row["_rescued"]) for row in first] == [(2, None), (None, '{"a":"y"}')]
+    assert [str(row["dt"]) for row in first] == ["2026-01-01", "2026-01-01"]
+    assert [(row["a"], json.loads(row["_rescued"])) for row in second] == RESCUED
+    assert [row["dt"] for row in second] == [None, None]
+    assert result.mismatches == {"a": 2, "dt": 2}
+    assert rows(place, rejects=True) == []
+
+
+def test_rescued_in_parts(ministack: S3Server) -> None:
+    place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, split_bytes=9)
+    place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
+    found, rejects, outcomes = in_parts(place, "dt=a%20b/a")
+    assert len(outcomes) > 1
+    assert [(row["a"], json.loads(row["_rescued"])) for row in found] == RESCUED
+    assert [row["dt"] for row in found] == [None, None]
+    assert rejects == []

@@ -1,0 +1,107 @@
+"""Packs of a task: in order whatever order rows come in, bounded, and never one that nobody could open."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from s3notify_platform.engine.stage import staging as stage
+from s3notify_platform.engine.stage.staging import Packs, in_order
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import MAX_DEPTH
+from s3notify_platform.ports import list_all
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.pack_set import StagedPack
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.schema import check_size
+from tests.support.log_tables import LAYOUT, Table
+
+
+def rows(*places: tuple[int, str, int], **more: pa.Array) -> pa.RecordBatch:
+    slots, keys, offsets = zip(*places, strict=True)
+    return pa.record_batch(
+        {
+            "_slot": pa.array(slots, pa.int32()),
+            "_key": pa.array(keys),
+            "_etag": pa.array(["e"] * len(places)),
+            "_offset": pa.array(offsets, pa.int64()),
+            **more,
+        }
+    )
+
+
+def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPack]:
+    with ThreadPoolExecutor(2) as pool:
+        packs = Packs(packs=Table(store=store).whole.data, label=7, pool=pool)
+        for batch in batches:
+            packs.add(batch)
+        return [StagedPack.loads(each.pack) for each in packs.written(of_rejects=False, split=None)]
+
+
+def test_rows_in_any_order() -> None:
+    """They are stored in order, under the label that they are planned as."""
+    store = MemoryObjectStore()
+    (pack,) = stored(store, rows((2, "b", 5), (1, "z", 0)), rows((2, "b", 0), (2, "a", 9), (1, "y", 1)))
+    assert (pack.slots, pack.add.since, pack.add.until) == ({1: 2, 2: 3}, 7, 7)
+    schema = rows((1, "a", 0)).schema
+    (found,) = read_slots(store, LAYOUT, [pack.add], None, schema)
+    places = zip(*(found.column(name).to_pylist() for name in ("_slot", "_key", "_offset")), strict=True)
+    assert [*places] == [(1, "y", 1), (1, "z", 0), (2, "a", 9), (2, "b", 0), (2, "b", 5)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(["", "a", "b", "\u00e9", "\U0001f642"]), st.integers(0, 3)
+        )
+    )
+)
+def test_the_order_is_that_of_keys(places: list[tuple[int, str, int]]) -> None:
+    """That of UTF-8, in which the store lists, too."""
+    if places:
+        found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()
+        assert [(row["_slot"], row["_key"], row["_offset"]) for row in found] == sorted(places)
+
+
+def test_rows_that_gather_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "GATHERED_BYTES", 100_000)
+    text = pa.array(["x" * 10_000] * 10)
+    batches = [rows(*((n, f"{n}", m) for m in range(10)), text=text) for n in range(5)]
+    packs = stored(MemoryObjectStore(), *batches)
+    assert len(packs) == 5
+    assert sum(sum(pack.slots.values()) for pack in packs) == 50
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["list", "map", "struct"]), min_size=MAX_DEPTH - 1, max_size=MAX_DEPTH - 1)
+)
+@example(kinds=["list", "struct"] * (MAX_DEPTH // 2 - 1) + ["list"])
+@example(kinds=["list"] * (MAX_DEPTH - 1))
+@example(kinds=["map"] * (MAX_DEPTH - 1))
+def test_no_object_makes_packs_that_nobody_could_open(kinds: list[str]) -> None:
+    """As deep as a schema may be that objects give, the record itself included, in whatever types."""
+    kind = pa.int64()
+    for name in kinds:
+        match name:
+            case "list":
+                kind = pa.list_(kind)
+            case "map":
+                kind = pa.map_(pa.string(), kind)
+            case _:
+                kind = pa.struct([("a", kind)])
+    check_size(from_arrow_schema(pa.schema([("deep", kind)])).json())
+    assert stored(MemoryObjectStore(), rows((1, "k", 0), deep=pa.nulls(1, kind)))
+
+
+def test_a_pack_that_nobody_could_open_is_not_stored() -> None:
+    """Parquet that is nested too deeply can be written and not read."""
+    store = MemoryObjectStore()
+    kind = pa.int64()
+    for _ in range(110):
+        kind = pa.struct([("a", kind)])
+    with pytest.raises(CorruptError, match="could not be read again"):
+        stored(store, rows((1, "k", 0), deep=pa.nulls(1, kind)))
+    assert not list(list_all(store, ""))

@@ -1,0 +1,81 @@
+"""Rows between driver and tasks: what is written is what is read, each kind from its own columns."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from s3notify_platform.engine.stage.staging import STAGED_COLUMN
+from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.row_schema import Rows, Task
+from s3notify_platform.engine.values.rows import (
+    LINEAGE_COLUMNS,
+    LISTED,
+    PLANNED,
+    STAGED,
+    WORK,
+    FailedSlot,
+    PlannedSlot,
+    ReadObject,
+    Requests,
+    SplitOfTask,
+    StoredRows,
+    WantedSlot,
+    WrittenPack,
+)
+from s3notify_platform.formats.registry import RESERVED
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
+
+VERSION = ObjectVersion(slot=Slot(3), key="a/\u00e9", etag=ETag("e"), size=1 << 40)
+SPLIT = Split(version=VERSION, start=5, end=9, by_record=True, in_quotes=True, limit_bytes=7)
+OUTCOME = Outcome.whole(
+    "failed", "e", 9, reason="why", unnamed={"a": 1}, new_fields=("x",), parts=(0, 5), stored=2
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        (LISTED, [WantedSlot(slot=Slot(3)), VERSION, Requests(requests={"GET": 1})]),
+        (
+            PLANNED,
+            [
+                PlannedSlot(slot=Slot(3), pickled=b"\x80"),
+                FailedSlot(slot=Slot(3), error="why"),
+            ],
+        ),
+        (WORK, [SplitOfTask(task=Task(1), split=SPLIT)]),
+        (
+            STAGED,
+            [
+                ReadObject(slot=Slot(3), key="k", outcome=Outcome.whole("ok", "e", 9)),
+                ReadObject(slot=Slot(3), key="k", outcome=OUTCOME),
+                WrittenPack(of_rejects=True, key="k", start=5, pack="{}"),
+                StoredRows(slot=Slot(3), key="k", etag="e", rows=7),
+            ],
+        ),
+        (WORK, []),
+    ],
+)
+def test_there_and_back(table: Rows[Any], rows: list[Any]) -> None:
+    """Also by a table that came with a task."""
+    batch = table.batch(rows)
+    assert batch.schema == table.schema
+    for each in (table, pickle.loads(pickle.dumps(table))):
+        assert list(each.read([batch])) == rows
+
+
+def test_a_message_that_is_no_text() -> None:
+    """Bytes of an object may be in it, as Python has them."""
+    failed = FailedSlot(slot=Slot(3), error="why \ud800")
+    assert [*PLANNED.read([PLANNED.batch([failed])])] == [FailedSlot(slot=Slot(3), error="why \\ud800")]
+
+
+def test_columns_of_a_source_cannot_have_our_names() -> None:
+    assert {*LINEAGE_COLUMNS, STAGED_COLUMN} <= RESERVED
+
+
+def test_spark_declares_the_same_columns() -> None:
+    assert [column.split("`")[1] for column in STAGED.ddl.split(", ")] == STAGED.schema.names

@@ -1,0 +1,221 @@
+"""Erasing an object for good, on a real server: afterwards nothing of the platform's holds a mark that was in it."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.maintenance.erase import ErasedObject, erase, time_travel
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.protocols.notification_queue.entries import dead_partition
+from s3notify_platform.protocols.notification_queue.segments import encode_letter, letter_key
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.snapshot import Snapshot
+from tests.support.faults import Call, CrashedError, Fault, FaultyStore
+from tests.support.ingested import Place, derive
+from tests.support.raw_search import holding
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+MARK, NUMBER = "person4711", 471147114711
+KEY = f"{MARK}.jsonl"
+SLOT = Slot(0)
+
+
+@pytest.fixture(autouse=True)
+def times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States are in files, and what was written a moment ago is of an ended run."""
+    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 1)
+    monkeypatch.setattr("s3notify_platform.table.erase.CLOCKS_DIFFER_MS", -60_000)
+
+
+def marked(place: Place) -> set[str]:
+    """The platform's objects that hold the mark, by key or in their rows."""
+    return {key for key in holding(place.store, MARK, NUMBER) if key.startswith("_s3notify")}
+
+
+def newest(place: Place, asset: str | None = None) -> Snapshot:
+    table = place.source.table(asset)
+    found = table.reader.open()
+    assert isinstance(found, Snapshot)
+    assert not check_table(table, found).problems
+    return found
+
+
+def prepared(server: S3Server) -> Place:
+    """Several versions of the object in one slot, with others; everywhere that something of it can be."""
+    place = Place(server, slots=1)
+    queue = place.source.location.queue()
+    bucket = place.source.input.bucket.bucket
+    for topic in ("orders", "hooks"):
+        queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="raw/", slots=1))
+    place.put("other", 1)
+    place.run("1")
+    body = b'{"a":%d}\n{"a": %s}\n' % (NUMBER, MARK.encode())  # one row, one reject
+    place.store.put(f"raw/{KEY}", body)
+    place.run("2")
+    place.put("third", 3)
+    place.store.put(f"raw/{KEY}", body * 2)
+    next(iter(place.rounds()))  # staged, and never committed
+    place.run("3")
+    made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
+    rows = {"_slot": pa.array([0, 0], pa.int32()), "_key": ["raw/other", f"raw/{KEY}"], "text": ["x", MARK]}
+    derive(place.source, "keyed", pa.table(rows), made_from)
+    summed = {"_slot": pa.array([0], pa.int32()), "text": [MARK]}
+    derive(place.source, "summed", pa.table(summed), made_from)
+    for topic in ("orders", "hooks"):
+        queue.push(topic, Event(key=f"raw/{KEY}", bucket=bucket))
+        queue.push(topic, Event(key="raw/other", bucket=bucket))
+    for entry in queue.entries("hooks", [0]):
+        letter = replace(entry, state="dead", reason=f"about {entry.event.key}")
+        queue.updates.create(dead_partition("hooks"), letter_key(letter), encode_letter(letter))
+    place.store.delete(f"raw/{KEY}")
+    return place
+
+
+def erased(place: Place, platform: ObjectStore | None = None) -> ErasedObject:
+    return erase(place.source, f"raw/{KEY}", platform=platform)
+
+
+def check(place: Place) -> None:
+    """Nothing of the object is left, and nothing of others is missing."""
+    assert marked(place) == set()
+    assert +place.values() == {1: 1, 3: 1}
+    facts = newest(place).manifest.slot(SLOT)
+    assert (facts.objects, facts.rows, facts.rejects) == (2, 2, 0)
+    assert newest(place, "keyed").rows == 1
+    queue = place.source.location.queue()
+    assert [entry.event.key for topic in ("orders", "hooks") for entry in queue.entries(topic, [0])] == [
+        "raw/other"
+    ] * 2
+    assert [letter.event.key for letter in queue.dead("hooks")] == ["raw/other"]
+
+
+def test_erase(ministack: S3Server) -> None:
+    """From rows, rejects, states, history, files that no version names, slot assets and queue."""
+    place = prepared(ministack)
+    assert len(marked(place)) > 10
+    location = place.source.location
+    (first, last) = time_travel(location, place.store)[""]
+    assert (first, last) == (0, newest(place).version)
+    watcher = Watcher(place.store, prefix=location.keyspace_prefix)
+    watcher.poll()
+    done = erased(place)
+    check(place)
+    assert (done.of_source.rows, done.of_source.rejects, done.of_source.begins) == (2, 2, last + 1)
+    assert done.entries == 3
+    assert (done.left, done.waiting, done.batches) == (0, 0, ())
+    assert done.again_ms, "a run of before may write a file of it"
+    assert done.cleared == ("summed",)
+    assert [*watcher.poll().changed] == [SLOT], "so that there is a next batch"
+    facts = newest(place, "summed").manifest.slot(SLOT)
+    assert (facts.rows, facts.source) == (0, 0), "which makes it again"
+    assert set(time_travel(location, place.store)) == {"", "keyed", "summed"}
+    again = erased(place)
+    assert (again.of_source.found, again.files, again.entries, again.again_ms) == (False, 0, 0, 0)
+    check(place)
+    place.store.put(f"raw/{KEY}", b'{"a":5}\n')
+    place.run("4")
+    assert +place.values() == {1: 1, 3: 1, 5: 1}, "a new object of this name is one as any"
+
+
+def test_a_slot_asset_that_was_made_again_is_no_reason_to_repeat(ministack: S3Server) -> None:
+    """It does not say whose its rows are: they leave by each call."""
+    place = prepared(ministack)
+    erased(place)
+    made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
+    rows = {"_slot": pa.array([0], pa.int32()), "text": ["clean"]}
+    derive(place.source, "summed", pa.table(rows), made_from)
+    again = erased(place)
+    assert (again.cleared, again.again_ms) == (("summed",), 0)
+
+
+def test_objects_without_records_are_counted_without_it(ministack: S3Server) -> None:
+    """So that `status` names no object that is gone; another one, and one with rows, stay counted."""
+    place = Place(ministack, slots=1)
+    for key in (KEY, "blank"):
+        place.store.put(f"raw/{key}", b"\n\n")
+    place.put("other", 1)
+    place.run("1")
+    counted = lambda: place.snapshot().manifest.slot(SLOT).without_records
+    assert counted() == 2
+    place.store.delete(f"raw/{KEY}")
+    erased(place)
+    assert counted() == 1
+    place.store.delete("raw/other")
+    erase(place.source, "raw/other")
+    assert counted() == 1
+    place.store.delete("raw/blank")
+    place.run("3")
+    assert counted() == 0
+
+
+def test_refusals(ministack: S3Server) -> None:
+    """An object that is there would be taken in again; one elsewhere is another source's; a loss is looked at first."""
+    place = Place(ministack, slots=1)
+    place.put("a", 1)
+    place.run("1")
+    before = place.objects()
+    with pytest.raises(UsageError, match="delete the object first"):
+        erase(place.source, "raw/a")
+    with pytest.raises(UsageError, match="reads keys below 'raw/'"):
+        erase(place.source, "elsewhere/a")
+    assert place.objects() == before
+    place.store.delete("raw/a")
+    AckChains(place.source.location.records()).open_batch("b", ["0"])
+    assert erase(place.source, "raw/a").batches == ("b",), "which may write a file of it yet"
+    place.store.delete(place.source.location.layout.version(newest(place).version))
+    with pytest.raises(CorruptError, match="table forget"):
+        erase(place.source, "raw/a")
+
+
+def test_where_there_is_no_table_the_queue_is_cleared(ministack: S3Server) -> None:
+    place = Place(ministack, slots=1)
+    queue = place.source.location.queue()
+    queue.topics.create("orders", TopicSettings(prefix="raw/", slots=1))
+    queue.push("orders", Event(key=f"raw/{KEY}", bucket=place.source.input.bucket.bucket))
+    done = erased(place)
+    assert (done.of_source.found, done.entries) == (False, 1)
+    assert not time_travel(place.source.location, place.store)
+
+
+class Writes:
+    """A crash at the write of this number, before or after it is applied."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self.left, self.fault = number, fault
+
+    def __call__(self, call: Call) -> Fault:
+        if call.method not in ("put", "delete"):
+            return Fault.NONE
+        self.left -= 1
+        return self.fault if self.left < 0 else Fault.NONE
+
+
+ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fault.CRASH_BEFORE)]
+
+
+@pytest.mark.parametrize(
+    ("first", "fault"), [ALL[0], *(pytest.param(*each, marks=pytest.mark.thorough) for each in ALL[1:])]
+)
+def test_killed_anywhere(ministack: S3Server, first: int, fault: Fault) -> None:
+    """Rows of others are there all along; repeated, nothing is left."""
+    place = prepared(ministack)
+    done = False
+    for number in range(first, 200, 3):
+        with suppress(CrashedError):
+            erased(place, FaultyStore(place.store, Writes(number, fault)))
+            done = True
+        values = place.values()
+        assert (values[1], values[3]) == (1, 1), number
+        if done:
+            break
+    assert done
+    check(place)

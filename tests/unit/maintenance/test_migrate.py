@@ -1,0 +1,120 @@
+"""A table is rewritten for another prefix, or for other slots: nothing is lost, nothing twice, also if it is killed."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.maintenance.migrate import migrate
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from tests.support.faults import Call, CrashedError, Fault, FaultyStore
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+from tests.support.sources import with_settings
+
+pytestmark = pytest.mark.server
+
+
+def test_a_narrower_and_a_wider_prefix(ministack: S3Server) -> None:
+    """The table becomes that of the other prefix by its next runs; until it is migrated, they are refused."""
+    place = Place(ministack)
+    for number in range(150):
+        place.put(f"{'a' if number < 10 else 'b'}/{number}", number)
+    place.run("1")
+    was = place.source.open_table().id
+    migrate(place.source.location, prefix="raw/a/")
+    assert place.values() == Counter(range(150)), "complete until then"
+    with pytest.raises(UsageError, match="prefix is 'raw/' and was 'raw/a/'"):
+        place.run("2")
+    assert RescanBacklog(place.source.location.records()).read().slots.keys() == {0, 1, 2, 3}
+    place.run("3", prefix="raw/a/")
+    assert place.values() == Counter(range(10))
+    migrate(place.source.location, prefix="raw/")
+    place.run("4")
+    assert place.values() == Counter(range(150))
+    assert place.source.open_table(expected=was).id == was
+    with pytest.raises(UsageError, match="neither within nor around"):
+        migrate(place.source.location, prefix="other/")
+
+
+@pytest.mark.parametrize("slots", [8, 2])
+@pytest.mark.parametrize("dies_at", [None, 0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 3))])
+def test_other_slots(
+    ministack: S3Server, slots: int, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All objects are taken in again, each once; killed in between, the table is refused until that is repeated."""
+    place = Place(ministack)
+    for number in range(16):
+        place.put(f"{number}", number)
+    place.run("1")
+    location = place.source.location
+    location.signals(place.store).signal_slots(location.all_slots())
+    location.queue(place.store).topics.create(
+        "orders", TopicSettings(bucket="b", prefix="raw/", slots=4, shards=4)
+    )
+    was = place.source.open_table().id
+    if dies_at is not None:
+        store = FaultyStore(place.store, Deletes(dies_at))
+        with monkeypatch.context() as patched:
+            patched.setattr("s3notify_platform.maintenance.migrate.open_store", lambda _: store)
+            with pytest.raises(CrashedError):
+                migrate(location, slots=slots)
+        for given in ({}, {"slots": slots}):
+            with pytest.raises(UsageError, match="is being rewritten"):
+                place.run("2", **given)
+    done = migrate(location, slots=slots)
+    assert done.after == replace(place.source.identity, slots=slots)
+    place.source = with_settings(place.source, slots=slots)
+    opened = place.source.open_table(expected=was)
+    assert (opened.id == was, opened.known.version) == (False, 0)
+    location = place.source.location
+    assert location.queue(place.store).topics.get("orders").settings.slots == slots
+    watcher = Watcher(place.store, prefix=location.keyspace_prefix, slots=slots)
+    assert watcher.poll().signals.keys() >= {0}
+    place.run("3")
+    assert place.values() == Counter(range(16))
+    assert {row["_slot"] for row in place.rows()} <= set(range(slots))
+    assert RescanBacklog(location.records()).read().slots.keys() == set(range(slots))
+
+
+@pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)
+def test_a_table_whose_topic_serves_others_is_not_migrated(ministack: S3Server, to: dict[str, Any]) -> None:
+    """They would be without it. Nothing is written; a queue of its own, as the errors say, lets it."""
+    place = Place(ministack)
+    place.put("a/1", 1)
+    place.run("1")
+    location = place.source.location
+    topics = location.queue(place.store).topics
+    own = place.source.open_table().id
+    topics.create("orders", TopicSettings(prefix="raw/", slots=4), tables=(own, "another"))
+    before = place.objects()
+    with pytest.raises(
+        UsageError,
+        match=r"serves other tables too.*: another\..*--table another`, and give this source a queue_prefix",
+    ):
+        migrate(location, **to)
+    assert place.objects() == before
+    topics.update("orders", topics.get("orders").settings, tables=("another",))
+    with pytest.raises(UsageError, match="serves table another, not this source's"):
+        migrate(location, **to)
+    migrate(replace(location, queue_prefix="_s3notify/dev/queue/"), **to)
+    assert topics.get("orders").tables == ("another",)
+    known, _ = place.source.location.known().read()
+    assert known.identity == replace(place.source.identity, **to)
+
+
+class Deletes:
+    """A crash at the delete of this number."""
+
+    def __init__(self, dies_at: int) -> None:
+        self.left = dies_at
+
+    def __call__(self, call: Call) -> Fault:
+        if call.method != "delete":
+            return Fault.NONE
+        self.left -= 1
+        return Fault.CRASH_BEFORE if self.left < 0 else Fault.NONE

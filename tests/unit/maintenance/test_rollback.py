@@ -1,0 +1,98 @@
+"""Back to an earlier version, on a real server: what would change is said, and what has changed since is read again."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.maintenance.rollback import plan_rollback, rollback, version_of
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.slots import slot_of
+from s3notify_platform.table.actions import LogVersion, Remove
+from s3notify_platform.table.commit import Committed, NothingLeft
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def place(ministack: S3Server) -> Place:
+    """Two objects; then one of them is overwritten, and one comes."""
+    made = Place(ministack)
+    made.put("a", 1)
+    made.put("b", 2)
+    made.run("1")
+    made.put("a", 10, 11)
+    made.put("c", 3)
+    made.run("2")
+    return made
+
+
+def test_a_plan_says_what_changes(place: Place) -> None:
+    """Slots, counts, and objects that are read again; nothing is written."""
+    first, last = 1, place.snapshot().version
+    before = place.objects()
+    planned = plan_rollback(place.source.location, first)
+    assert place.objects() == before
+    assert (planned.version, planned.newest) == (first, last)
+    assert set(planned.slots) == {slot_of("raw/a", 4), slot_of("raw/c", 4)}
+    assert (planned.rows, planned.objects) == ((4, 2), (3, 2))
+    assert (planned.again, planned.keys) == (2, ("raw/a", "raw/c"))
+    assert planned.columns == ()
+    assert {slot: planned.facts[slot] for slot in planned.slots} == planned.facts
+
+
+def test_columns_that_leave(place: Place) -> None:
+    """Back to before the first rows, there are none."""
+    assert plan_rollback(place.source.location, 0).columns == ("a",)
+
+
+def test_back_and_forth(place: Place) -> None:
+    """The slots are signalled and compared, so the next run takes in what has changed since, as it is now."""
+    location = place.source.location
+    watcher = Watcher(place.store, prefix=location.keyspace_prefix)
+    watcher.poll()
+    planned = plan_rollback(location, 1)
+    done = rollback(place.source, 1)
+    assert isinstance(done, Committed)
+    assert place.values() == {1: 1, 2: 1}
+    assert set(watcher.poll().changed) == set(planned.slots)
+    assert set(RescanBacklog(location.records()).read().slots) >= set(planned.slots)
+    generations = place.generations()
+    assert {generations[slot] for slot in planned.slots} == {done.snapshot.version}
+    assert isinstance(rollback(place.source, 1), NothingLeft)
+    place.store.delete("raw/c")
+    place.run("3")
+    assert place.values() == {10: 1, 11: 1, 2: 1}
+
+
+def test_by_time(place: Place) -> None:
+    """The newest version that was there; before the first one there is none."""
+    assert version_of(place.source.location, datetime(2100, 1, 1, tzinfo=UTC)) == place.snapshot().version
+    with pytest.raises(NotFoundError, match="the oldest version that is kept is 0"):
+        version_of(place.source.location, datetime(2000, 1, 1, tzinfo=UTC))
+
+
+def test_only_to_a_version_that_is_kept(place: Place) -> None:
+    for refused in (lambda: plan_rollback(place.source.location, 99), lambda: rollback(place.source, 99)):
+        with pytest.raises(NotFoundError, match="version 99"):
+            refused()
+
+
+def test_after_another_engine_has_deleted_rows(place: Place) -> None:
+    """Its version is refused, and is undone."""
+    table, found = place.source.table(), place.snapshot()
+    pack = next(iter(found.packs.values()))
+    foreign = LogVersion(operation="DELETE", removes=(Remove(path=pack.path, deleted_ms=1),))
+    place.store.put(table.layout.version(found.version + 1), foreign.dumps())
+    planned = plan_rollback(place.source.location, found.version)
+    assert (planned.newest, planned.slots) == (found.version, ())
+    assert isinstance(rollback(place.source, found.version), Committed)
+    assert place.values() == {10: 1, 11: 1, 2: 1, 3: 1}
+
+
+def test_without_a_table(ministack: S3Server) -> None:
+    with pytest.raises(UsageError, match="has no table"):
+        plan_rollback(Place(ministack).source.location, 0)

@@ -1,0 +1,330 @@
+"""Which objects are tagged, each in the version that was committed, and what happens if that is interrupted."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import boto3
+import pytest
+
+from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.maintenance.tagging import (
+    FAILURES_MAX,
+    REQUESTS_IN_FLIGHT,
+    SLOTS_AT_ONCE,
+    tag_again,
+    tag_committed,
+)
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Input
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.opening import forget
+from s3notify_platform.table.round import Round, SlotRound
+from tests.support.faults import FaultyStore
+from tests.support.sources import source_of, with_settings
+
+SLOTS = 64
+
+
+class World:
+    """A source of a bucket with versions, at moto; its own objects are in memory."""
+
+    def __init__(self, store):
+        self.store = store
+        self.s3 = boto3.client("s3", region_name="us-east-1")
+        self.versioning("Enabled")
+        self.platform = MemoryObjectStore()
+        config = S3Config(bucket="moto")
+        self.source = source_of(
+            name="orders", bucket=config, platform=config, prefix="raw/", format="jsonl", slots=SLOTS,
+            commit="native", committed_tags="archive=yes, by=s3notify",
+        )  # fmt: skip
+        self.source.open_table(store=self.platform)
+        self.table = self.source.table(store=self.platform)
+        self.tags = ObjectTags(config)
+
+    def versioning(self, status):
+        self.s3.put_bucket_versioning(Bucket="moto", VersioningConfiguration={"Status": status})
+
+    def put(self, key, body=b"1"):
+        """A new version; its id."""
+        return self.s3.put_object(Bucket="moto", Key=key, Body=body)["VersionId"]
+
+    def commit(self, *keys, **fields):
+        """One version with the objects of these keys as they are now."""
+        base = self.table.newest()
+        label, by_slot = base.version + 1, {}
+        known = self.table.states.lookup(base.manifest.states, dict.fromkeys(self.slots(*keys), keys))
+        for key in keys:
+            etag = self.store.head(key).etag
+            state = replace(ObjectState(key=key, etag=etag, size=1, since=label, until=label), **fields)
+            by_slot.setdefault(Slot(slot_of(key, SLOTS)), {})[key] = state
+        slots = {
+            slot: SlotRound(changes=states, before={key: known[key] for key in states if key in known})
+            for slot, states in by_slot.items()
+        }
+        change = Round(base=base, slots=slots, table=self.table, clock=self.table.reader.clock)
+        assert isinstance(self.table.commit(change, base), Committed)
+
+    def run(self, **more):
+        given = {"objects": self.store, "tags": self.tags, "platform": self.platform}
+        return tag_committed(self.source, **(given | more))
+
+    def again(self, *keys):
+        tag_again(self.source.location, self.slots(*keys), platform=self.platform)
+
+    def forget(self):
+        """The newest version is lost, and the loss is accepted."""
+        self.platform.delete(self.table.layout.version(self.table.newest().version))
+        forget(self.table.committer, lambda: None)
+
+    def slots(self, *keys):
+        return frozenset(Slot(slot_of(key, SLOTS)) for key in keys)
+
+    def failing(self, monkeypatch, error, *keys):
+        """The calls by which tags of these keys, or of all, are asked for, which fail, until `monkeypatch.undo`."""
+        add, calls = self.tags.add, []
+
+        def failing(key, *more):
+            if keys and key not in keys:
+                return add(key, *more)
+            calls.append(key)
+            raise error
+
+        monkeypatch.setattr(self.tags, "add", failing)
+        return calls
+
+    def tags_of(self, key, version):
+        found = self.s3.get_object_tagging(Bucket="moto", Key=key, VersionId=version)["TagSet"]
+        return {tag["Key"]: tag["Value"] for tag in found}
+
+
+WANTED = {"archive": "yes", "by": "s3notify"}
+
+
+@pytest.fixture
+def world(moto_store):
+    return World(moto_store)
+
+
+def test_what_is_committed_is_tagged_once(world):
+    """Beside tags of others; later passes look only at what was committed since."""
+    before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
+    theirs = {"Key": "team", "Value": "sales"}
+    world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
+    world.commit("raw/a", "raw/b")
+    assert world.run().counts == {"added": 2}
+    assert world.tags_of("raw/a", before["raw/a"]) == WANTED
+    assert world.tags_of("raw/b", before["raw/b"]) == {**WANTED, "team": "sales"}
+    assert world.tags_of("raw/c", before["raw/c"]) == {}
+    assert world.run().slots == 0
+    world.commit("raw/c")
+    assert world.run().counts == {"added": 1}
+    assert world.tags_of("raw/c", before["raw/c"]) == WANTED
+
+
+def test_a_version_that_is_not_committed_has_no_tag(world):
+    """It came after the commit: the next commit is of that one."""
+    first = world.put("raw/a", b"1")
+    world.commit("raw/a")
+    second = world.put("raw/a", b"2")
+    assert world.run().counts == {"gone": 1}
+    assert world.tags_of("raw/a", first) == world.tags_of("raw/a", second) == {}
+    world.commit("raw/a")
+    assert world.run().counts == {"added": 1}
+    assert (world.tags_of("raw/a", first), world.tags_of("raw/a", second)) == ({}, WANTED)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"rejects": 1}, {"reason": "403"}, {"reach_end": False}, {"expired": True}], ids=str
+)
+def test_what_may_be_read_again_has_no_tag(world, fields):
+    version = world.put("raw/a")
+    world.commit("raw/a", **fields)
+    assert world.run().counts == {}
+    assert world.tags_of("raw/a", version) == {}
+
+
+@pytest.mark.parametrize("status", ["Suspended", None])
+def test_without_versions_nothing_is_tagged(world, status):
+    """A tag could come to what is not committed."""
+    world.put("raw/a")
+    if status:
+        world.versioning(status)
+    else:
+        world.s3.create_bucket(Bucket="plain")
+        world.tags = ObjectTags(S3Config(bucket="plain"))
+    world.commit("raw/a")
+    with pytest.raises(UsageError, match=r"bucket '(moto|plain)' has no versions.*enable its versioning"):
+        world.run()
+    assert world.s3.get_object_tagging(Bucket="moto", Key="raw/a")["TagSet"] == []
+
+
+@pytest.mark.parametrize("shown", ["null", None], ids=["as AWS", "as Ceph"])
+def test_what_is_older_than_the_versions(world, monkeypatch, shown):
+    """It is counted, and does not keep the rest."""
+    head = world.store.head
+    before = {key: world.put(key) for key in ("raw/a", "raw/b")}
+    world.commit(*before)
+    monkeypatch.setattr(
+        world.store, "head", lambda key: replace(head(key), version_id=shown) if key == "raw/a" else head(key)
+    )
+    assert world.run().counts == {"unversioned": 1, "added": 1}
+    assert world.tags_of("raw/a", before["raw/a"]) == {}
+    assert world.run().slots == 0
+
+
+def test_too_many_tags(world):
+    """Those of others stay; the object is counted, and the rest goes on."""
+    for key in ("raw/a", "raw/b"):
+        world.put(key)
+    many = [{"Key": str(n), "Value": ""} for n in range(9)]
+    world.s3.put_object_tagging(Bucket="moto", Key="raw/a", Tagging={"TagSet": many})
+    world.commit("raw/a", "raw/b")
+    assert world.run().counts == {"full": 1, "added": 1}
+
+
+def test_an_outage_in_between(world, monkeypatch):
+    """What was done before it is done; a repetition does the rest."""
+    keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
+    versions = {key: world.put(key) for key in keys}
+    world.commit(*keys)
+    world.failing(monkeypatch, UnavailableError("for a while"), *keys[:3])
+    with pytest.raises(UnavailableError):
+        world.run()
+    monkeypatch.undo()
+    again = world.run()
+    assert 0 < again.slots <= 3
+    assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
+    assert world.run().slots == 0
+
+
+def test_what_was_refused_alone_is_tried_again(world, monkeypatch):
+    """Once the permission is there."""
+    version = world.put("raw/a")
+    world.commit("raw/a")
+    world.failing(monkeypatch, RefusedError("403 AccessDenied"))
+    for _ in range(2):
+        done = world.run()
+        assert (done.counts, done.refused) == ({"refused": 1}, "403 AccessDenied")
+    monkeypatch.undo()
+    world.run()
+    assert world.tags_of("raw/a", version) == WANTED
+    assert world.run().slots == 0
+
+
+def test_what_was_refused_among_others_costs_nothing_more(world, monkeypatch):
+    """A policy of the bucket may deny tags for some keys; after `tag_again` they are tried again."""
+    versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
+    world.commit(*versions)
+    calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")
+    done = world.run()
+    assert (done.counts, done.refused) == ({"refused": 1, "added": 1}, "403 AccessDenied")
+    assert (world.run().slots, calls) == (0, ["raw/a"])
+    monkeypatch.undo()
+    world.again("raw/a", "raw/b")
+    assert world.run().counts == {"added": 1, "there": 1}
+    assert world.tags_of("raw/a", versions["raw/a"]) == WANTED
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("403 AccessDenied"), UnavailableError("for a while")], ids=repr
+)
+def test_when_nothing_is_taken_few_are_asked_for(world, monkeypatch, error):
+    """Of however many that are committed; all of them are tried again."""
+    keys = [f"raw/{n}" for n in range(FAILURES_MAX + 5 * REQUESTS_IN_FLIGHT)]
+    versions = {key: world.put(key) for key in keys}
+    world.commit(*keys)
+    calls = world.failing(monkeypatch, error)
+    with nullcontext() if isinstance(error, RefusedError) else pytest.raises(UnavailableError):
+        assert world.run().counts == {"refused": len(keys)}
+    assert FAILURES_MAX <= len(calls) < FAILURES_MAX + REQUESTS_IN_FLIGHT
+    monkeypatch.undo()
+    world.run()
+    assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
+
+
+def test_a_table_that_was_forgotten(world):
+    """Its versions come again, and are other ones."""
+    world.put("raw/a")
+    for _ in range(3):
+        world.commit("raw/a")
+    world.run()
+    world.forget()
+    version = world.put("raw/a", b"2")
+    world.commit("raw/a")
+    assert world.run().counts == {"added": 1}
+    assert world.tags_of("raw/a", version) == WANTED
+
+
+def test_a_pass_ends_in_time(world):
+    """After the slot with which the time is up; the next ones do the rest."""
+    keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
+    for key in keys:
+        world.put(key)
+    world.commit(*keys)
+    slots = len({slot_of(key, SLOTS) for key in keys})
+    for left in reversed(range(slots)):
+        assert world.run(seconds=0).left == left
+    assert world.run(seconds=0).slots == 0
+
+
+def test_what_is_done_is_not_read_again(world):
+    """However many versions have changed a slot."""
+    keys = [f"raw/{n}" for n in range(SLOTS_AT_ONCE)]
+    for key in keys:
+        world.put(key)
+    for _ in range(40):
+        world.commit("raw/0")
+    world.commit(*keys)
+    world.run()
+    platform = FaultyStore(world.platform)
+    assert world.run(platform=platform).slots == 0
+    methods = [call.method for call, _ in platform.calls]
+    assert sorted(methods) == ["get", "get", "list"], "two by which the table is looked at, and a record"
+
+
+def test_another_table_begins_again(world):
+    """Its versions count from 1."""
+    world.put("raw/a")
+    world.commit("raw/a")
+    world.commit("raw/a")
+    assert world.run().counts == {"added": 1}
+    world.platform = MemoryObjectStore()
+    world.source.open_table(store=world.platform)
+    world.table = world.source.table(store=world.platform)
+    world.commit("raw/a")
+    assert world.run().counts == {"there": 1}
+
+
+def test_before_there_is_a_table(world):
+    world.platform = MemoryObjectStore()
+    assert world.run().slots == 0
+    world.source = with_settings(world.source, committed_tags="")
+    with pytest.raises(UsageError, match="no committed_tags"):
+        world.run()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("archive", "=yes", "aws:a=b", "a=b=c", "a=" + "x" * 257, "x" * 129 + "=a", "a=b;c=d"),
+        ",".join(f"{n}=" for n in range(11)),
+    ],
+)
+def test_tags_that_cannot_be(text):
+    """Refused when the source is read, whatever follows."""
+    with pytest.raises(UsageError, match="committed_tags"):
+        Input(bucket=S3Config(bucket="b"), committed_tags=text)
+
+
+def test_tags_as_people_write_them():
+    assert tags_of(" archive=yes,team name=a b/c@d , empty=") == {
+        "archive": "yes",
+        "team name": "a b/c@d",
+        "empty": "",
+    }
+    assert tags_of("") == {}
