@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -21,8 +21,8 @@ from s3notify_platform.protocols.conditional_commit import (
     NativeCommit,
 )
 from s3notify_platform.protocols.conditional_commit.operations import Operation
-from s3notify_platform.protocols.keyspace import Publisher, root_key
-from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState, root_key
+from s3notify_platform.protocols.notification_queue import NotificationQueue, marks_of
 from s3notify_platform.slots import Slot, check_slot_count
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.conditional import dynamo_commit
@@ -239,10 +239,24 @@ class Location(LocationSettings):
         records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
         return NotificationQueue(records)
 
-    def signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
+    def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
         """What moves the source's signals without an unqueued change: a batch need not list for them. No request."""
         store = store or shared_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
+
+    def watcher(
+        self,
+        store: ObjectStore | None = None,
+        *,
+        state: WatcherState | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Watcher:
+        """A watcher of the source's signals; where roots move alone, of its topic's entries, too. No request."""
+        store = store or shared_store(self.platform)
+        entries = partial(marks_of, self.queue(store).records, self.name) if self.signals == "root" else None
+        return Watcher(
+            store, prefix=self.keyspace_prefix, slots=self.slots, clock=clock, state=state, entries=entries
+        )
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""

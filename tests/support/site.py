@@ -133,7 +133,7 @@ class Site:
         every = source.location.all_slots()
         committer = source.location.table(commit=mode).committer
         done = forget(committer, lambda: self.io.clients.backlog.add(every))
-        source.location.signals().signal_slots(every[:1])
+        source.location.slot_signals().signal_slots(every[:1])
         return done.table
 
     # Dagster.
