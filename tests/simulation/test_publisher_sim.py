@@ -5,7 +5,8 @@ Nobody ever writes again what he wrote, and consumers look at nothing but the en
 
 import io
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -24,7 +25,12 @@ from s3notify_platform.protocols.keyspace import (
     WatcherState,
     uploads,
 )
-from s3notify_platform.protocols.notification_queue import NotificationQueue, Reconciler, TopicSettings
+from s3notify_platform.protocols.notification_queue import (
+    NotificationQueue,
+    Reconciler,
+    TopicSettings,
+    marks_of,
+)
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support import queue_stores
@@ -78,6 +84,8 @@ class World:
     """What is written alone is uploaded by parts."""
     others: bool = True
     """Other topics than the late one."""
+    root: bool = False
+    """Writers move the root alone, and consumers list their topics; they never list the signals for the time's sake."""
     views: dict = field(default_factory=dict)
     """What the consumer of each topic knows of its keys, and its cursor."""
 
@@ -86,10 +94,13 @@ class World:
         kept, self.plain = queue_stores.queue_stores(self.kind)
         self.stores = {"objects": self.objects} | kept
         self.queue = NotificationQueue(self.plain, parallelism=1)
-        for name, settings in TOPICS.items():
+        for name in TOPICS:
             if name != "late" and self.others:
-                self.queue.topics.create(name, settings)
+                self.queue.topics.create(name, self.settings(name))
             self.views[name] = {"known": {}, "cursor": None}
+
+    def settings(self, topic):
+        return replace(TOPICS[topic], signals="root" if self.root else "slots")
 
     def queue_of(self, stores, clock):
         records = records_of(stores, clock)
@@ -132,7 +143,8 @@ class World:
 
         def run(stores, clock):
             publisher = Publisher(stores["objects"], prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
-            queued = QueuedPublisher(publisher, self.queue_of(stores, clock), bucket="b")
+            topic = "all" if self.others else "late"
+            queued = QueuedPublisher(publisher, self.queue_of(stores, clock), bucket="b", topic=topic)
             while todo:
                 _, step, make = todo.pop(0)  # who dies does not write it again
                 tries[0] += 1
@@ -209,7 +221,13 @@ class World:
             queue = self.queue_of(stores, clock)
             state = WatcherState.loads(view["cursor"]) if view["cursor"] else None
             watcher = Watcher(
-                stores["objects"], prefix=KS, slots=SLOTS, clock=clock, relist_seconds=5, state=state
+                stores["objects"],
+                prefix=KS,
+                slots=SLOTS,
+                clock=clock,
+                relist_seconds=float("inf") if self.root else 5,
+                state=state,
+                entries=partial(marks_of, queue.records, topic) if self.root else None,
             )
             ends = clock.monotonic() + seconds
             while not self.over() and clock.monotonic() < ends:
@@ -220,7 +238,7 @@ class World:
                         for entry in entries:
                             view["known"][entry.event.key] = _etag(stores["objects"].head(entry.event.key))
                         queue.remove(entries)
-                    watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+                    watcher.state = poll.taken(watcher.state)
                     view["cursor"] = watcher.state.dumps()
                 clock.sleep(0.5 * self.pace)
 
@@ -236,7 +254,7 @@ class World:
                     topics = self.queue_of(stores, clock).topics
                     with suppress(NotFoundError):
                         topics.delete("late")
-                    topics.create("late", TOPICS["late"])
+                    topics.create("late", self.settings("late"))
                     found = list_all(stores["objects"], "")
                     view["known"] = {meta.key: meta.etag for meta in found if not meta.key.startswith(KS)}
                     view["cursor"], view["life"] = WatcherState(slots=SLOTS).dumps(), life
@@ -284,6 +302,23 @@ def test_every_change_reaches_every_topic(kind, seed):
     """Writers, consumers and reconcilers die between any two steps; nobody writes anything twice."""
     world = World(kind=kind)
     world.run(seed, CRASHES)
+    world.check()
+
+
+@KINDS
+@simulated
+def test_every_change_reaches_every_topic_where_the_root_moves_alone(kind, seed):
+    """The same, where the topics' segments name the slots, and the reconciler alone signals some."""
+    world = World(kind=kind, root=True)
+    world.run(seed, CRASHES)
+    world.check()
+
+
+@simulated
+def test_the_first_topic_hears_of_all_where_the_root_moves_alone(seed):
+    """Writers that began when there was none signal slots; nobody dies."""
+    world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
+    world.run(seed, SLEEPY)
     world.check()
 
 

@@ -57,6 +57,12 @@ class Poll:
         listed_root = self.root_etag if self.listed else state.listed_root
         return replace(state, root_etag=self.root_etag, listed_root=listed_root)
 
+    def taken(self, state: WatcherState) -> WatcherState:
+        """The state with all that was found also remembered, at this poll's root."""
+        for found in (self.signals, self.entries):
+            state = state.advance(state.changed(found), found)
+        return self.settled(state)
+
 
 class Watcher:
     """Finds which slots changed since its last poll. One thread polls; `observe` may be called by many.
@@ -98,9 +104,7 @@ class Watcher:
     def poll(self, *, relist: bool | None = None) -> Poll:
         """What changed since the last poll, each change once. An error leaves `state` as it was."""
         poll = self.observe(self.state, relist=relist)
-        for found in (poll.signals, poll.entries):
-            self.state = self.state.advance(self.state.changed(found), found)
-        self.state = poll.settled(self.state)
+        self.state = poll.taken(self.state)
         return poll
 
     def observe(
