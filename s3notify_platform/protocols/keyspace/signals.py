@@ -73,8 +73,8 @@ class WatcherState:
     To forget a slot, or to leave one out, costs one more request and misses no change. A caller that takes the new
     root but leaves changed slots out must remember these itself: no poll lists them until the root moves.
 
-    Where the root moves alone, `entries` has 8 bytes more for each slot, of its entries in the queue, and `listed_root`
-    is the root at which also the signals were listed.
+    Where the root moves alone, `entries` has 8 bytes more for each slot, of its entries in the queue (another 11 KB),
+    and `listed_root` is the root at which also the signals were listed.
     """
 
     slots: int = SLOT_COUNT
@@ -123,25 +123,17 @@ class WatcherState:
 
     def dumps(self) -> str:
         """A compact string, for a sensor's cursor."""
-        body = {
-            "slots": self.slots,
-            "root": self.root_etag,
-            "digests": b64encode(self.digests).decode("ascii"),
-        }
-        if self.entries:
-            body |= {"entries": b64encode(self.entries).decode("ascii"), "listed": self.listed_root}
-        return dumps(body)
+        body = {"slots": self.slots, "root": self.root_etag, "listed": self.listed_root}
+        vectors = {"digests": self.digests, "entries": self.entries}
+        return dumps(body | {name: b64encode(vector).decode("ascii") for name, vector in vectors.items()})
 
     @classmethod
     def loads(cls, text: str) -> "WatcherState":
         """The state that `dumps` wrote; `CorruptError` for any other text."""
         try:
             found = loads(text)
-            roots = [found["root"], found.get("listed")]
-            root, listed = (None if etag is None else ETag(etag) for etag in roots)
-            digests, entries = (
-                b64decode(vector, validate=True) for vector in (found["digests"], found.get("entries", ""))
-            )
+            root, listed = (None if etag is None else ETag(etag) for etag in (found["root"], found["listed"]))
+            digests, entries = (b64decode(found[name], validate=True) for name in ("digests", "entries"))
             return cls(
                 slots=found["slots"], digests=digests, root_etag=root, entries=entries, listed_root=listed
             )
