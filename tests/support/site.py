@@ -103,6 +103,7 @@ class Site:
             Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots),
             self.io.clients.queue,
             bucket=source.input.bucket.bucket,
+            topic=source.name,
         )
         assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))
 

@@ -24,8 +24,8 @@ RELIST_SECONDS = 300.0
 """A watcher LISTs this often even if the root did not move, to find a slot signalled without the root."""
 
 HIDDEN_SECONDS = 10.0
-"""Where the root moves alone, it may hide that another writer has moved it after a slot: so long at most, for one LIST
-of the signals."""
+"""Where the root moves alone, that may hide that another writer has moved it after a slot: so long at most. The next
+poll that begins later LISTs the signals."""
 
 PAGES_MAX = 100
 """Pages of one LIST. More than 100,000 foreign objects are a misplaced prefix, not a keyspace."""
@@ -131,7 +131,8 @@ class Watcher:
         ago = self._listed_ago() if listed_ago is None else listed_ago
         relist = ago >= self._relist_seconds if relist is None else relist
         moved = root_etag != state.root_etag
-        hidden = self._entries is not None and root_etag != state.listed_root and ago >= HIDDEN_SECONDS
+        # Of the roots before this one: so a poll that finds a change after a while need not wait for both LISTs.
+        hidden = self._entries is not None and state.root_etag != state.listed_root and ago >= HIDDEN_SECONDS
         listing = relist or hidden or (moved and not self.alone)
         following = self._entries is not None and (moved or relist)
         if not listing and not following:
