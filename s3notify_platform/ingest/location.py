@@ -251,7 +251,10 @@ class Location(LocationSettings):
         state: WatcherState | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Watcher:
-        """A watcher of the source's signals; where roots move alone, of its topic's entries, too. No request."""
+        """A watcher of the source's signals; with `signals: root`, of its topic's entries, too. No request.
+
+        The LIST of a changed poll is then one of the topic's segments. See `marks_of`.
+        """
         store = store or shared_store(self.platform)
         entries = partial(marks_of, self.queue(store).records, self.name) if self.signals == "root" else None
         return Watcher(
