@@ -7,7 +7,8 @@ from s3notify_platform.protocols.notification_queue import (
     WillRetry,
     Worker,
 )
-from tests.support.explained import Place, said
+from tests.support.explained import KEY, Place, said
+from tests.support.sources import with_settings
 
 
 def test_other_topics_that_take_it(place):
