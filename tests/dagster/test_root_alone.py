@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.orchestration.freshness import freshness
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import root_key
 from s3notify_platform.protocols.notification_queue import TopicSettings
@@ -28,6 +29,7 @@ def signals(site: Site) -> list[str]:
 def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
     """Creates, overwrites and deletes; no slot has a signal."""
     site.write(3, 7)
+    assert freshness(site.io, site.instance, 60.0).slots == 2
     (request,) = site.tick()
     assert site.slots_of(request) == [3, 7]
     assert site.launch(request).success
@@ -39,6 +41,7 @@ def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
     assert site.metadata(29)["batch_facts"]["found_by"] == "queue"
     assert signals(site) == [root_key(site.io.source.location.keyspace_prefix)]
     assert not site.tick()
+    assert freshness(site.io, site.instance, 60.0).slots == 0
 
 
 def test_a_writer_that_does_not_queue_beside_others(site: Site) -> None:
