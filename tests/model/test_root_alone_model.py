@@ -155,9 +155,7 @@ class RootAloneMachine(RuleBasedStateMachine):
                 self.rooted[which].discard(slot)
             else:
                 self.entries[which].discard(slot)
-        left = poll.settled(watcher.state) is watcher.state and bool(
-            watcher.state.changed(poll.signals) or watcher.state.changed(poll.entries)
-        )
+        left = bool(watcher.state.changed(poll.signals) or watcher.state.changed(poll.entries))
         self.moved[which] = self.moved[which] and left
 
     def teardown(self):
