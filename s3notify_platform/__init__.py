@@ -11,11 +11,12 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     slots, clock, errors, extras, limits, parallel, ports, setting   what everything else is written in
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
-    stores/         adapters of the ports: memory, S3, DynamoDB, SQS, records on a bucket; the probe of a store
+    stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
     table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, history, vacuum
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
-    ingest/         without Spark: source, scheduler, follow, compare, reader, and the rows between driver and tasks
+    source/         what a source is: its settings, and the one way from them to a `Source`
+    ingest/         without Spark: scheduler, follow, compare, reader, and the rows between driver and tasks
     engine/         drives a run in rounds: stage, collect, settle, commit, and what follows a commit
     spark/          what needs PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery
@@ -24,7 +25,7 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs
     cli/            `s3notify ...`
 
-Where to look first: exactly-once is decided in `engine/rounds.py`, and rows become visible by `table/commit.py` alone.
+Where to look first: exactly-once is decided in `engine/loop.py`, and rows become visible by `table/commit.py` alone.
 
 Glossary. The same words in code, UI, commands, metrics and docs; one word, one thing.
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import dagster as dg
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import DEMO_FOLDER, FIRST_SOURCE, folders
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
 def load(folder: Path) -> dg.Definitions:

@@ -182,3 +182,20 @@ PACK_STREAM_BYTES: Final = 64 << 20
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """Bytes of packs that are under way, or wait, while others are decoded."""
+
+CLOCK_SKEW: Final = 3.0
+"""How many times as fast as another machine's clock one may run."""
+
+TOPICS_KNOWN_SECONDS: Final = 2.0
+"""For how long a writer relies on the topics as it read them, by its own clock, from the start of the read.
+
+Whoever changes something that writers rely on waits `CLOCK_SKEW` times as long before acting on the change."""
+
+ROOM_HELD: Final = 32
+"""Entries for which a process holds room in one shard, beyond what it has reserved: one request for so many puts."""
+
+ROOM_HELD_SHARE: Final = 1 / 16
+"""Share of a shard's capacity for which one process holds such room at most."""
+
+ROOM_IDLE_SHARE: Final = 1 / 4
+"""Share of a shard's capacity up to which it may be filled by taking such room. The rest is for entries."""

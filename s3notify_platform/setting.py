@@ -1,19 +1,30 @@
 """A declared setting: a field of a dataclass with an `About`, so that its name, type, default and description are once.
 
-Component, command line and data source make their fields and options of it.
+Component, IO manager, command line, data source and services make their fields and options of it, and all of them read
+what people give by `values_in`: a wrong name or value is refused in the same words, wherever it was given.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from math import isfinite
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from s3notify_platform.errors import UsageError
+
+SHOWN_MAX: Final = 100
+"""Characters of a wrong value that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people read about a setting, and what is refused. `choices` are looked up when they are needed."""
+    """What people read about a setting, and what is refused. `choices` are looked up when they are needed.
+
+    `option`: its option on the command line, if that is not called like the setting. `check` raises `UsageError` for
+    further values that it cannot have.
+    """
 
     description: str
     _: KW_ONLY
@@ -21,11 +32,20 @@ class About:
     minimum: float | None = None
     maximum: float | None = None
     choices: Callable[[], Sequence[str]] | None = None
+    option: str = ""
+    check: Callable[[Any], object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """A value that is not known here, in place of one: it is not checked. `why` says what it is and why not."""
+
+    why: UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting:
-    """A declared setting. `default` is `dataclasses.MISSING` where one has to be given."""
+    """A declared setting, or a group of them. `default` is `dataclasses.MISSING` where one has to be given."""
 
     name: str
     kind: Any
@@ -33,63 +53,204 @@ class Setting:
     about: About
 
     @property
+    def base(self) -> Any:
+        """Its type, without None."""
+        given = [kind for kind in get_args(self.kind) if kind is not NoneType]
+        return given[0] if self.takes_none else self.kind
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether it may have no value."""
+        return NoneType in get_args(self.kind)
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The values it may have; empty if any will do."""
-        if get_origin(self.kind) is Literal:
-            return get_args(self.kind)
+        if get_origin(self.base) is Literal:
+            return get_args(self.base)
         return tuple(self.about.choices()) if self.about.choices else ()
 
     @property
     def number(self) -> type[int] | type[float] | None:
-        """`int` or `float` if it is a number."""
+        """`int` or `float` if it is a number, and never None."""
         return self.kind if self.kind in (int, float) else None
 
     @property
-    def scalar(self) -> type[int] | type[float] | type[bool] | type[str]:
-        """What a text is turned into: a number, a truth value, or nothing else."""
-        return self.kind if self.kind in (int, float, bool) else str
+    def group(self) -> type | None:
+        """The dataclass with its settings, if it is a group."""
+        return self.base if hasattr(self.base, "__dataclass_fields__") else None
 
     @property
     def help(self) -> str:
-        """Description, unit and default in one line."""
-        unit = f" ({self.about.unit})" if self.about.unit else ""
-        default = f"; default: {self.default}" if self.default not in (MISSING, None, "") else ""
-        return f"{self.about.description}{unit}{default}"
+        """Description, unit, limits and default in one line."""
+        low, high = self.about.minimum, self.about.maximum
+        limits = f"{low or 0:.15g} to {high:.15g}" if high is not None else f"at least {low:g}" if low else ""
+        unit = ", ".join(filter(None, (self.about.unit, limits)))
+        about = f"{self.about.description} ({unit})" if unit else self.about.description
+        if isinstance(self.default, bool) or self.default is MISSING or self.default in (None, "", (), {}):
+            return about
+        shown = ", ".join(self.default) if isinstance(self.default, tuple) else self.default
+        return f"{about}; default: {shown}"
+
+    def value(self, given: object, at: str = "") -> Any:
+        """The value that a text or a value stands for: "7" is 7 of a number. `UsageError` if it stands for none.
+
+        A group's is a mapping of the settings that were given. `at`: what its name is shown behind.
+        """
+        if isinstance(given, Later) or (given is None and self.takes_none):
+            return given
+        if self.group is not None:
+            if not isinstance(given, Mapping):
+                raise UsageError(f"{at}{self.name}{_shown(given)}: give a mapping of settings")
+            return values_in(given, named(self.group), f"{at}{self.name}.")
+        if later := _later_in(given):
+            return later
+        kind = get_origin(self.base) or self.base
+        convert, wanted = _CONVERSIONS[kind if kind in _CONVERSIONS else str]
+        try:
+            value = convert(given)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UsageError(f"{at}{self.name}{_shown(given)}: give {wanted}") from error
+        try:
+            self.check(value)
+        except UsageError as error:
+            raise UsageError(f"{at}{error}") from error
+        return value
 
     def check(self, value: Any) -> None:
-        """`UsageError` for a value that it cannot have."""
+        """`UsageError` for a value of its type that it cannot have."""
+        if value is None:
+            return
         if (choices := self.choices) and value not in choices:
-            raise UsageError(f"{self.name} {value!r}: use one of {', '.join(choices)}")
+            raise UsageError(f"{self.name}={value!r}: use one of {', '.join(choices)}")
         if self.about.minimum is not None and not value >= self.about.minimum:  # nor if it is no number
             raise UsageError(f"{self.name}={value}: must be at least {self.about.minimum:g}")
         if self.about.maximum is not None and not value <= self.about.maximum:
             raise UsageError(f"{self.name}={value}: must be at most {self.about.maximum:.15g}")
+        if self.about.check is not None:
+            try:
+                self.about.check(value)
+            except UsageError as error:
+                raise UsageError(f"{self.name}: {error}") from error
 
 
-def parsed(name: str, text: str, kind: type[int] | type[float] | type[bool] | type[str]) -> Any:
-    """The value of this kind that a text stands for. `UsageError` if it stands for none: "false" is false."""
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise UsageError(f"option {name}={text!r}: use true or false")
-        return text.lower() == "true"
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise UsageError(f"option {name}={text!r}: give a number") from error
+def _later_in(given: object) -> Later | None:
+    match given:
+        case Later():
+            return given
+        case Mapping() | list() | tuple():
+            inner = given.values() if isinstance(given, Mapping) else given
+            return next(filter(None, map(_later_in, inner)), None)
+    return None
+
+
+def _whole(given: Any) -> int:
+    if isinstance(given, bool) or (isinstance(given, float) and not given.is_integer()):
+        raise ValueError(given)
+    return int(given)
+
+
+def _number(given: Any) -> float:
+    if isinstance(given, bool) or not isfinite(found := float(given)):
+        raise ValueError(given)
+    return found
+
+
+def _truth(given: Any) -> bool:
+    if not isinstance(given, bool):
+        given = {"true": True, "false": False}.get(str(given).lower())
+    if given is None:
+        raise ValueError(given)
+    return bool(given)
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(given)
+    return str(given)
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple):
+        raise TypeError(given)
+    return tuple(map(_text, given))
+
+
+def _mapping(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(given)
+    return {_text(name): value for name, value in given.items()}
+
+
+_CONVERSIONS: Final[Mapping[Any, tuple[Callable[[Any], Any], str]]] = {
+    int: (_whole, "a whole number"),
+    float: (_number, "a number"),
+    bool: (_truth, "true or false"),
+    str: (_text, "a text"),
+    tuple: (_texts, "a list of texts"),
+    dict: (_mapping, "a mapping of names to values"),
+}
+
+
+def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str = "") -> dict[str, Any]:
+    """The given values of settings, of their types. `UsageError` has a line for each that is wrong or missing.
+
+    `known`: all settings by name. `at`: what names are shown behind, like `s3.`. Values with a default may be missing.
+    """
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in given.items():
+        try:
+            if name not in known:
+                raise UsageError(unknown(f"{at}{name}", [f"{at}{other}" for other in known]))
+            found[name] = known[name].value(value, at)
+        except UsageError as error:
+            problems.append(str(error))
+    for name, setting in known.items():
+        if name not in given and setting.default is MISSING:
+            problems.append(f"{at}{name} is missing: {setting.about.description}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return found
+
+
+def unknown(name: str, known: Sequence[str]) -> str:
+    """The message for a name that is none of those that are `known`."""
+    near = get_close_matches(name, known, n=1)
+    return f"{name}: there is no such setting; " + (
+        f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    )
+
+
+def _shown(given: object) -> str:
+    return f"={given!r}"[:SHOWN_MAX]
 
 
 @lru_cache(maxsize=64)
-def settings_of(*declared: type) -> tuple[Setting, ...]:
+def settings_of(*declared: Any) -> tuple[Setting, ...]:
     """The settings that dataclasses declare: their fields with an `About`."""
-    found = []
-    for owner in declared:
-        hints = get_type_hints(owner, include_extras=True)
-        for field in fields(owner):
-            of_field = getattr(hints[field.name], "__metadata__", ())
-            if about := next((one for one in of_field if isinstance(one, About)), None):
-                kind = hints[field.name].__origin__
-                found.append(Setting(name=field.name, kind=kind, default=field.default, about=about))
-    return tuple(found)
+    return tuple(setting for owner in declared for setting in _declared(owner))
+
+
+def _declared(owner: type) -> Iterator[Setting]:
+    hints = get_type_hints(owner, include_extras=True)
+    for field in fields(owner):
+        of_field = getattr(hints[field.name], "__metadata__", ())
+        if about := next((one for one in of_field if isinstance(one, About)), None):
+            default = field.default_factory() if field.default_factory is not MISSING else field.default
+            kind = hints[field.name].__origin__
+            yield Setting(name=field.name, kind=kind, default=default, about=about)
+
+
+@lru_cache(maxsize=64)
+def named(*declared: Any) -> Mapping[str, Setting]:
+    """The same by name."""
+    return {setting.name: setting for setting in settings_of(*declared)}
+
+
+def given_of(values: Mapping[str, Any], *declared: type) -> dict[str, Any]:
+    """Those of the values that are of settings which these dataclasses declare."""
+    return {name: values[name] for name in named(*declared) if name in values}
 
 
 def check_settings(values: object, *declared: type) -> None:

@@ -17,6 +17,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 os.environ.update({"S3NOTIFY_TEST_KEY": "test", "S3NOTIFY_TEST_SECRET": "test"})
 
 pytest_plugins = [
+    "tests.support.briefly_known",
     "tests.support.browser",
     "tests.support.durations",
     "tests.support.moto",

@@ -34,7 +34,7 @@ class LateAnnouncements:
         Before the commits: as long as there is a reservation, the reconciler does this if the writer is killed.
         """
         touched = [work for work in works if work.happened is not False]
-        topics = self._topics_now() if touched else ()
+        topics = self._topics_after(touched) if touched else ()
         late: defaultdict[str, list[PendingChange]] = defaultdict(list)
         for work in touched:
             takers = self._queue.takers(topics or (), self._bucket, work.event)
@@ -51,11 +51,17 @@ class LateAnnouncements:
             self.push_again(topic, [work for work in unannounced if work.happened])
             self.reserve_again(topic, [work for work in unannounced if not work.happened])
 
-    def _topics_now(self) -> tuple[Topic, ...] | None:
-        """The topics; None if they could not be read. The signal is then not marked."""
+    def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
+        """The topics that take these changes; None if they could not be read. The signal is then not marked.
+
+        No request where all changes are reserved, and happened while this process could rely on the topics that it
+        knows. A topic is not waited out for those without a reservation, nor for those in doubt, which may happen yet.
+        """
+        reserved = all(work.held and work.happened for work in works)
+        moment = max(work.answered for work in works) if reserved else None
         for attempt in range(ATTEMPTS):
             try:
-                return self._queue.see_topics()
+                return self._queue.see_topics() if moment is None else self._queue.topics_as_of(moment)
             except UnavailableError:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
             except S3NotifyError:

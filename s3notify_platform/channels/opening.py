@@ -1,51 +1,33 @@
 """A publisher from names alone, for programs that write."""
 
-from dataclasses import replace
 from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.stores.config import OWN, QUEUE_PREFIX, DynamoConfig, S3Config
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.own import own_prefixes
+from s3notify_platform.setting import given_of, values_in
+from s3notify_platform.source.reach import Keys, bucket_of, platform_of, table_of
+from s3notify_platform.source.settings import SETTINGS, LocationSettings
+from s3notify_platform.stores.opening import open_store, queue_records
 
 
-def open_publisher(
-    source: str,
-    *,
-    bucket: str,
-    platform_bucket: str | None = None,
-    platform_prefix: str = "",
-    keyspace_prefix: str = "",
-    queue_prefix: str = QUEUE_PREFIX,
-    records_table: DynamoConfig | None = None,
-    slots: int = SLOT_COUNT,
-    **access: Any,
-) -> QueuedPublisher:
+def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **settings: Any) -> QueuedPublisher:
     """A publisher of objects of `bucket` that the source named `source` reads. No request; share it between threads.
 
-    The other settings are those of the source: give those that it has. `access`: fields of `stores.config.S3Config`,
-    like region, endpoint_url, profile; credentials are boto3's. Several sources of a bucket: `QueuedPublisher`.
+    `settings`: those that the source has, like platform_bucket, keyspace_prefix, records_table, slots, region,
+    endpoint_url, profile. Credentials are boto3's, or `keys`. `UsageError` for settings that cannot be. Several sources
+    of a bucket: `QueuedPublisher`.
     """
-    config = S3Config(bucket=bucket, **access)
-    platform = replace(config, bucket=platform_bucket or bucket)
-    own_prefix = platform_prefix or f"{OWN}{source}/"
-    signals_prefix = keyspace_prefix or f"{own_prefix}keyspace/"
+    values = values_in({"name": source, "bucket": bucket, **settings}, SETTINGS)
+    place = LocationSettings(**given_of(values, LocationSettings))
+    config = bucket_of(values, keys)
+    platform = platform_of(values, config)
     signals = Publisher(
-        S3ObjectStore(config),
-        None if platform == config else S3ObjectStore(platform),
-        prefix=signals_prefix,
-        slots=slots,
-        own=own_prefixes(
-            bucket,
-            platform_bucket=platform.bucket,
-            platform_prefix=own_prefix,
-            keyspace_prefix=signals_prefix,
-            queue_prefix=queue_prefix,
-        ),
+        open_store(config),
+        None if platform == config else open_store(platform),
+        prefix=place.keyspace_prefix,
+        slots=place.slots,
+        own=place.own_prefixes_in(bucket, platform_bucket=platform.bucket),
     )
-    queue = NotificationQueue(queue_records(platform, queue_prefix, records_table))
+    queue = NotificationQueue(queue_records(platform, place.queue_prefix, table_of(values, "records_table")))
     return QueuedPublisher(signals, queue, bucket=bucket, topic=source)

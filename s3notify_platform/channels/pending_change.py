@@ -1,6 +1,7 @@
 """A change on its way through the publisher, and its outcome."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag, WriteOutcome, Written
@@ -33,6 +34,8 @@ class PendingChange:
     """The time before which nothing was reserved, by the queue's clock."""
     outcome: PublishOutcome | UsageError | None = None
     happened: bool | None = None
+    answered: float = inf
+    """By when the change had happened, by the queue's clock; infinite while that is not known."""
     taken: bool = False
     """Whether some topic takes it; also True if the topics are not known."""
     announced: bool = False

@@ -10,12 +10,12 @@ Steps, for one change or a batch
     2. Write, if the reservations are still fresh. The object carries the id of its writer (`s3notify-writer`), which
        the reservations name.
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Read the topics. If the write happened, announce it to topics that are new: the consumer of a new topic lists
-       only what was there before the topic was created, and this write may be later.
+    4. Look at the topics: as they are known, if the writes are reserved and were answered in time (within 2 s from the
+       start of that read); else read them. If a write happened, announce it to topics that are new: the consumer of a
+       new topic lists what was there before all writers had to know the topic, and the write may be later.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
        it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root; the root alone, if the source's topic has
-       `signals: root`, and takes all of these changes.
+    6. Move the signal of each touched slot, marked as queued, then the root (`signals: root`: alone, if all are queued).
 
 Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
 is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
@@ -29,13 +29,14 @@ reached, the signal is not marked, like that of an unqueued writer: consumers th
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,
 as after an unqueued writer that is killed before its signal; the sweep finds the object. A writer has no reservation if
-it knew no topic for its key, because the first one was created less than 5 s before the write began, or later; or if
+it knew no topic for its key, because the first one was created less than 2 s before the write began, or later; or if
 all topics that it knew were deleted since.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
-| topics known | 1 scan after the writes, 1 before them if the last one is 5 s old |
-| reserve, commit | t × (1 `add`, 2 writes, 1 read), for each 256 changes and where the shard has space |
+| the topics | 1 scan each 2 s; where a write is not reserved, or not answered in time, 1 more after it |
+| reserve, commit | t × 2 writes, for each 256 changes and where the shard has room |
+| room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes at a time |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
 | a new topic | as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 `add` for each shard |
@@ -45,6 +46,7 @@ all topics that it knew were deleted since.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root
@@ -135,8 +137,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. With one topic, 8 requests in sequence; 9 if the queue is on a bucket. All but two of them,
-        the object and its slot's signal, are shared with the threads that do so at the same time.
+        """Write one object. With one topic, 5 requests in sequence; 1 more for each 2 s and for each 32 puts, seldom
+        both at once, and 3 or 4 more at first. All but two of them, the object and its slot's signal, are shared with
+        the threads that do so at the same time.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -217,7 +220,6 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             try:
                 outcomes = self._queue.push_many(topic, wanted_there)
             except NotFoundError:
-                self._queue.forget_topics()
                 continue  # it was deleted: it has no consumer
             for outcome in outcomes:
                 if isinstance(outcome, QuotaExceeded):
@@ -278,11 +280,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             began = self._clock.monotonic()
             for work in works:
                 work.held, work.began = [], began
-            try:
+            with suppress(NotFoundError):  # of a topic that was deleted, or made again
                 self._reserve_once(works)
-            except NotFoundError:
-                self._queue.forget_topics()
-            else:
                 return
         raise UnavailableError(
             f"the topics of bucket {self._bucket!r} keep changing; nothing was written, try again"
@@ -350,6 +349,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 self._look(work)
             else:
                 work.happened = isinstance(work.outcome, Written)
+            work.answered = self._clock.monotonic()
 
         self._queue.shards.in_parallel(write, todo)
         for work in works:

@@ -50,8 +50,7 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store, queue_records
 
 PASS_SECONDS: Final = 15.0
 
@@ -348,11 +347,11 @@ def reconciler_over(
     `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
     """
     spaces = [_keyspace(bucket, platform, signals, prefix, slots) for signals, prefix in keyspaces]
-    return ReconcilerService(queue, shared_store(bucket), spaces, bucket=bucket.bucket)
+    return ReconcilerService(queue, open_store(bucket), spaces, bucket=bucket.bucket)
 
 
 def _keyspace(bucket: S3Config, platform: S3Config, signals: str, prefix: str, slots: int) -> Keyspace:
-    objects, home = shared_store(bucket), shared_store(platform)
+    objects, home = open_store(bucket), open_store(platform)
     return Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
-
 from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.setting import check_settings
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import S3Config
 
@@ -54,14 +53,15 @@ class ServiceContext:
     slots: int = SLOT_COUNT
 
 
-class ServiceSettings(BaseModel):
-    """Settings of a service, each with its description, unit and default, for the component and for the command.
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """Declared settings of a service (`setting`), for the component and for the command, whose help is the docstring.
 
-    The docstring is the command's help. A field's option has the field's name, unless its `json_schema_extra` has
-    another one as `option`. Types: str, int, float, bool, a list of str; each may also be None.
+    Types: str, int, float, bool, a tuple of str; each may also be None. `UsageError` for values that they cannot have.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    def __post_init__(self) -> None:
+        check_settings(self, type(self))
 
     def build(self, context: ServiceContext) -> Service:
         """The service. No request. `UsageError` for settings that are unsafe or cannot work."""

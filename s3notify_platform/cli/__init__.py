@@ -26,14 +26,14 @@ from s3notify_platform.cli import (
     units,
     warm,
 )
-from s3notify_platform.cli.common import SourcePlace, key_options, setting_option
+from s3notify_platform.cli.common import SourcePlace, key_with
 from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
 from s3notify_platform.cli.printing import printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.extras import remedy
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
 class _Commands(ServiceGroup):
@@ -181,9 +181,8 @@ def dev(defs: Path, home: Path, port: int) -> None:
 
 @main.command(short_help="Signal objects that others wrote.")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@key_options
-@setting_option("prefix")
-def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
+@key_with("prefix")
+def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     """Signal objects KEY…, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
 
     Before that, a GET, and a HEAD if there is no table: keys outside of the source's prefix are refused, and so is a
@@ -199,7 +198,7 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
     identity = location.identity()
     if identity is None and not configured() and not location.is_begun():
         location.check_exists()
-    wanted = identity.prefix if identity else prefix
+    wanted = identity.prefix if identity else place.settings["prefix"]
     if outside := [key for key in keys if not key.startswith(wanted)]:
         raise click.UsageError(f"{shown(outside[0])}: source {place.name!r} reads keys below {wanted!r}")
     publisher = location.slot_signals()

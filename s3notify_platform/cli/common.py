@@ -1,66 +1,69 @@
 """Shared by the commands: options, the values that they give, and what is printed."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.configured import access
 from s3notify_platform.cli.printing import say
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import LEASE_TIMES, SETTINGS, lease_settings
-from s3notify_platform.slots import SLOT_COUNT, Slot, slots_in
+from s3notify_platform.setting import Setting, named
+from s3notify_platform.slots import Slot, slots_in
+from s3notify_platform.source.settings import SETTINGS, LeaseTimeSettings, S3Settings, TableSettings
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import CommitMode, Location
     from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
-    from s3notify_platform.stores.config import DynamoConfig, S3Config
+    from s3notify_platform.source.location import CommitMode, Location
+    from s3notify_platform.source.source import Source
+    from s3notify_platform.stores.config import S3Config
     from s3notify_platform.table.table import LogTable
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
 
-def region_option(whose: str) -> Option:
-    """`--region`; without it the environment's."""
+class _Value(click.ParamType):  # type: ignore[type-arg] # of newer versions of click alone
+    """What a text stands for, and what is refused, as wherever else the setting is given."""
 
-    def region() -> str:
-        from s3notify_platform.stores.config import default_region
+    def __init__(self, setting: Setting) -> None:
+        self.name = {int: "integer", float: "float", bool: "boolean"}.get(setting.base, "text")
+        self._setting = setting
 
-        return default_region()
-
-    shown = "AWS_REGION, or the profile's; else us-east-1"
-    return click.option("--region", default=region, show_default=shown, help=f"{whose}.")
+    def convert(self, value: Any, _param: Any, _ctx: Any) -> Any:
+        """See `click.ParamType`."""
+        several = isinstance(value, str) and self._setting.base == tuple[str, ...]
+        return value if several else self._setting.value(value)
 
 
 _FLAGS = {"slots": "--slot-count"}
 """Flags that are not called like their setting: `--slots` are some of the slots."""
 
 
-def setting_option(setting: str, **more: Any) -> Option:
-    """An option for a declared setting, with its description, type and default."""
-    declared = SETTINGS[setting]
-    given = {"required": True} if declared.default is MISSING else {"default": declared.default}
-    more = {"type": declared.scalar, "help": f"{declared.help}."} | given | more
-    return click.option(_FLAGS.get(setting, f"--{setting.replace('_', '-')}"), setting, **more)
+def option_of(setting: Setting, *, prefix: str = "", **more: Any) -> Option:
+    """An option for a declared setting, with its description, type and default. `prefix`: of its parameter's name."""
+    flag = setting.about.option or _FLAGS.get(setting.name) or f"--{setting.name.replace('_', '-')}"
+    given: dict[str, Any] = {"required": True} if setting.default is MISSING else {"default": setting.default}
+    if setting.base is bool:
+        given |= {"is_flag": True}
+        flag += f"/--no-{flag.removeprefix('--')}" if "default" in more and more["default"] is None else ""
+    else:
+        given |= {"type": _Value(setting), "multiple": setting.base == tuple[str, ...]}
+    return click.option(flag, f"{prefix}{setting.name}", **{"help": f"{setting.help}."} | given | more)
+
+
+def setting_option(name: str, **more: Any) -> Option:
+    """An option for a setting of a source."""
+    return option_of(SETTINGS[name], **more)
 
 
 def options(*given: Option) -> Option:
     """These options as one decorator, in this order."""
     return lambda command: functools.reduce(lambda done, option: option(done), reversed(given), command)
-
-
-_reach_options = options(
-    click.option("--endpoint-url", help="S3 endpoint; default: AWS_ENDPOINT_URL, or AWS."),
-    region_option("Region of buckets and tables"),
-)
-bucket_options = options(setting_option("bucket"), _reach_options)
-"""Options that say how to reach a bucket: the fields of `BucketPlace`."""
 
 
 def limit_option(default: int | None, text: str) -> Option:
@@ -76,90 +79,72 @@ metrics_option = click.option(
     metavar="HOST:PORT",
     help="Serve counts and the queue's depth at http://HOST:PORT/metrics, for Prometheus. Needs the extra metrics.",
 )
-slot_count_option = setting_option("slots", type=click.IntRange(1, SLOT_COUNT))
-dynamodb_endpoint_option = click.option(
-    "--dynamodb-endpoint-url", help="DynamoDB endpoint; default: AWS_ENDPOINT_URL, or AWS."
-)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """The watched bucket, and how to reach it. Credentials: those that the source's YAML names, else boto3's chain."""
+    """The watched bucket, and how to reach it: settings by name, of the command line and of the source's YAML."""
 
-    bucket: str
-    endpoint_url: str | None
-    region: str
+    settings: Mapping[str, Any]
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return str(self.settings["bucket"])
 
     def s3(self) -> "S3Config":
         """The bucket."""
-        from s3notify_platform.stores.config import S3Config
+        from s3notify_platform.source.reach import bucket_of
 
-        return S3Config(
-            bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region, **access("s3")
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePlace(BucketPlace):
-    """Where the queue of a bucket is. Writers, inlets, outlets and sources of a bucket must name the same one."""
-
-    platform_bucket: str | None
-    queue_prefix: str
-    records_table: str | None
-    dynamodb_endpoint_url: str | None
+        return bucket_of(self.settings)
 
     def platform(self) -> "S3Config":
         """The bucket of the platform's own objects."""
-        return replace(self.s3(), bucket=self.platform_bucket or self.bucket)
+        from s3notify_platform.source.reach import platform_of
+
+        return platform_of(self.settings, self.s3())
+
+
+class QueuePlace(BucketPlace):
+    """Where the queue of a bucket is. Writers, inlets, outlets and sources of a bucket must name the same one."""
+
+    @property
+    def queue_prefix(self) -> str:
+        """Its prefix in the platform's bucket."""
+        return str(self.settings["queue_prefix"])
 
     def queue(self) -> "NotificationQueue":
         """The queue. No request."""
         from s3notify_platform.protocols.notification_queue import NotificationQueue
-        from s3notify_platform.stores.queue_records import queue_records
+        from s3notify_platform.source.reach import table_of
+        from s3notify_platform.stores.opening import queue_records
 
-        return NotificationQueue(
-            queue_records(self.platform(), self.queue_prefix, self.table_config(self.records_table))
-        )
-
-    def table_config(self, table: str | None) -> "DynamoConfig | None":
-        """How to reach a DynamoDB table; None if no name is given."""
-        from s3notify_platform.stores.config import DynamoConfig
-
-        if not table:
-            return None
-        found = {"region": self.region} | access("dynamodb")
-        return DynamoConfig(table=table, endpoint_url=self.dynamodb_endpoint_url, **found)
+        table = table_of(self.settings, "records_table")
+        return NotificationQueue(queue_records(self.platform(), self.queue_prefix, table))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlace(QueuePlace):
-    """Where a source keeps its own objects, as its YAML says."""
+    """A source, as far as the command needs it: where it keeps its own objects, as its YAML says."""
 
-    name: str
-    platform_prefix: str
-    keyspace_prefix: str
-    slots: int
-    lease_table: str | None
-    lease_timeout_seconds: float
-    lease_max_clock_skew_rate: float
-    lease_ttl_seconds: float
-    lease_test_interval_seconds: float
-    known_bucket: str
+    @property
+    def name(self) -> str:
+        """The name of the source."""
+        return str(self.settings["name"])
+
+    @property
+    def slots(self) -> int:
+        """Its slots."""
+        return int(self.settings["slots"])
+
+    def source(self) -> "Source":
+        """The source, its commit mode not settled. No request."""
+        from s3notify_platform.source.build import build
+
+        return build(self.settings)
 
     def location(self) -> "Location":
         """The location of the source. No request."""
-        from s3notify_platform.ingest.location import Location
-
-        return Location(
-            name=self.name,
-            platform=self.platform(),
-            platform_prefix=self.platform_prefix,
-            keyspace_prefix=self.keyspace_prefix,
-            queue_prefix=self.queue_prefix,
-            slots=self.slots,
-            known_bucket=self.known_bucket,
-            records_table=self.table_config(self.records_table),
-        )
+        return self.source().location
 
     def existing(self, asset: str | None = None) -> "Location":
         """The location of a source that has a table, and a slot asset `asset`. `UsageError` if there is none.
@@ -179,63 +164,81 @@ class SourcePlace(QueuePlace):
 
         `damaged`: also of a table that is refused, or of none. No request then.
         """
-        from s3notify_platform.ingest.location import CommitMode
-        from s3notify_platform.stores.s3.fast import shared_store
+        from s3notify_platform.stores.opening import open_store
 
-        location = self.location() if damaged else self.existing()
-        times = {name: getattr(self, name) for name in LEASE_TIMES}
-        mode = CommitMode(lease_table=self.table_config(self.lease_table), leases=lease_settings(times))
-        return location, shared_store(location.platform), mode
+        source = self.source()
+        if not damaged:
+            source.location.check_exists()
+        return source.location, open_store(source.location.platform), source.commit
 
 
-def options_as(place: type[Any], *given: Option) -> Option:
-    """These options, in this order; the command takes them as one `place`, a dataclass with a field for each."""
-    names = [each.name for each in fields(place)]
+BUCKET: Final = ("bucket", *named(S3Settings))
+TABLES: Final = (*named(TableSettings), *(name for name in SETTINGS if name.startswith("dynamodb_")))
+QUEUE: Final = (
+    *BUCKET,
+    "platform_bucket",
+    "queue_prefix",
+    *(name for name in TABLES if name != "lease_table"),
+)
+SOURCE: Final = (
+    *QUEUE,
+    "platform_prefix",
+    "keyspace_prefix",
+    "slots",
+    "known_bucket",
+    "lease_table",
+    *named(LeaseTimeSettings),
+)
+"""The settings of each kind of place."""
+
+_UNUSUAL: Final = {*named(S3Settings), *TABLES} - {
+    "endpoint_url",
+    "region",
+    "dynamodb_endpoint_url",
+    *named(TableSettings),
+}
+"""What few need on the command line, and most have in YAML: only the help of `ingest` shows it."""
+
+
+def settings_options(*names: str) -> Option:
+    """Options of these settings of a source, in this order."""
+    return options(*(setting_option(name, hidden=name in _UNUSUAL) for name in names))
+
+
+def options_as(place: type[BucketPlace], *names: str, first: Option | None = None) -> Option:
+    """Options of these settings, in this order; the command takes them as one `place`. `first`: that of the name."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def placed(**kwargs: Any) -> None:
-            of_place = {name: kwargs.pop(name) for name in names}
-            command(place=place(**of_place), **kwargs)
+        def placed(**given: Any) -> None:
+            own = {name: given.pop(name) for name in (*names, *(["name"] if first else []))}
+            command(place=place({name: value for name, value in own.items() if value is not None}), **given)
 
-        return options(*given)(placed)
+        return options(*([first] if first else []), settings_options(*names))(placed)
 
     return decorate
 
 
-_OF_QUEUE = (
-    setting_option("platform_bucket"),
-    setting_option("queue_prefix"),
-    setting_option("records_table"),
-    dynamodb_endpoint_option,
-)
-_QUEUE_OPTIONS = (bucket_options, *_OF_QUEUE)
-queue_options = options_as(QueuePlace, *_QUEUE_OPTIONS)
+queue_options = options_as(QueuePlace, *QUEUE)
 """Options that locate the queue; the command takes them as one `place: QueuePlace`."""
 
-_OF_SOURCE = (setting_option("platform_prefix"), setting_option("keyspace_prefix"), slot_count_option)
-sources_options = options(
-    setting_option("bucket", required=False, default=None), _reach_options, *_OF_QUEUE, *_OF_SOURCE
-)
-"""Options of a command about several sources, which may all be in YAML."""
+slot_count_option = setting_option("slots")
 
-tables_options = options(
-    setting_option("records_table"), setting_option("lease_table"), dynamodb_endpoint_option
-)
-"""Options that name the DynamoDB tables."""
 
-_SOURCE_OPTIONS = (
-    *_QUEUE_OPTIONS,
-    *_OF_SOURCE,
-    setting_option("lease_table"),
-    options(*(setting_option(name) for name in LEASE_TIMES)),
-    setting_option("known_bucket"),
-)
-source_options = options_as(SourcePlace, click.argument("name"), *_SOURCE_OPTIONS)
-"""The argument NAME, and options that locate the source and its queue; taken as one `place: SourcePlace`."""
+def source_with(*more: str) -> Option:
+    """The argument NAME, and options that locate the source and its queue; taken as one `place: SourcePlace`.
 
-key_options = options_as(SourcePlace, setting_option("name"), *_SOURCE_OPTIONS)
-"""The same for a command about a key, which tells the source: its name is an option."""
+    `more`: further settings of the source that the command needs.
+    """
+    return options_as(SourcePlace, *SOURCE, *more, first=click.argument("name"))
+
+
+def key_with(*more: str) -> Option:
+    """The same for a command about a key, which tells the source: its name is an option."""
+    return options_as(SourcePlace, *SOURCE, *more, first=setting_option("name"))
+
+
+source_options, key_options = source_with(), key_with()
 
 keyspace_options = options(
     slot_count_option,
@@ -256,7 +259,7 @@ def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *
     """Warn if no source will be signalled, or a keyspace was never signalled: it is new, or mistyped. 1 HEAD each."""
     from s3notify_platform.errors import S3NotifyError
     from s3notify_platform.protocols.keyspace import root_key
-    from s3notify_platform.stores.s3.fast import shared_store
+    from s3notify_platform.stores.opening import open_store
 
     if not keyspaces:
         say(f"no --keyspace: {without}, and no source is signalled", err=True)
@@ -264,7 +267,7 @@ def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *
         return
     with suppress(S3NotifyError):  # which the service gets too, and waits
         for signals, _ in keyspaces:
-            if shared_store(place.platform()).head(root_key(signals)) is None:
+            if open_store(place.platform()).head(root_key(signals)) is None:
                 say(
                     f"--keyspace {signals}: nothing was signalled there yet; if its source is not new, correct it",
                     err=True,

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from s3notify_platform.ingest.location import Location
-    from s3notify_platform.stores.config import S3Config
 
 _META: Final = "s3notify_platform.cli.configured"
 
@@ -101,36 +98,6 @@ def configured() -> list[ConfiguredSource]:
     """The sources that the running command has its options from."""
     context = click.get_current_context(silent=True)
     return context.meta.get(_META, []) if context else []
-
-
-def access(service: str) -> dict[str, Any]:
-    """How the configured sources reach `s3` or `dynamodb`, if they agree: fields of `Access`."""
-    found = [source.access(service) for source in configured()]
-    return found[0] if found and all(each == found[0] for each in found) else {}
-
-
-def tables_region(region: str) -> str:
-    """Where DynamoDB tables are: as the command line says, else as the sources' `dynamodb` does, else in `region`."""
-    source = click.get_current_context().get_parameter_source("region")
-    given = source is ParameterSource.COMMANDLINE
-    return region if given else access("dynamodb").get("region", region)
-
-
-def located(
-    name: str,
-    *,
-    platform: "S3Config",
-    records_table: str | None,
-    dynamodb_endpoint_url: str | None,
-    **settings: Any,
-) -> "Location":
-    """Where the source of this name keeps its own objects. `settings`: others of `Location`. No request."""
-    from s3notify_platform.ingest.location import Location
-    from s3notify_platform.stores.config import DynamoConfig
-
-    at = {"endpoint_url": dynamodb_endpoint_url, "region": tables_region(platform.region)}
-    records = DynamoConfig(table=records_table, **at | access("dynamodb")) if records_table else None
-    return Location(name=name, platform=platform, records_table=records, **settings)
 
 
 @contextmanager

@@ -1,59 +1,40 @@
 """`s3notify doctor NAME`: can the platform run on this bucket?"""
 
 import sys
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import (
-    BucketPlace,
-    bucket_options,
-    json_option,
-    options_as,
-    setting_option,
-    slot_count_option,
-    tables_options,
-)
-from s3notify_platform.cli.configured import command, configured, located, tables_region
+from s3notify_platform.cli.common import SOURCE, SourcePlace, json_option, options_as
+from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.extras import remedy
+from s3notify_platform.source.settings import LocationSettings
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import Location
-    from s3notify_platform.stores.probe import Capabilities, CommitChoice
+    from s3notify_platform.source.location import Location
+    from s3notify_platform.stores.probe import Capabilities
 
 
 @command(short_help="Check whether a bucket and our permissions suffice.")
-@options_as(BucketPlace, bucket_options)
-@click.argument("name", required=False)
-@setting_option("platform_bucket")
-@setting_option("platform_prefix")
-@setting_option("queue_prefix")
-@setting_option("known_bucket")
-@slot_count_option
-@setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
-@setting_option("committed_tags")
-@tables_options
+@options_as(
+    SourcePlace,
+    *SOURCE,
+    "commit",
+    "committed_tags",
+    first=click.argument("name", required=False),
+)
 @click.option(
     "--deep", is_flag=True, help="Also check the tables of NAME against their logs: reads all rows."
 )
 @json_option
 def doctor(
     *,
-    place: BucketPlace,
-    name: str | None,
-    platform_bucket: str | None,
-    platform_prefix: str,
-    commit: "CommitChoice",
-    committed_tags: str,
-    records_table: str | None,
-    lease_table: str | None,
-    dynamodb_endpoint_url: str | None,
+    place: SourcePlace,
     deep: bool,
     as_json: bool,
-    **queue: Any,
 ) -> None:
     """Check whether a bucket's store and our permissions suffice, and print how tables are committed to there, and why.
 
@@ -65,13 +46,16 @@ def doctor(
     from contextlib import closing
 
     from s3notify_platform.deploy import Tables, examine_tables
+    from s3notify_platform.stores.opening import open_tags
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
-    from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
+    from s3notify_platform.stores.s3.tags import tags_of
 
     _check_sources()
-    platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
-    prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
+    platform, given = place.platform(), place.settings
+    name, records_table, lease_table = (given.get(one) for one in ("name", "records_table", "lease_table"))
+    prefix = LocationSettings(name=name).platform_prefix if name else ""
+    prefix = given["platform_prefix"] or prefix
     with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
         asked = store.endpoint_url
         found = probe(store, prefix)
@@ -79,26 +63,18 @@ def doctor(
         Tables(
             records=records_table,
             leases=lease_table,
-            region=tables_region(place.region),
-            endpoint_url=dynamodb_endpoint_url,
+            region=given.get("dynamodb_region") or platform.region,
+            endpoint_url=given.get("dynamodb_endpoint_url"),
         )
     )
     decision, refusal = None, ""
     try:
         decision = choose_commit(
-            found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
+            found, given["commit"], has_lease_table=bool(lease_table), has_records_table=bool(records_table)
         )
-        if tags_of(committed_tags):
-            ObjectTags(place.s3()).check_versioned()
-        refusal, of_source = _examined(
-            name if not any(tables.values()) else None,
-            deep=deep,
-            platform=platform,
-            platform_prefix=platform_prefix,
-            records_table=records_table,
-            dynamodb_endpoint_url=dynamodb_endpoint_url,
-            **queue,
-        )
+        if tags_of(given["committed_tags"]):
+            open_tags(place.s3()).check_versioned()
+        refusal, of_source = _examined(place if name and not any(tables.values()) else None, deep=deep)
         tables |= of_source
     except S3NotifyError as error:
         refusal = str(error)
@@ -129,25 +105,25 @@ def doctor(
         sys.exit(1)
 
 
-def _examined(name: str | None, *, deep: bool, **settings: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """Why the source of this name cannot use its topic, and the problems of its tables, by table, if `deep`."""
+def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """Why the source cannot use its topic, and the problems of its tables, by table, if `deep`."""
     from s3notify_platform.ingest.follow import topic_problem
 
-    if name is None:
+    if place is None:
         return ("give the NAME of the source whose tables are to be checked" if deep else ""), {}
-    location = located(name, **settings)
+    location = place.location()
     return topic_problem(location), problems_of_tables(location) if deep else {}
 
 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
     """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
     from s3notify_platform.ingest.erase import slot_assets
-    from s3notify_platform.stores.s3.fast import shared_store
+    from s3notify_platform.stores.opening import open_store
     from s3notify_platform.table.check import check_table
     from s3notify_platform.table.snapshot import Absent
 
     found = {}
-    for asset in (None, *slot_assets(location, shared_store(location.platform))):
+    for asset in (None, *slot_assets(location, open_store(location.platform))):
         table = location.table(asset)
         if not isinstance(snapshot := table.newest(), Absent):
             name = f"slot asset {asset!r}" if asset else "the table"

@@ -5,17 +5,16 @@ from urllib.parse import quote, quote_plus
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, key_options, setting_option, yes_option
+from s3notify_platform.cli.common import SourcePlace, key_with, yes_option
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import say, shown
 
 
 @command(short_help="Remove all that is held of an object, for good.")
 @click.argument("key")
-@key_options
-@setting_option("prefix")
+@key_with("prefix")
 @yes_option
-def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
+def erase(key: str, *, place: SourcePlace, yes: bool) -> None:
     """Remove all that the platform holds of the object KEY, which is no longer in the bucket, for good.
 
     Its rows leave the table and the slot assets, their history and files, and the quarantine; its entries and dead
@@ -31,10 +30,9 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.ingest.erase import check_erasable, time_travel
     from s3notify_platform.ingest.erase import erase as erase_object
-    from s3notify_platform.ingest.source import Input, Source
 
-    location, store, mode = place.committing()
-    source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=mode)
+    location, store, _ = place.committing()
+    source = place.source()
     check_erasable(source, key)
     if not yes:
         for table, (first, last) in time_travel(location, store).items():

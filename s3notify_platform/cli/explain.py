@@ -1,22 +1,16 @@
 """`s3notify explain KEY`: what happened to this object."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from s3notify_platform.cli.common import (
-    SourcePlace,
-    json_option,
-    key_options,
-    options,
-    setting_option,
-)
+from s3notify_platform.cli.common import SourcePlace, json_option, key_with
 from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.source.source import Source
 
 
 _CHOICE: Final = (
@@ -27,10 +21,9 @@ _CHOICE: Final = (
 
 @command(short_help="Report what happened to one object.")
 @click.argument("key")
-@key_options
-@options(*map(setting_option, _CHOICE))
+@key_with(*_CHOICE)
 @json_option
-def explain(key: str, *, place: SourcePlace, as_json: bool, **chosen: Any) -> None:
+def explain(key: str, *, place: SourcePlace, as_json: bool) -> None:
     """Report what happened to the object KEY: signalled, queued, in a batch, committed, rejected, or why not.
 
     Reads only. If DAGSTER_HOME names the instance, also failing slots, runs of batches, and when Dagster had it.
@@ -39,9 +32,8 @@ def explain(key: str, *, place: SourcePlace, as_json: bool, **chosen: Any) -> No
     rows of a deleted object. 1 otherwise, and if no answer could be found.
     """
     from s3notify_platform.explain import explain as look
-    from s3notify_platform.ingest.source import Input, Source
 
-    source = Source(location=place.location(), input=Input(bucket=place.s3(), **chosen))
+    source = place.source()
     if not configured() and not source.location.is_begun():
         source.location.check_exists()
     answer = look(source, key, sensor=_sensor_view(source, key))

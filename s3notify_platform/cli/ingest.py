@@ -2,32 +2,30 @@
 
 import signal
 import sys
+from dataclasses import MISSING
+from typing import Any
 
 import click
 
-from s3notify_platform.cli.common import (
-    dynamodb_endpoint_option,
-    metrics_option,
-    options,
-    region_option,
-    setting_option,
-)
-from s3notify_platform.cli.configured import access, command, configured
+from s3notify_platform.cli.common import metrics_option, options, setting_option
+from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
-from s3notify_platform.ingest.settings import SETTINGS, imported
+from s3notify_platform.local.attributes import imported
+from s3notify_platform.source.settings import SETTINGS
+
+
+def _given_or_none(name: str) -> dict[str, Any]:
+    """The data source has the defaults of settings that are not given."""
+    return {} if SETTINGS[name].default is MISSING else {"default": None}
 
 
 @command(short_help="Ingest what changes, without Dagster.")
-# The data source has the defaults of settings that are not given.
 @click.argument("name")
-@options(*(setting_option(name, type=str, default=None) for name in SETTINGS if name != "name"))
+@options(*(setting_option(name, **_given_or_none(name)) for name in SETTINGS if name != "name"))
 @click.option(
     "--transform", help="Import path of a (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset."
 )
-@click.option("--endpoint-url", help="S3 endpoint; default: AWS_ENDPOINT_URL, or AWS.")
-@region_option("Region of buckets and tables")
-@dynamodb_endpoint_option
 @click.option("--list-seconds", help="Seconds between two listings of the bucket, at least; default: 10.")
 @click.option(
     "-o",
@@ -35,7 +33,7 @@ from s3notify_platform.ingest.settings import SETTINGS, imported
     "more",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other option of the data source, like access_key_id_env=KEY_ID. Repeatable.",
+    help="Any other option of the data source, like poll_seconds=2. Repeatable.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option(
@@ -63,7 +61,7 @@ def ingest(
     sweep: bool,
     every: float,
     metrics: str | None,
-    **settings: str | None,
+    **settings: Any,
 ) -> None:
     """Ingest changes of the source NAME until SIGINT or SIGTERM.
 
@@ -87,18 +85,12 @@ def ingest(
     from s3notify_platform.spark.datasource.options import reading_of
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
-    from s3notify_platform.stores.config import ACCESS
 
-    given = {name: value for name, value in settings.items() if value} | _pairs(more)
+    given = {name: str(value) for name, value in settings.items() if value not in (None, "")} | _pairs(more)
     if remote:
         raise click.UsageError(
             "it runs on Spark's driver: in place of Spark Connect, start it there, with a --master"
         )
-    if configured() and given.keys() & {"records_table", "lease_table"}:
-        ours = {name: value for name, value in access("s3").items() if name in ACCESS}
-        if {"region": given["region"], **access("dynamodb")} != {"region": given["region"], **ours}:
-            raise click.UsageError("here, dynamodb has to name the region and credentials that s3 names")
-    given = {name: str(value) for name, value in access("s3").items()} | given
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
     function = imported(transform) if transform else None
     os.environ.update(java_environment())

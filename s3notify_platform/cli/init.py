@@ -3,22 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from s3notify_platform.cli.common import (
-    region_option,
-    setting_option,
-    tables_options,
-)
-from s3notify_platform.cli.configured import command, tables_region
+from s3notify_platform.cli.common import setting_option, settings_options
+from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.setting import given_of
+from s3notify_platform.source.settings import LocationSettings
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy import Role
 
 
 @command(short_help="Create DynamoDB tables; print templates or IAM policies.")
-@tables_options
-@region_option("The tables' region")
+@settings_options("records_table", "lease_table", "dynamodb_endpoint_url", "dynamodb_region")
+@setting_option("region", help="The tables' region; default: AWS_REGION, or the profile's.")
 @click.option(
     "--print",
     "template",
@@ -33,19 +32,22 @@ if TYPE_CHECKING:
 @click.option("--account", help="iam: AWS account of the tables and the event queue, 12 digits.")
 @click.argument("name", required=False)
 @setting_option("bucket", required=False, default=None)
-@setting_option("prefix")
-@setting_option("platform_bucket")
-@setting_option("platform_prefix")
-@setting_option("keyspace_prefix")
-@setting_option("queue_prefix")
-@setting_option("known_bucket")
-@setting_option("committed_tags")
+@settings_options(
+    "prefix",
+    "platform_bucket",
+    "platform_prefix",
+    "keyspace_prefix",
+    "queue_prefix",
+    "known_bucket",
+    "committed_tags",
+)
 @click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
     *,
     records_table: str | None,
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
+    dynamodb_region: str,
     region: str,
     template: str | None,
     role: "Role | None",
@@ -70,11 +72,14 @@ def init(
     first run records the table's commit mode; later runs in another mode are refused.
     """  # noqa: D301 - click's own mark
     from s3notify_platform import deploy as provision
+    from s3notify_platform.stores.config import default_region
 
+    given = click.get_current_context().get_parameter_source("region")
     tables = provision.Tables(
         records=records_table,
         leases=lease_table,
-        region=tables_region(region),
+        region=(region if given is ParameterSource.COMMANDLINE else dynamodb_region or region)
+        or default_region(),
         endpoint_url=dynamodb_endpoint_url,
     )
     if template != "iam" and not (records_table or lease_table):
@@ -91,8 +96,8 @@ def init(
             print_json(provision.terraform(tables))
         case _:
             places["platform_bucket"] = places["platform_bucket"] or places["bucket"]
-            places["platform_prefix"] = own = places["platform_prefix"] or f"_s3notify/{name}/"
-            places["keyspace_prefix"] = places["keyspace_prefix"] or f"{own}keyspace/"
+            place = LocationSettings(name=str(name), **given_of(places, LocationSettings))
+            places |= {"platform_prefix": place.platform_prefix, "keyspace_prefix": place.keyspace_prefix}
             tags = bool(places.pop("committed_tags"))
             granted = provision.Places(**places, tables=tables, tags=tags)
             policies = {str(one): provision.policy(one, granted) for one in provision.ROLES}

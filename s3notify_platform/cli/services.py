@@ -2,19 +2,19 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Final, Literal
 
 import click
 
 from s3notify_platform.channels.registry import SERVICES, ServiceKind
 from s3notify_platform.cli.common import (
     Command,
-    Option,
     QueuePlace,
     check_keyspaces,
     keyspace_options,
     metrics_option,
+    option_of,
+    options,
     queue_options,
 )
 from s3notify_platform.cli.configured import ConfiguredGroup, configured
@@ -22,9 +22,10 @@ from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.errors import UsageError
 from s3notify_platform.local.project import ConfiguredSource
+from s3notify_platform.setting import named, values_in
 
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
+_OF_SERVICE: Final = "set_"
+"""What its parameters are prefixed with, because the queue's options have some of the same names."""
 
 
 class ServiceGroup(ConfiguredGroup):
@@ -63,7 +64,8 @@ class ServiceGroup(ConfiguredGroup):
 def _command(kind: ServiceKind) -> click.Command:
     from s3notify_platform.channels.service import ServiceContext
 
-    settings = kind.settings()
+    settings: Any = kind.settings()
+    known = named(settings)
 
     def run(
         *,
@@ -93,12 +95,11 @@ def _command(kind: ServiceKind) -> click.Command:
             excluded=excluded,
             slots=slots,
         )
-        chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})
+        chosen = settings(**values_in({name: given[f"{_OF_SERVICE}{name}"] for name in known}, known))
         run_in_foreground(chosen.build(context), queue=context.queue, metrics=metrics)
 
     command: Command = metrics_option(run)
-    for name, field in reversed(settings.model_fields.items()):
-        command = _option(name, field)(command)
+    command = options(*(option_of(setting, prefix=_OF_SERVICE) for setting in known.values()))(command)
     if kind.direction == "inlet":
         command = keyspace_options(_excluded(command))
     made = configured_command(kind.name, short_help=kind.summary, help=settings.__doc__)
@@ -142,33 +143,3 @@ _excluded = click.option(
     help="Prefix of the platform's own objects, whose changes are ignored, besides _s3notify/, _s3notify-known/ and "
     "those of the sources in the YAML. Repeatable.",
 )
-
-
-def _option(name: str, field: "FieldInfo") -> Option:
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    flag = str(extra.get("option", f"--{name.replace('_', '-')}"))
-    several = get_origin(field.annotation) is list
-    kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType] or [field.annotation]
-    bounds: dict[str, Any] = {}
-    for limit in field.metadata:
-        for at, (end, is_open) in _BOUNDS.items():
-            if hasattr(limit, at):
-                bounds |= {end: getattr(limit, at), f"{end}_open": is_open}
-    ranges = {int: click.IntRange, float: click.FloatRange} if bounds else {}
-    default = None if field.is_required() else field.default
-    return click.option(
-        flag,
-        # Prefixed, because the queue's options have some of the same names.
-        f"set_{name}",
-        type=ranges[kinds[0]](**bounds) if kinds[0] in ranges else kinds[0],
-        is_flag=kinds[0] is bool,
-        multiple=several,
-        required=field.is_required(),
-        default=tuple(default) if several and default is not None else default,
-        show_default=bool(default),
-        help=field.description,
-    )
-
-
-_BOUNDS = {"ge": ("min", False), "gt": ("min", True), "le": ("max", False), "lt": ("max", True)}
-"""Of a setting: the end of an option's range, and whether it is left out."""

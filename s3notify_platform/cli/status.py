@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.common import json_option, options, setting_option, sources_options
+from s3notify_platform.cli.common import SOURCE, json_option, setting_option, settings_options
 from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
 from s3notify_platform.errors import UsageError
-from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,8 +25,8 @@ REASONS_SHOWN = 5
 
 @command(short_help="Show where the sources stand.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@sources_options
-@options(setting_option("prefix"), setting_option("known_bucket"))
+@setting_option("bucket", required=False, default=None)
+@settings_options(*SOURCE[1:], "prefix")
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
     "--every",
@@ -67,6 +66,7 @@ def _looks(
     names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[str], SensorState | None]"
 ) -> "list[SourceLook]":
     from s3notify_platform.explain.status import SourceLook
+    from s3notify_platform.source.build import build
 
     context = click.get_current_context()
     given = {
@@ -78,7 +78,7 @@ def _looks(
             raise UsageError(f"no source {unknown[0]!r}; there are: {', '.join(sources)}")
         found = [sources[name].source(**given) for name in names or sources]
     elif place["bucket"] and names:
-        found = [ConfiguredSource.named(name).source(**given) for name in names]
+        found = [build({**given, "name": name}) for name in names]
         for source in found:
             source.location.check_exists()
     else:

@@ -13,7 +13,7 @@ from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.source.location import Location
     from s3notify_platform.table.table import LogTable
 
 
@@ -181,12 +181,11 @@ def rollback(
     """
     from s3notify_platform.ingest.rollback import plan_rollback, version_of
     from s3notify_platform.ingest.rollback import rollback as roll_back
-    from s3notify_platform.ingest.source import Input, Source
     from s3notify_platform.table.commit import Committed
 
     if (version is None) == (at is None):
         raise click.UsageError("give --to or --at")
-    location, store, mode = place.committing(damaged=True)
+    location, store, _ = place.committing(damaged=True)
     if version is None:
         assert at is not None
         version = version_of(location, at.replace(tzinfo=UTC))
@@ -195,8 +194,7 @@ def rollback(
         _say_plan(planned)
     done = None
     if not dry_run:
-        source = Source(location=location, input=Input(bucket=place.s3(), prefix=""), commit=mode)
-        done = roll_back(source.settle_commit_mode(store), version)
+        done = roll_back(place.source().settle_commit_mode(store), version)
     if as_json:
         shown = {name: value for name, value in asdict(planned).items() if name != "facts"}
         print_json(shown | {"dry_run": dry_run, "became": done.snapshot.version if done else None})

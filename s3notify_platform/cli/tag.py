@@ -2,20 +2,18 @@
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, json_option, setting_option, source_options
+from s3notify_platform.cli.common import SourcePlace, json_option, source_with
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import print_json, say
 
 
 @command(short_help="Tag the objects that are committed.")
-@source_options
-@setting_option("prefix")
-@setting_option("committed_tags")
+@source_with("prefix", "committed_tags")
 @click.option(
     "--again", is_flag=True, help="Look at all committed objects, not only at those of new commits."
 )
 @json_option
-def tag(*, place: SourcePlace, prefix: str, committed_tags: str, again: bool, as_json: bool) -> None:
+def tag(*, place: SourcePlace, again: bool, as_json: bool) -> None:
     """Tag the objects that were committed since the last time, so that lifecycle rules may archive or delete them.
 
     In Dagster {name}_tags does this after each batch, and `s3notify ingest` too, once committed_tags is set. Tagged is
@@ -27,13 +25,9 @@ def tag(*, place: SourcePlace, prefix: str, committed_tags: str, again: bool, as
     """
     from dataclasses import asdict
 
-    from s3notify_platform.ingest.source import Input, Source
     from s3notify_platform.ingest.tagging import tag_again, tag_committed
 
-    source = Source(
-        location=place.location(),
-        input=Input(bucket=place.s3(), prefix=prefix, committed_tags=committed_tags),
-    )
+    source = place.source()
     if again:
         tag_again(source.location, source.location.all_slots())
     done = tag_committed(source, progress=say)

@@ -11,10 +11,10 @@ from click.core import ParameterSource
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli.common import (
-    Option,
     QueuePlace,
     json_option,
     limit_option,
+    option_of,
     options,
     queue_options,
     setting_option,
@@ -26,12 +26,11 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 from s3notify_platform.protocols.notification_queue.topics import check_unserved
-from s3notify_platform.setting import Setting, settings_of
-from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.setting import named, settings_of
 
 _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"
-_TOPIC = {setting.name: setting for setting in settings_of(TopicSettings)}
+_TOPIC = named(TopicSettings)
 _OWN = ("bucket", "prefix", "rules", "shards", "signals", "ttl_seconds")
 """Settings whose options are not called or given as they are."""
 
@@ -70,16 +69,6 @@ def topics() -> None:
     """  # noqa: D301 - click's own mark
 
 
-def _option(setting: Setting, *, prefix: str = "") -> Option:
-    """An option that leaves the setting as it is if it is not given. `prefix`: of its parameter's name."""
-    name = f"{prefix}{setting.name}"
-    flag = f"--{setting.name.replace('_', '-')}"
-    kind = setting.number or (click.Choice(setting.choices) if setting.choices else str)
-    if setting.kind is bool:
-        return click.option(f"{flag}/--no-{setting.name}", name, default=None, help=f"{setting.help}.")
-    return click.option(flag, name, type=kind, default=None, help=f"{setting.help}.")
-
-
 _settings_options = options(
     click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new one: --bucket."),
     click.option("--prefix", "key_prefix", help=f"{_TOPIC['prefix'].help}."),
@@ -89,14 +78,14 @@ _settings_options = options(
         multiple=True,
         help=f"{_TOPIC['rules'].about.description}. With an update they replace all; '': none.",
     ),
-    *(_option(setting) for name, setting in _TOPIC.items() if name not in _OWN),
+    *(option_of(setting, default=None) for name, setting in _TOPIC.items() if name not in _OWN),
     click.option(
         "--ttl-hours",
         type=click.FloatRange(min=0),
         help=f"{_TOPIC['ttl_seconds'].about.description} (hours); 0: forever; default: 96.",
     ),
     # Prefixed, since a source's YAML has a `format` too.
-    *(_option(setting, prefix=_OF_ENDPOINT) for setting in _ENDPOINT),
+    *(option_of(setting, prefix=_OF_ENDPOINT, default=None) for setting in _ENDPOINT),
 )
 
 
@@ -114,9 +103,9 @@ _table_option = click.option(
 @click.argument("topic")
 @queue_options
 @_settings_options
-@_option(_TOPIC["shards"])
-@_option(_TOPIC["signals"])
-@setting_option("slots", type=click.IntRange(1, SLOT_COUNT), default=None)
+@option_of(_TOPIC["shards"], default=None)
+@option_of(_TOPIC["signals"], default=None)
+@setting_option("slots", default=None)
 @_table_option
 def create(
     topic: str,

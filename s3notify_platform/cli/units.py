@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from s3notify_platform.cli.printing import say
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 _folder = click.Path(path_type=Path, file_okay=False, resolve_path=True)
 

@@ -98,17 +98,18 @@ def _foreign(
     """Slots in which a transform has made rows of objects that were not read."""
     slot_of = {split.version.key: plan.slot for plan in plans for split in plan.changes.read}
     slots = {plan.slot for plan in plans}
-    failed = {}
+    failed: dict[Slot, FailedSlot] = {}
     for row in stored:
-        if row.slot not in slots:
+        outcome, planned = outcomes.get(row.key), slot_of.get(row.key)
+        if outcome is not None and (outcome.etag, planned) == (row.etag, row.slot):
+            continue
+        if not (concerned := slots.intersection({row.slot, planned})):
             raise UsageError(
                 f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot as it is"
             )
-        outcome = outcomes.get(row.key)
-        if outcome is None or outcome.etag != row.etag or slot_of.get(row.key) != row.slot:
-            error = (
-                f"the transform made rows of {row.key!r} ({row.etag}), which is not an object of this batch and "
-                "slot: it must keep _slot, _key, _etag and _offset as they are"
-            )
-            failed[row.slot] = FailedSlot(slot=row.slot, error=error)
+        error = (
+            f"the transform made rows of {row.key!r} ({row.etag}), which is not an object of this batch and of slot "
+            f"{row.slot}: it must keep _slot, _key, _etag and _offset as they are"
+        )
+        failed |= {slot: FailedSlot(slot=slot, error=error) for slot in concerned}
     return failed

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from s3notify_platform.clock import Clock
-from s3notify_platform.engine.rounds import Results
+from s3notify_platform.engine.loop import Results
 from s3notify_platform.engine.staged import Base, StagedRound
 from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ingest.results import Run, SlotResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import FailedSlot
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.round import CONFLICT, Round
@@ -34,7 +34,7 @@ class RoundCommit:
         """Commit what is staged, as one version; how each slot of the round ended."""
         staged = self.staged
         started = self.clock.monotonic()
-        results = {slot: self._unchanged(slot) for slot in (*self.plan.slots, *self.plan.errors)}
+        results = {slot: self._unchanged(slot) for slot in (*self.plan.slots, *self.plan.failed)}
         for slot, failed in staged.failed.items():
             results[slot] = replace(
                 self._unchanged(slot),
@@ -143,7 +143,7 @@ class RoundCommit:
             slot=slot,
             status="unchanged",
             generation=facts.generation,
-            live_objects=self.plan.listed.get(slot, 0),
+            live_objects=plan.objects if (plan := self.plan.slots.get(slot)) else 0,
             live_rows=facts.rows,
             live_rejects=facts.rejects,
             live_failing=facts.failing,

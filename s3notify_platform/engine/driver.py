@@ -1,7 +1,7 @@
 """Drives one run: plan, read, stage, commit, in rounds; slot by slot, each to its own outcome. Knows no Spark.
 
 The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. What takes a cluster is behind
-`Jobs`. A round is one version of the table. It is committed by whoever takes it (`rounds.commit_round`), and decides
+`Jobs`. A round is one version of the table. It is committed by whoever takes it (`loop.commit_round`), and decides
 what the next one is about: a slot that another run committed meanwhile is planned again, and so is one with more to
 read. Nothing here raises for one slot.
 """
@@ -13,21 +13,20 @@ from typing import Any, Final, Protocol
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.engine.collect import StagedPart
 from s3notify_platform.engine.commit import RoundCommit
-from s3notify_platform.engine.rounds import Results, Round, StagedTable, commit_round
+from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round
 from s3notify_platform.engine.settle import RoundFacts, settled
 from s3notify_platform.engine.staged import Base, StagedRound, outcomes_of
 from s3notify_platform.errors import OUTAGES
 from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, Run, SlotResult, added_result
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
-from s3notify_platform.ingest.wire import FailedSlot
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 from s3notify_platform.table.schema import TableSchema
 from s3notify_platform.table.snapshot import Absent, Snapshot
@@ -110,6 +109,7 @@ class Ingest:
         listing: bool = True,
         only_found: bool = False,
         last_attempt: Iterable[Slot] = (),
+        topic: str = "",
         seen_ms: int = 0,
     ) -> Iterator[Round]:
         """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
@@ -126,7 +126,8 @@ class Ingest:
         else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or
         where nothing could be planned `UnavailableError` is raised.
 
-        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
+        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name, which is
+        of the epoch `topic`, if that is given (else `NotFoundError`).
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
@@ -139,6 +140,7 @@ class Ingest:
             listing=listing,
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
+            topic=topic,
             seen_ms=seen_ms,
         )
         state, self._fresh = self.state, self._opened().snapshot
@@ -232,7 +234,7 @@ class _Round:
         """Plan and stage these slots."""
         ingest, state = self.ingest, self.ingest.state
         ingest.progress(f"planning {len(slots)} slots")
-        self._store = CountingStore(shared_store(ingest.source.location.platform))
+        self._store = CountingStore(open_store(ingest.source.location.platform))
         started = ingest.clock.monotonic()
         base = self._base = ingest.base(self._store)
         found = self._plan = ingest.jobs.plan(
@@ -240,7 +242,7 @@ class _Round:
             base,
             listing=state.listing,
             skip=state.skip,
-            user=ingest.table.topic_user(ingest.source.location.slots),
+            user=replace(ingest.table.topic_user(ingest.source.location.slots), epoch=state.topic),
         )
         state.result.took("plan", ingest.clock.monotonic() - started)
         state.planned_ms = ingest.clock.wall_ms()
@@ -251,7 +253,7 @@ class _Round:
             ingest.progress(reason)
         result = state.result
         result.requests.update(found.requests)
-        result.entries.update(found.entries)
+        result.entries.update({slot: each.entries for slot, each in found.slots.items()})
         unannounced = sum(map(len, found.unannounced.values()))
         result.unannounced += unannounced
         wanted = self._reading()
@@ -264,8 +266,7 @@ class _Round:
                 staged = self._stage(busy)
             finally:
                 self.ingest.reads(None)
-        for slot, error in found.errors.items():
-            staged.failed[slot] = FailedSlot(slot=slot, error=error, outage=slot in found.outages)
+        staged.failed |= found.failed
         commit = RoundCommit(
             source=ingest.source, base=base, plan=found, run=state, staged=staged, clock=ingest.clock
         )

@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.reader import Found, Rejected, SplitReader
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import work_of
 from s3notify_platform.ingest.wire import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack
 from s3notify_platform.limits import BATCH_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.pack_file import ORDER, NewPack
 from s3notify_platform.table.pack_set import PackSet, put
 from s3notify_platform.table.packs import write
@@ -166,7 +166,7 @@ def _count(rows: pa.RecordBatch, counts: Counter[tuple[int, str, str]]) -> None:
 
 def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, CountingStore]:
     """The table for a task, and the store that counts its requests."""
-    store = CountingStore(shared_store(source.location.platform))
+    store = CountingStore(open_store(source.location.platform))
     return source.table(asset, store=store), store
 
 

@@ -37,7 +37,6 @@ from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, unaddressable
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, root_key, signal_key
@@ -47,7 +46,8 @@ from s3notify_platform.protocols.notification_queue.segments import decode_lette
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.changes import StateChange, key_hash
 from s3notify_platform.table.feed import changes_of
@@ -101,8 +101,8 @@ def explain(
             f"{key!r} does not belong to source {source.name!r}, which reads {source.input.prefix!r} of "
             f"{source.input.bucket.bucket!r}"
         )
-    objects = objects if objects is not None else shared_store(source.input.bucket)
-    platform = platform if platform is not None else shared_store(source.location.platform)
+    objects = objects if objects is not None else open_store(source.input.bucket)
+    platform = platform if platform is not None else open_store(source.location.platform)
     for last in range(ROUNDS):
         # The object first: its entry is created before it, and leaves the queue only after the commit.
         now, no_object = _head(objects, key)

@@ -16,7 +16,6 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.explain.slot_map import SlotMap
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.ingest.heartbeats import fresh_beats
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import MAX_COLUMNS, MAX_SCHEMA_BYTES, SCHEMA_WARN_SHARE
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -24,7 +23,8 @@ from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicStats
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.history import note_of
 from s3notify_platform.table.manifest import SlotFacts
@@ -233,7 +233,7 @@ class SourceLook:
         if body is None:
             return None
         slot = min(slot for slot, facts in slots.items() if facts.generation == newest)
-        store, location = shared_store(self.source.location.platform), self.source.location
+        store, location = open_store(self.source.location.platform), self.source.location
         signal, taken = store.head(signal_key(location.keyspace_prefix, slot)), slots[slot].signal
         seen = signal is not None and bool(taken) and signal.etag.startswith(taken)
         return LastCommit(

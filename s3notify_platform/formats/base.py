@@ -82,7 +82,7 @@ class Format(ABC):
     """Quoted values may contain line ends: a split has to say whether it begins in one (`csv_splits`)."""
 
     def configured(self, settings: Any) -> "Format":
-        """The format under a source's settings (`ingest.settings.FormatSettings`). `UsageError` for what cannot be."""
+        """The format under a source's settings (`source.settings.FormatSettings`). `UsageError` for what cannot be."""
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:

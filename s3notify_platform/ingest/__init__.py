@@ -1,6 +1,5 @@
-"""The parts of a batch: what a source is, when one is due, what has changed, what a task reads. No Spark, no Dagster.
+"""The parts of a batch: when one is due, what has changed, what a task reads. No Spark, no Dagster.
 
-    source, location, settings   what a source is
     batches, scheduler, follow   when a batch is due, of which slots, and how it finds out what changed
     compare, listing_chains,     bucket and queue against committed state, in tasks, and what the driver makes of it
       plan

@@ -16,19 +16,13 @@ import pyarrow.compute as pc
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ingest.compare_columns import Listed, compared
 from s3notify_platform.ingest.follow import named_versions
+from s3notify_platform.ingest.plan import Planned, SlotPlan, planned_rows
 from s3notify_platform.ingest.row_schema import Batches, numbers_of, runs_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
-    PLANNED,
-    Before,
-    ComparedSlot,
     FailedSlot,
-    Gone,
-    Planned,
     QueuedEntry,
     Requests,
-    ToRead,
     WantedSlot,
 )
 from s3notify_platform.parallel import readers
@@ -41,8 +35,9 @@ from s3notify_platform.protocols.source_enumerator import (
     listed_pages,
 )
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.snapshot import Snapshot
@@ -86,7 +81,7 @@ def lister(
 
     def run(batches: Batches) -> Batches:
         for number in numbers_of(batches):
-            bucket = CountingStore(shared_store(source.input.bucket))
+            bucket = CountingStore(open_store(source.input.bucket))
             enumerator = source.enumerator(bucket)
             chains = [
                 Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
@@ -118,13 +113,13 @@ def comparer(
         groups.setdefault(group_of(slot, tasks, source.location.slots), []).append(slot)
 
     def run(batches: Batches) -> Batches:
-        store = CountingStore(shared_store(source.location.platform))
+        store = CountingStore(open_store(source.location.platform))
         comparison = Comparison(source, manifest, quota, skip)
         states: Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]] = iter(())
         began = False
         for found in _by_slot(batches):
             if isinstance(found, Requests):
-                yield PLANNED.batch([found])
+                yield planned_rows([found])
                 continue
             if not began:
                 slots = groups[group_of(found.slot, tasks, source.location.slots)]
@@ -132,10 +127,10 @@ def comparer(
             slot, columns = next(states)
             assert slot == found.slot, "each wanted slot has a row"
             if isinstance(columns, S3NotifyError):
-                yield PLANNED.batch([FailedSlot.of(slot, columns)])
+                yield planned_rows([FailedSlot.of(slot, columns)])
             else:
-                yield PLANNED.batch(comparison.listed(found, columns))
-        yield PLANNED.batch([Requests(requests=store.counts)])
+                yield planned_rows([comparison.listed(found, columns)])
+        yield planned_rows([Requests(requests=store.counts)])
 
     return run
 
@@ -178,7 +173,7 @@ def follow(
     `StateReader.lookup` for all of them together.
     """
     manifest = snapshot.manifest
-    bucket = CountingStore(shared_store(source.input.bucket))
+    bucket = CountingStore(open_store(source.input.bucket))
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
     queue = source.location.queue(table.reader.store)
     for entry in queue.entries(source.name, slots, user=user):
@@ -206,7 +201,7 @@ def follow(
         if isinstance(states, S3NotifyError):
             yield FailedSlot.of(each.slot, states)
         else:
-            yield from comparison.followed(each, states)
+            yield comparison.followed(each, states)
     yield Requests(requests=bucket.counts)
 
 
@@ -269,8 +264,8 @@ class Comparison:
         """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
         return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
 
-    def listed(self, found: _Found, columns: pa.RecordBatch) -> list[Planned]:
-        """The rows of a slot that was listed, given all its states."""
+    def listed(self, found: _Found, columns: pa.RecordBatch) -> SlotPlan:
+        """The plan of a slot that was listed, given all its states."""
         pending = frozenset(columns.filter(pending_in(columns)).column("key").to_pylist())
         listed = compared(
             found.listed,
@@ -285,13 +280,11 @@ class Comparison:
         found.versions = listed.versions(found.slot)
         return self._planned(found, states, listed)
 
-    def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> list[Planned]:
-        """The rows of a slot whose entries were followed, given the states that concern it."""
+    def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> SlotPlan:
+        """The plan of a slot whose entries were followed, given the states that concern it."""
         return self._planned(found, states, None)
 
-    def _planned(
-        self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None
-    ) -> list[Planned]:
+    def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
         facts, version = self.manifest.slot(found.slot), self._source.input.code_version
         pending = frozenset(key for key, state in states.items() if state.pending)
         # Objects that are in quarantine as a whole stay there, whatever the code.
@@ -326,33 +319,23 @@ class Comparison:
         announced = {entry.key for entry in found.entries}
         # Read on, or again: no change that anybody would have to announce.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
-        rows: list[Planned] = [
-            ToRead(split=split, announced=split.version.key in announced) for split in changes.read
-        ]
-        rows += [
-            Gone(slot=found.slot, key=key, announced=key in announced, expired=key in changes.expired)
-            for key in changes.gone
-        ]
-        concerned = (*(split.version.key for split in changes.read), *changes.gone)
-        rows += [Before(slot=found.slot, state=states[key]) for key in concerned if key in states]
+        concerned = [*(split.version.key for split in changes.read), *changes.gone]
         withdrawn = 0
         if listed is not None:
             kept = expired & states.keys() - {v.key for v in versions}
             withdrawn = listed.withdrawn - len(kept)
         odd = listed.unaddressable if listed else [v.key for v in versions if unaddressable(v.key)]
-        rows.append(
-            ComparedSlot(
-                slot=found.slot,
-                objects=listed.objects if listed else facts.objects,
-                held=listed.held if listed else 0,
-                withdrawn=withdrawn,
-                complete=changes.complete,
-                beyond=changes.beyond,
-                unaddressable=len(odd),
-                unaddressable_keys=tuple(odd[:KEYS_NAMED]),
-            )
+        return SlotPlan(
+            changes=changes,
+            before={key: states[key] for key in concerned if key in states},
+            entries=tuple(each.entry(self._source.name) for each in found.entries),
+            unannounced=frozenset(concerned) - announced,
+            objects=listed.objects if listed else facts.objects,
+            held=listed.held if listed else 0,
+            withdrawn=withdrawn,
+            unaddressable=len(odd),
+            unaddressable_keys=tuple(odd[:KEYS_NAMED]),
         )
-        return [*rows, *found.entries]
 
     @staticmethod
     def _has_left(key: str, found: _Found) -> bool:

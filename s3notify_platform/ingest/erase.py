@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import EVERYTHING
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.erase import Erased, ending
 from s3notify_platform.table.erase import erase as erase_from
@@ -83,7 +83,7 @@ def erase(
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)
-    store = platform if platform is not None else shared_store(location.platform)
+    store = platform if platform is not None else open_store(location.platform)
     opened = source.open_table(create=False, store=store)
     of_source = erase_from(source.table(store=store, clock=clock), slot, key, clock=clock)
     done = ErasedObject(slot=slot, of_source=of_source)
@@ -114,7 +114,7 @@ def check_erasable(source: Source, key: str) -> None:
     """`UsageError` for an object that is still there, or that is none of this source. 1 HEAD."""
     if not key.startswith(source.input.prefix):
         raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
-    if shared_store(source.input.bucket).head(key) is not None:
+    if open_store(source.input.bucket).head(key) is not None:
         raise UsageError(
             f"{key!r} is in bucket {source.input.bucket.bucket!r}: delete the object first, else it is taken in again"
         )

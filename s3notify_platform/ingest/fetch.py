@@ -19,8 +19,8 @@ from s3notify_platform.limits import MAX_OBJECT_BYTES
 from s3notify_platform.parallel import readers
 from s3notify_platform.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
+from s3notify_platform.stores.opening import open_reader, open_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -71,15 +71,17 @@ def fetch(
 
     For each GET that fails, `refusals.unread` more, with the source's `prefix`.
     """
-    fast = obstore_store(config)
-    slow = shared_store(config)
+    fast = open_reader(config)
+    slow = open_store(config)
 
     def fetched(version: ObjectVersion, start: int) -> Fetched:
         if version.size > MAX_OBJECT_BYTES:
             return Fetched(version=version, status="failed", reason=_TOO_LARGE)
-        in_path = fits_obstore(version.key)
         try:
-            found = _fetch_fast(fast, version, start) if in_path else _fetch_slow(slow, version)
+            if fast is not None and fits_obstore(version.key):
+                found = _fetch_fast(fast, version, start)
+            else:
+                found = _fetch_slow(slow, version)
         except Exception as error:  # noqa: BLE001 - one object's failure, of whatever kind, stops no other
             found = Fetched.failed(version, error)
         if found.status != "failed" or found.trace:
@@ -95,7 +97,12 @@ def fetch(
         for part in windows(
             versions, lambda version: version.size, most=WINDOW_OBJECTS, most_bytes=WINDOW_BYTES
         ):
-            gets = [(version, n * CHUNK_BYTES) for version in part for n in range(gets_of(version) or 1)]
+            counts = [(gets_of(version) or 1) if fast is not None else 1 for version in part]
+            gets = [
+                (version, n * CHUNK_BYTES)
+                for version, count in zip(part, counts, strict=True)
+                for n in range(count)
+            ]
             # One call for each thread: one for each object takes twice the time.
             size = -(-len(gets) // IN_FLIGHT)
             upcoming = pool.map(share, [gets[low : low + size] for low in range(0, len(gets), size)])

@@ -20,12 +20,12 @@ from typing import Literal
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicUser
 from s3notify_platform.protocols.notification_queue.topic_settings import check_signals
 from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.location import Location
 
 How = Literal["everything", "rescan", "follow"]
 

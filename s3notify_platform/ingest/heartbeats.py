@@ -11,7 +11,7 @@ from typing import Final, Self
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.results import Progress
-from s3notify_platform.ports import RecordStore
+from s3notify_platform.ports import Conflict, RecordStore, Version, WriteOutcome, Written
 
 BEAT_SECONDS: Final = 5.0
 HEARTBEATS: Final = "heartbeats"
@@ -56,25 +56,34 @@ def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
 
 @contextmanager
 def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator[Progress]:
-    """Beat every `BEAT_SECONDS` as long as the body runs, which may say what it does. 1 PUT for each beat.
+    """Beat every `BEAT_SECONDS` as long as the body runs, which may say what it does. 1 PUT for each beat, 1 DELETE.
 
     A beat that fails is skipped: the sensor fails a run only after several missing beats.
     """
     stop, doing = threading.Event(), [""]
+    last: WriteOutcome = Conflict()
 
     def say(text: str) -> None:
         doing[0] = text
 
+    def version() -> Version | None:
+        """The record's, as it was written last; if that is in doubt, as it is read."""
+        if isinstance(last, Written):
+            return Version(last.etag or "")
+        found = records.read(HEARTBEATS, run_id)
+        return found.version if found is not None else None
+
     def beat() -> None:
+        nonlocal last
         number = 0
         while not stop.is_set():
             number += 1
             body = Beat(number=number, at_ms=SYSTEM_CLOCK.wall_ms(), batch=batch, doing=doing[0]).dumps()
             try:
-                if (known := records.read(HEARTBEATS, run_id)) is None:
-                    records.create(HEARTBEATS, run_id, body)
+                if number == 1 or (known := version()) is None:
+                    last = records.create(HEARTBEATS, run_id, body)
                 else:
-                    records.replace(HEARTBEATS, run_id, body, expected=known.version)
+                    last = records.replace(HEARTBEATS, run_id, body, expected=known)
             except Exception:  # noqa: BLE001 - the work continues; it is safe even if the sensor fails the run
                 logging.getLogger(__name__).warning("a heartbeat could not be written")
             stop.wait(BEAT_SECONDS)
@@ -87,8 +96,8 @@ def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
         with suppress(S3NotifyError):  # a heartbeat that stays behind stops, and the run has ended anyway
-            if (known := records.read(HEARTBEATS, run_id)) is not None:
-                records.remove(HEARTBEATS, run_id, expected=known.version)
+            if (known := version()) is not None:
+                records.remove(HEARTBEATS, run_id, expected=known)
 
 
 def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:

@@ -19,13 +19,13 @@ from typing import Final
 
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE, Start
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import Listed, QueuedEntry, Requests, WantedSlot
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
 
@@ -62,7 +62,7 @@ def begin_listing(
 
     `user`: see `NotificationQueue.entries`.
     """
-    bucket = CountingStore(shared_store(source.input.bucket))
+    bucket = CountingStore(open_store(source.input.bucket))
     # Each slot, so that one whose objects are all gone is compared too.
     rows: list[Listed] = [WantedSlot(slot=slot) for slot in sorted(wanted)]
     with suppress(NotFoundError):  # nobody follows this source yet

@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.parallel import Track, in_parallel, untracked
 from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.location import Location
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.known import Identity, Known, KnownRecord
 from s3notify_platform.table.opening import new_id, open_table
 
@@ -54,7 +54,7 @@ def migrate(
     `CorruptError` if the table is not whole. Requests: 2 writes for each queue shard and record of the topic,
     about 10 more; for other slots 1 DELETE for each object of the tables.
     """
-    store = shared_store(location.platform)
+    store = open_store(location.platform)
     record = location.known(store=store)
     known, _ = record.read()
     if known is None or known.identity is None:

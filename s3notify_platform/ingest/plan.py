@@ -5,33 +5,40 @@ slot), and the entries that are to be removed, which the topic's capacity bounds
 pass through Spark's own shuffle, which spills, and never through the driver.
 """
 
+import pickle
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import (
-    Before,
-    ComparedSlot,
-    FailedSlot,
-    Gone,
-    Planned,
-    QueuedEntry,
-    Requests,
-    ToRead,
-)
+import pyarrow as pa
+
+from s3notify_platform.ingest.wire import PLANNED, FailedSlot, PlannedSlot, Requests
 from s3notify_platform.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """The changes of one slot, with the committed states of their keys."""
+    """The changes of one slot, with the committed states of their keys, and what else was found of it.
+
+    `entries` were there before the bucket was looked at: remove them when the slot is committed. `unannounced` are the
+    changed keys that no entry names. `objects`: how many the slot has. `held`: how many it had, of which a listing
+    found `withdrawn` no more. `unaddressable`: how many objects have keys that S3 clients cannot address, the first
+    ones by name.
+    """
 
     changes: SlotChanges
     before: Mapping[str, ObjectState] = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
+    unannounced: frozenset[str] = frozenset()
+    objects: int = 0
+    held: int = 0
+    withdrawn: int = 0
+    unaddressable: int = 0
+    unaddressable_keys: tuple[str, ...] = ()
 
     @property
     def slot(self) -> Slot:
@@ -39,40 +46,69 @@ class SlotPlan:
         return self.changes.slot
 
 
+Planned = SlotPlan | FailedSlot | Requests
+
+
+def planned_rows(found: Iterable[Planned]) -> pa.RecordBatch:
+    """What a task has found, as rows of `PLANNED`."""
+    return PLANNED.batch(
+        PlannedSlot(slot=each.slot, pickled=pickle.dumps(each)) if isinstance(each, SlotPlan) else each
+        for each in found
+    )
+
+
+def planned_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Planned]:
+    """Inverse of `planned_rows`. Of rows that tasks of this package have made, and of no others."""
+    for row in PLANNED.read(batches):
+        yield pickle.loads(row.pickled) if isinstance(row, PlannedSlot) else row  # noqa: S301
+
+
 @dataclass(slots=True, kw_only=True)
 class Plan:
     """A round's work, by slot, and what finding it cost.
 
-    `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, and which
-    therefore have no plan: for those in `outages` the store was at fault. `entries` were there before the bucket was
-    looked at: remove them when their slot is committed. `unannounced` are the changed keys that a listing found and no
-    entry names.
-    `unaddressable` objects have keys that S3 clients cannot address; some of them by name.
-    `held`: objects that a listing was compared with, of which it found `withdrawn` no more.
-    `chains`: in how many the bucket was listed, and how many of the places where one was to end it `overran`, because
-    the server does not list on from there as it should.
+    `failed` are slots whose bucket or state could not be read, and which therefore have no plan. `chains`: in how many
+    the bucket was listed, and how many of the places where one was to end it `overran`, because the server does not
+    list on from there as it should.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
+    failed: dict[Slot, FailedSlot] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
-    listed: dict[Slot, int] = field(default_factory=dict)
-    errors: dict[Slot, str] = field(default_factory=dict)
-    outages: set[Slot] = field(default_factory=set)
-    entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
-    unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
-    unaddressable: int = 0
-    unaddressable_keys: list[str] = field(default_factory=list)
-    held: Counter[Slot] = field(default_factory=Counter)
-    withdrawn: Counter[Slot] = field(default_factory=Counter)
     chains: int = 0
     overran: int = 0
+
+    @classmethod
+    def of(cls, found: Iterable[Planned], *, chains: int = 0) -> "Plan":
+        """What tasks have found, in whatever order."""
+        plan = cls(chains=chains)
+        for each in found:
+            match each:
+                case SlotPlan():
+                    plan.slots[each.slot] = each
+                case FailedSlot():
+                    plan.failed[each.slot] = each
+                case Requests():
+                    plan.requests.update(each.requests)
+                    plan.overran += each.overran
+        plan.slots = dict(sorted(plan.slots.items()))
+        return plan
+
+    @property
+    def unannounced(self) -> dict[Slot, frozenset[str]]:
+        """By slot, the changed keys that a listing found and no entry names."""
+        return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
+
+    def total(self, name: str) -> int:
+        """The sum of a number of all slots, like `objects`."""
+        return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
         """The changes that entries have named for longer than that, by key, and for how many seconds. Pure."""
         found: dict[str, float] = {}
-        for slot, planned in self.slots.items():
+        for planned in self.slots.values():
             changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}
-            for event in (entry.event for entry in self.entries.get(slot, ())):
+            for event in (entry.event for entry in planned.entries):
                 waited = (now_ms - event.time_ms) / 1000
                 if event.key in changed and event.time_ms and waited > seconds:
                     found[event.key] = max(waited, found.get(event.key, 0.0))
@@ -80,15 +116,14 @@ class Plan:
 
     def refuse(self, slot: Slot, error: str) -> None:
         """Give the slot an error instead of its plan."""
-        for by_slot in (self.slots, self.listed, self.entries, self.unannounced):
-            by_slot.pop(slot, None)
-        self.errors[slot] = error
+        self.slots.pop(slot, None)
+        self.failed[slot] = FailedSlot(slot=slot, error=error)
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
     """If a listing would withdraw too much, an error for the slots concerned, except `confirmed` ones. Why, or ""."""
-    gone, held = found.withdrawn.total(), found.held.total()
-    slots = {slot for slot, count in found.withdrawn.items() if count and slot in found.slots} - {*confirmed}
+    gone, held = found.total("withdrawn"), found.total("held")
+    slots = {slot for slot, each in found.slots.items() if each.withdrawn} - {*confirmed}
     if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:
         return ""
     reason = (
@@ -99,53 +134,3 @@ def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source)
     for slot in slots:
         found.refuse(slot, f"UsageError: {reason}")
     return reason
-
-
-def collected(topic: str, rows: Iterable[Planned]) -> Plan:
-    """The plan that the rows of tasks come to, in whatever order. `topic`: whose entries they name. Pure."""
-    result = Plan()
-    by_slot: dict[Slot, list[Planned]] = {}
-    for row in rows:
-        if isinstance(row, Requests):
-            result.overran += row.overran
-            result.requests.update(row.requests)
-        else:
-            slot = row.split.version.slot if isinstance(row, ToRead) else row.slot
-            by_slot.setdefault(slot, []).append(row)
-    for slot, of_slot in sorted(by_slot.items()):
-        _collect(result, slot, of_slot, topic)
-    return result
-
-
-def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> None:
-    read = [row for row in rows if isinstance(row, ToRead)]
-    gone = [row for row in rows if isinstance(row, Gone)]
-    unannounced = {row.split.version.key for row in read if not row.announced}
-    unannounced |= {row.key for row in gone if not row.announced}
-    if unannounced:
-        result.unannounced[slot] = frozenset(unannounced)
-    for row in rows:
-        match row:
-            case FailedSlot():
-                result.errors[slot] = row.error
-                if row.outage:
-                    result.outages.add(slot)
-            case ComparedSlot():
-                changes = SlotChanges(
-                    slot=slot,
-                    read=tuple(each.split for each in read),
-                    gone=tuple(each.key for each in gone),
-                    expired=frozenset(each.key for each in gone if each.expired),
-                    complete=row.complete,
-                    beyond=row.beyond,
-                )
-                before = {each.state.key: each.state for each in rows if isinstance(each, Before)}
-                result.slots[slot] = SlotPlan(changes=changes, before=before)
-                result.listed[slot] = row.objects
-                result.held[slot], result.withdrawn[slot] = row.held, row.withdrawn
-                result.unaddressable += row.unaddressable
-                result.unaddressable_keys += row.unaddressable_keys
-                entries = (each for each in rows if isinstance(each, QueuedEntry))
-                result.entries[slot] = tuple(each.entry(topic) for each in entries)
-            case _:
-                pass

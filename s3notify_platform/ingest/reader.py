@@ -34,12 +34,12 @@ from s3notify_platform.ingest.isolation import failure_of, is_verdict, isolated
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big
 from s3notify_platform.ingest.wire import LINEAGE_SCHEMA, ReadObject
 from s3notify_platform.limits import BATCH_BYTES, MAX_REJECTS
 from s3notify_platform.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.reading import in_slices
 
@@ -69,7 +69,7 @@ class SplitReader:
     @property
     def output(self) -> pa.Schema:
         """Columns of lineage, then the data's, then those of the object."""
-        return pa.schema([*LINEAGE_SCHEMA, *self.target.output, *self.source.input.origin.schema])
+        return pa.schema([*LINEAGE_SCHEMA, *self.target.output, *self.source.input.object_columns.schema])
 
     @property
     def target(self) -> Target:
@@ -171,12 +171,12 @@ class _Counted:
     ) -> None:
         self._versions = versions
         self._output = output
-        self._origin = source.input.origin
+        self._object_columns = source.input.object_columns
         self._metas = metas
         self._misfits = {
             place: misfits
             for place, version in enumerate(versions)
-            if (misfits := self._origin.misfits(version.key))
+            if (misfits := self._object_columns.misfits(version.key))
         }
         self._rows = np.zeros(len(versions), np.int64)
         self._rejects = np.zeros(len(versions), np.int64)
@@ -194,7 +194,7 @@ class _Counted:
             rows = np.bincount(parsed.index, minlength=len(self._versions))
             self._rows += rows
             keys = (version.key for version in self._versions)
-            values = self._origin.values(zip(keys, self._metas(), strict=True))
+            values = self._object_columns.values(zip(keys, self._metas(), strict=True))
             if self._misfits:  # rescued, else the object is not parsed
                 parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._misfits)
                 self._mismatches.append(
@@ -233,7 +233,7 @@ class _Counted:
 
     def new_fields(self, form: Format | None) -> tuple[str, ...]:
         """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
-        wider = new_fields(self._fields, form, self._origin.schema.names)
+        wider = new_fields(self._fields, form, self._object_columns.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
@@ -364,7 +364,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
     `UnavailableError` if there is nothing to go by since the store gives none of them now.
     """
     outages: list[str] = []
-    schema = infer(_sampled(source, sample, outages), source.input.origin.schema.names)
+    schema = infer(_sampled(source, sample, outages), source.input.object_columns.schema.names)
     if schema is None and outages:
         raise UnavailableError(f"no object of the sample can be read now: {outages[0]}")
     return schema

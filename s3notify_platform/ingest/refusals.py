@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store, refusal_of
 
 NOBODY: Final = ".s3notify-no-such-object"
 """Below the source's prefix: a store that refuses to say that nothing is there refuses everything."""
@@ -27,9 +27,9 @@ def unread(config: S3Config, key: str, reason: str, *, prefix: str) -> Unread:
 
     1 GET whose body is not read; if it is refused, 1 HEAD of a name where nothing is (and its retries).
     """
-    store = shared_store(config)
+    store = open_store(config)
     try:
-        refusal = store.refusal(key)
+        refusal = refusal_of(store, key)
     except S3NotifyError as error:
         return Unread(str(error), outage=True)
     if not refusal:

@@ -19,8 +19,8 @@ from s3notify_platform.ingest.unforeseen import is_unforeseen
 from s3notify_platform.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
+from s3notify_platform.stores.opening import open_reader, open_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -57,11 +57,12 @@ class RemoteBytes:
 
     def read(self, start: int, end: int) -> bytes:
         """See `ObjectBytes.read`."""
-        if not fits_obstore(self._version.key) and self._version.size > WHOLE_BYTES:
+        in_ranges = fits_obstore(self._version.key) and _reader(self._config) is not None
+        if not in_ranges and self._version.size > WHOLE_BYTES:
             raise RefusedError(
                 f"larger than {WHOLE_BYTES} bytes, under a key that can be read as a whole only"
             )
-        get = self._get if fits_obstore(self._version.key) else self._of_whole
+        get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -91,7 +92,9 @@ class RemoteBytes:
         if end > start:
             options["range"] = (start, end)
         self._count()
-        found = obstore.get(_store(self._config), self._version.key, options=options)
+        reader = _reader(self._config)
+        assert reader is not None, "looked at before"
+        found = obstore.get(reader, self._version.key, options=options)
         body = bytes(found.bytes())
         if len(body) != end - start:
             raise UnavailableError(f"{len(body)} bytes came in place of {end - start}")
@@ -105,7 +108,7 @@ class RemoteBytes:
     def _of_whole(self, start: int, end: int) -> bytes:
         if self._whole is None:
             self._count()
-            found = shared_store(self._config).get(self._version.key, if_match=self._version.etag)
+            found = open_store(self._config).get(self._version.key, if_match=self._version.etag)
             match found:
                 case None:
                     raise NotFoundError(f"{self._version.key}: gone")
@@ -117,5 +120,5 @@ class RemoteBytes:
 
 
 @lru_cache(maxsize=8)
-def _store(config: S3Config) -> "S3Store":
-    return obstore_store(config)
+def _reader(config: S3Config) -> "S3Store | None":
+    return open_reader(config)

@@ -22,7 +22,6 @@ from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -33,7 +32,8 @@ from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.slots import SLOT_COUNT, Slot
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.location import Location
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord
 
 REQUESTS_IN_FLIGHT: Final = 16
@@ -72,7 +72,7 @@ def held(location: Location) -> list[Held]:
     1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """
     counts, sizes = Counter[str](), Counter[str]()
-    for what, meta in _objects(location, shared_store(location.platform)):
+    for what, meta in _objects(location, open_store(location.platform)):
         counts[what] += 1
         sizes[what] += meta.size
     found = [Held(what=what, count=counts[what], bytes=sizes[what]) for what in counts]
@@ -106,7 +106,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     `platform` is a store to use instead of its own. `UsageError` if its objects are below the platform's prefix.
     Requests of `held`, and 1 DELETE for each object, 2 for each entry and record.
     """
-    store = platform if platform is not None else shared_store(location.platform)
+    store = platform if platform is not None else open_store(location.platform)
     known_record = location.known(store=store)
     known, _ = known_record.read()
     if known is not None and known.identity is not None:

@@ -138,6 +138,8 @@ class Run:
     listing: bool
     only_found: bool
     last_attempt: frozenset[Slot]
+    topic: str = ""
+    """Epoch of the source's topic on which the batch relies; "": on none."""
     seen_ms: int = 0
     planned_ms: int = 0
     """When the round's plan was ready."""

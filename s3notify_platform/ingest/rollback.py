@@ -14,12 +14,12 @@ from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.commit import CommitResult, Committed
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.history import snapshot_of, version_at
@@ -93,7 +93,7 @@ def rollback(
     Requests: those of `table.roll_back`; 1 read and 1 write of the rescan backlog; 1 PUT for each slot that changes.
     """
     location = source.location
-    store = platform if platform is not None else shared_store(location.platform)
+    store = platform if platform is not None else open_store(location.platform)
     table = source.table(store=store, clock=clock)
     backlog = RescanBacklog(location.records(store), clock=clock)
     # Before it, too: killed in between, slots are compared that need not be.

@@ -46,12 +46,12 @@ from s3notify_platform.ingest.batches import (
     SensorState,
 )
 from s3notify_platform.ingest.follow import decide
-from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import BatchSettings
 from s3notify_platform.table.opening import OpenTable
 
 TOPIC_SECONDS: Final = 30.0

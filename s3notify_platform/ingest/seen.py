@@ -10,11 +10,11 @@ from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import Record
 from s3notify_platform.protocols.keyspace import WatcherState
 from s3notify_platform.protocols.source_enumerator.rescan import ATTEMPTS, PARTITION
 from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.source.location import Location
 
 SEEN: Final = "seen"
 

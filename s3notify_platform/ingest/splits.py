@@ -15,9 +15,9 @@ from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches, Task, numbers_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SplitOfTask
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, parts_of
+from s3notify_platform.source.source import Source
 
 TASK_BYTES: Final = 64 << 20
 

@@ -26,14 +26,14 @@ import pyarrow.compute as pc
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
-from s3notify_platform.ingest.location import Location
 from s3notify_platform.ingest.results import Progress
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectStore, Record
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store, open_tags
 from s3notify_platform.stores.s3.tags import ObjectTags
 from s3notify_platform.table.manifest import Manifest
 
@@ -77,7 +77,7 @@ def tag_committed(
     """
     if not source.input.tags:
         raise UsageError(f"source {source.name!r} has no committed_tags: set them first")
-    tags = tags if tags is not None else ObjectTags(source.input.bucket)
+    tags = tags if tags is not None else open_tags(source.input.bucket)
     opened = source.open_table(create=False, store=platform)
     if not opened.id:
         return Tagging(slots=0)
@@ -93,7 +93,7 @@ def tag_committed(
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
     over = clock.monotonic() + seconds if seconds is not None else float("inf")
-    one_pass = _Pass(source, objects if objects is not None else shared_store(source.input.bucket), tags)
+    one_pass = _Pass(source, objects if objects is not None else open_store(source.input.bucket), tags)
     looked = 0
 
     for start in range(0, len(behind), SLOTS_AT_ONCE):

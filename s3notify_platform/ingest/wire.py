@@ -23,7 +23,7 @@ from s3notify_platform.ingest.unforeseen import described, is_outage, trace_of
 from s3notify_platform.ports import Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place, SegmentRead
-from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, Split
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 
 # What the bucket and the queue hold, on its way to be compared
@@ -102,48 +102,11 @@ LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, QueuedEntry, Reque
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToRead:
-    """An object to read. `announced`: an entry names the change, or there is none: it is read on, or again."""
-
-    split: Split
-    announced: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
-    """The key of an object that has left. `announced`: an entry names it. `expired`: its rows stay."""
+class PlannedSlot:
+    """A slot that was compared. `pickled`: its `SlotPlan`."""
 
     slot: Slot
-    key: str
-    announced: bool
-    expired: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """The committed state of an object that is to be read, or has left."""
-
-    slot: Slot
-    state: ObjectState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSlot:
-    """A slot that was compared. `objects`: how many it has. `held`: how many it had, of which a listing found
-    `withdrawn` no more.
-
-    `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not. `unaddressable`: how
-    many objects that were found have keys that S3 clients cannot address, the first ones by name.
-    """
-
-    slot: Slot
-    objects: int
-    held: int
-    withdrawn: int
-    complete: bool
-    beyond: int
-    unaddressable: int = 0
-    unaddressable_keys: tuple[str, ...] = ()
+    pickled: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +133,7 @@ class FailedSlot:
         return cls(slot=slot, error=described(error), outage=is_outage(error), trace=trace)
 
 
-Planned = ToRead | Gone | Before | ComparedSlot | FailedSlot | QueuedEntry | Requests
-PLANNED: Final[Rows[Planned]] = Rows(ToRead, Gone, Before, ComparedSlot, FailedSlot, QueuedEntry, Requests)
+PLANNED: Final[Rows[PlannedSlot | FailedSlot | Requests]] = Rows(PlannedSlot, FailedSlot, Requests)
 
 
 # What each task reads

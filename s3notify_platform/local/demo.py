@@ -22,8 +22,6 @@ from rich.table import Table
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.demo_data import PREFIX, Round, Write, rounds
 from s3notify_platform.local.java import java_environment
@@ -34,10 +32,11 @@ from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.settings import DEFS_VARIABLE
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.opening import open_store, queue_records
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot
@@ -146,7 +145,7 @@ class Demo:
                 return self._play(server.config(bucket), dagster, once=once)
 
     def _play(self, config: S3Config, dagster: DagsterDev, *, once: bool) -> bool:
-        store = CountingStore(S3ObjectStore(config))
+        store = CountingStore(open_store(config))
         queue = NotificationQueue(queue_records(config, store=store))
         publisher = QueuedPublisher(Publisher(store, prefix=KEYSPACE), queue, bucket=config.bucket)
         watcher = Watcher(store, prefix=KEYSPACE)
@@ -248,7 +247,7 @@ class Demo:
         )
 
     def _table(self, config: S3Config) -> LogTable:
-        return Location(name=SOURCE, platform=config).table(store=S3ObjectStore(config))
+        return Location(name=SOURCE, platform=config).table()
 
     def _await_commit(self, table: LogTable, feed: "_Feed", change: Round) -> None:
         """Print what Dagster reports, until the slots of `change` agree with the ledger."""

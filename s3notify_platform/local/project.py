@@ -14,28 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import (
+from s3notify_platform.local.attributes import Attributes, known_now
+from s3notify_platform.local.defs_yaml import documents_of, evaluated
+from s3notify_platform.setting import given_of, named, unknown
+from s3notify_platform.source.reach import unusual_prefixes
+from s3notify_platform.source.settings import (
     DEFS_VARIABLE,
     SETTINGS,
-    LeaseTimeSettings,
     LocationSettings,
-    TableSettings,
-)
-from s3notify_platform.local.attributes import Attributes, no_key
-from s3notify_platform.local.defs_yaml import documents_of, evaluated
-from s3notify_platform.setting import settings_of
-from s3notify_platform.stores.config import (
-    ACCESS,
-    OF_BUCKET,
-    QUEUE_PREFIX,
-    DynamoConfig,
-    S3Config,
-    default_region,
+    ungrouped,
 )
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.location import Location
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.source.source import Source
 
 PLACES: Final = ("defs", "src/*/defs", "*/defs")
 PROJECT_FILES: Final = ("pyproject.toml", "dg.toml")
@@ -56,6 +47,8 @@ _OURS: Final = "s3notify_platform."
 _OF_DOCUMENT: Final = ("type", "attributes", "template_vars_module", "requirements", "post_processing")
 """Keys of Dagster's own beside the attributes."""
 
+_OF_PLACE: Final = {"bucket", "platform_bucket", *named(LocationSettings)}
+_OF_SPARK: Final = ("master", "remote")
 _MORE: Final = ("transform", "list_seconds")
 """Attributes besides the settings that a command takes."""
 
@@ -70,11 +63,6 @@ class ConfiguredSource:
     type: str = COMPONENT
     project: Sequence["ConfiguredSource"] = field(default=(), repr=False, compare=False)
     """All sources of its project, this one too."""
-
-    @classmethod
-    def named(cls, name: str) -> "ConfiguredSource":
-        """One that no file defines: the command line says all of it."""
-        return cls(folder=Path(), file=Path(), attributes={"name": name})
 
     @property
     def name(self) -> str:
@@ -103,27 +91,22 @@ class ConfiguredSource:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Its settings, by the names of the commands' parameters."""
-        names = self.checked.names & {*SETTINGS, *_MORE}
-        found = {name: value for name in names if (value := self.checked.get(name)) is not None}
-        found["keyspace_prefix"] = found.get("keyspace_prefix") or (
-            f"{found.get('platform_prefix') or f'_s3notify/{self.name}/'}keyspace/"
-        )
-        found.setdefault("queue_prefix", QUEUE_PREFIX)
-        found["other_platform_prefixes"] = "|".join(
-            dict.fromkeys(filter(None, (found.get("other_platform_prefixes"), *self._prefixes_of_others())))
-        )
-        s3, dynamodb, spark = (self.checked.part(name) for name in ("s3", "dynamodb", "spark"))
-        renamed = {
-            "endpoint_url": s3.get("endpoint_url"),
-            "region": s3.get("region_name"),
-            **{one.name: dynamodb.get(one.name) for one in settings_of(TableSettings, LeaseTimeSettings)},
-            "dynamodb_endpoint_url": dynamodb.get("endpoint_url"),
-            "master": spark.get("master"),
-            "remote": spark.get("remote"),
-            "confs": [f"{name}={value}" for name, value in _flat(spark.get("config", {}))],
+        """Its settings, by the names of the commands' parameters. `UsageError` for one that is not known here."""
+        groups = {name: self.checked.get(name) or {} for name in ("s3", "dynamodb", "spark")}
+        given = ungrouped({**self.checked.values, **groups})
+        found = {name: known_now(given[name]) for name in (*SETTINGS, *_MORE) if given.get(name) is not None}
+        found |= {name: value for name, value in groups["spark"].items() if value and name in _OF_SPARK}
+        try:
+            place = LocationSettings(**given_of(found, LocationSettings))
+        except UsageError as error:
+            raise UsageError(f"source {self.name!r}: {error}") from error
+        others = filter(None, (found.get("other_platform_prefixes"), *self._prefixes_of_others()))
+        return found | {
+            "keyspace_prefix": place.keyspace_prefix,
+            "queue_prefix": place.queue_prefix,
+            "other_platform_prefixes": "|".join(dict.fromkeys(others)),
+            "confs": [f"{name}={value}" for name, value in _flat(groups["spark"].get("config", {}))],
         }
-        return {key: value for key, value in (found | renamed).items() if value is not None}
 
     def _prefixes_of_others(self) -> Iterator[str]:
         """Where the project's other sources keep their own objects in this bucket."""
@@ -131,17 +114,10 @@ class ConfiguredSource:
         for other in self.project:
             if other is not self:
                 with suppress(UsageError):  # an expression that only Dagster evaluates
-                    yield from other.location.besides_usual(bucket)
-
-    @cached_property
-    def location(self) -> "Location":
-        """Where it keeps its own objects, without how that is reached. `UsageError` if that cannot be evaluated."""
-        from s3notify_platform.ingest.location import Location
-
-        names = {one.name for one in settings_of(LocationSettings)} & self.checked.names
-        platform = self.checked.get("platform_bucket") or self.checked.get("bucket")
-        given = {name: value for name in names if (value := self.checked.get(name)) is not None}
-        return Location(platform=S3Config(bucket=str(platform)), **given)
+                    values = {
+                        name: other.checked.get(name) for name in _OF_PLACE & other.checked.values.keys()
+                    }
+                    yield from unusual_prefixes(values, bucket)
 
     @property
     def keyspace(self) -> tuple[str, str]:
@@ -150,34 +126,12 @@ class ConfiguredSource:
 
     def source(self, **given: Any) -> "Source":
         """The source, with other settings where they are given. `UsageError` for those that cannot be."""
-        from s3notify_platform.ingest.source import Source
+        from s3notify_platform.source.build import build
 
-        values, s3, dynamodb = self.values | given, self.access("s3"), self.access("dynamodb")
+        values = {name: value for name, value in self.values.items() if name in SETTINGS}
         if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:
             values.pop("keyspace_prefix")  # which was made from another one
-        region = values.get("region") or default_region()
-        settings: dict[str, Any] = {name: values[name] for name in SETTINGS if name in values}
-        settings |= {
-            name: DynamoConfig(
-                table=settings[name],
-                endpoint_url=values.get("dynamodb_endpoint_url"),
-                **{"region": region} | dynamodb,
-            )
-            for name in ("records_table", "lease_table")
-            if name in settings
-        }
-        bucket = S3Config(
-            bucket=settings.pop("bucket"), endpoint_url=values.get("endpoint_url"), region=region, **s3
-        )
-        return Source.of(bucket=bucket, **settings)
-
-    def access(self, service: str) -> dict[str, Any]:
-        """How `s3` or `dynamodb` is reached, as fields of `Access`: region and whose keys."""
-        part = self.checked.part(service)
-        found = {"region": part.get("region_name")} if service == "dynamodb" else {}
-        found |= {name: part.get("profile_name" if name == "profile" else name) for name in ACCESS}
-        found |= {name: part.get(name) for name in OF_BUCKET if service == "s3"}
-        return {key: value for key, value in found.items() if value is not None}
+        return build(values | given)
 
     def _value(self, name: str, value: str) -> Any:
         return evaluated(self.file, name, value)
@@ -229,8 +183,8 @@ def _sources_in(folder: Path, file: Path, project: Sequence[ConfiguredSource]) -
                 type=str(document.get("type", COMPONENT)),
                 project=project,
             )
-            if missing := [name for name in ("name", "bucket") if name not in source.checked.names]:
-                raise UsageError(f"{file}: {missing[0]}: is missing")
+            if missing := [name for name in ("name", "bucket") if name not in source.checked.values]:
+                raise UsageError(f"{file}: {missing[0]} is missing: {SETTINGS[missing[0]].about.description}")
             yield source
 
 
@@ -238,10 +192,10 @@ def _attributes(file: Path, document: Mapping[Any, Any]) -> Mapping[str, Any] | 
     """The attributes of a source, None for another component. `UsageError` for one of ours that lacks any."""
     attributes = document.get("attributes")
     if not str(document.get("type", "")).startswith(_OURS):
-        named = isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys()
-        return attributes if named else None
-    if unknown := [str(key) for key in document if key not in _OF_DOCUMENT]:
-        raise UsageError(f"{file}: {no_key(unknown[0], _OF_DOCUMENT)}")
+        is_source = isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys()
+        return attributes if is_source else None
+    if others := [str(key) for key in document if key not in _OF_DOCUMENT]:
+        raise UsageError(f"{file}: {unknown(others[0], _OF_DOCUMENT)}")
     if not isinstance(attributes, Mapping):
-        raise UsageError(f"{file}: attributes: is missing")
+        raise UsageError(f"{file}: attributes is missing")
     return attributes

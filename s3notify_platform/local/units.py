@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import EVENTS_AT_ONCE, INSTANCE, QUIET, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import HOST
+from s3notify_platform.source.settings import DEFS_VARIABLE
 
 CODE_PORT: Final = 4266
 """Where the code server listens, on loopback."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from s3notify_platform.engine.rounds import Round
+from s3notify_platform.engine.loop import Round
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.orchestration.partitions import SlotBatch

@@ -14,7 +14,7 @@ import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.rounds import Round, StagedTable
+from s3notify_platform.engine.loop import Round, StagedTable
 from s3notify_platform.errors import TagNotFound, UsageError
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added

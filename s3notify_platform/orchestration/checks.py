@@ -12,7 +12,6 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.heartbeats import purge_heartbeats
 from s3notify_platform.ingest.plan import refuse_withdrawals
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import ADDED, MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
@@ -20,6 +19,7 @@ from s3notify_platform.orchestration.freshness import FRESH, freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.table.schema import added_fields, schema_of
 from s3notify_platform.table.snapshot import Snapshot
@@ -99,7 +99,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     except (CorruptError, UsageError) as error:
         return _refused(io.name, str(error))
     seconds = SYSTEM_CLOCK.monotonic() - started
-    objects = sum(found.listed.values())
+    objects = found.total("objects")
     facts: dict[str, Any] = {
         "objects_in_bucket": objects,
         "seconds": round(seconds, 3),
@@ -119,10 +119,11 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     again = jobs.plan(found.unannounced, _base(source)).unannounced if found.unannounced else {}
     missed = {slot: both for slot in again if (both := again[slot] & found.unannounced[slot])}
     io.clients.ask_again(missed)
+    unaddressable = [key for each in found.slots.values() for key in each.unaddressable_keys]
     return dg.AssetCheckResult(
         check_name="complete",
         asset_key=source.name,
-        passed=not (missed or beyond or overdue or found.errors),
+        passed=not (missed or beyond or overdue or found.failed),
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
             "found_by_sweep": sum(map(len, missed.values())),
@@ -130,12 +131,12 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
             "overdue": len(overdue),
             "overdue_seconds": round(max(overdue.values(), default=0.0)),
             "overdue_keys": dg.MetadataValue.json(sorted(overdue)[:UNREADABLE_SHOWN]),
-            "unaddressable": found.unaddressable,
-            "unaddressable_keys": dg.MetadataValue.json(found.unaddressable_keys[:UNREADABLE_SHOWN]),
+            "unaddressable": found.total("unaddressable"),
+            "unaddressable_keys": dg.MetadataValue.json(unaddressable[:UNREADABLE_SHOWN]),
             "beyond_max_objects": beyond,
             "slots_signalled": len(missed),
             "slots_unreadable": dg.MetadataValue.json(
-                {str(slot): found.errors[slot] for slot in sorted(found.errors)[:UNREADABLE_SHOWN]}
+                {str(slot): found.failed[slot].error for slot in sorted(found.failed)[:UNREADABLE_SHOWN]}
             ),
             "first_key": min((min(keys) for keys in missed.values()), default=""),
             **facts,

@@ -3,24 +3,13 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.settings import (
-    SOURCE,
-    BatchSettings,
-    LeaseTimeSettings,
-    LocationSettings,
-    TableSettings,
-    TopicSizeSettings,
-    imported,
-)
-from s3notify_platform.local import attributes
-from s3notify_platform.local.attributes import values_of, with_services
+from s3notify_platform.local.attributes import attributes_of, imported
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
@@ -28,18 +17,23 @@ from s3notify_platform.orchestration.channels import build_channels, queue_spec
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
-from s3notify_platform.orchestration.resources import DynamoTables, NamedS3, SlotSpark
+from s3notify_platform.orchestration.resources import S3_NAMES, DynamoTables, NamedS3, SlotSpark
 from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
-from s3notify_platform.orchestration.setting_fields import resolvable
+from s3notify_platform.orchestration.setting_fields import resolvable, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
-from s3notify_platform.setting import check_settings
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.source.reach import unusual_prefixes
+from s3notify_platform.source.settings import (
+    SOURCE,
+    BatchSettings,
+    TopicSizeSettings,
+)
 
-SparkSettings = resolvable(attributes.SparkSettings)
-S3Settings = resolvable(attributes.S3Settings)
-DynamoSettings = resolvable(attributes.DynamoSettings)
-_Attributes = resolvable(with_services(attributes.SourceAttributes, tuple(SERVICES)))
+_Attributes = resolvable("_Attributes", tuple(attributes_of(*SERVICES).values()))
+
+
+_SPARK_NAMES: Final = {"config": "spark_config"}
+"""Settings that `SlotSpark` has under other names."""
 
 
 @dg.scaffold_with(SourceScaffolder)
@@ -101,7 +95,11 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             cron_schedule=self.sweep_cron,
             default_status=dg.DefaultScheduleStatus(assets.sensor_status.value),
         )
-        services = {name: found for name in SERVICES if (found := getattr(self, name)) is not None}
+        services = {
+            name: kind.settings()(**given.model_dump(exclude_unset=True))
+            for name, kind in SERVICES.items()
+            if (given := getattr(self, name)) is not None
+        }
         jobs, sensors = build_channels(assets, services)
         return dg.Definitions(
             assets=[slot_assets, summary, queue_spec(assets), *tags],
@@ -114,14 +112,13 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
 
     def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
         """The inputs of the parts; `UsageError` for settings that cannot work."""
-        check_settings(self, TopicSizeSettings, BatchSettings)
-        s3, dynamodb = self.s3 or S3Settings(), self.dynamodb or DynamoSettings()
+        s3 = self.s3.model_dump(exclude_unset=True) if self.s3 else {}
+        dynamodb = self.dynamodb.model_dump(exclude_unset=True) if self.dynamodb else {}
+        spark = self.spark.model_dump(exclude_unset=True) if self.spark else {}
         io = SlotIOManager(
-            s3=NamedS3(**s3.fields()),
-            dynamodb=DynamoTables(
-                **values_of(dynamodb, TableSettings, LeaseTimeSettings), **dynamodb.fields()
-            ),
-            spark=_spark_of(self.spark or SparkSettings()),
+            s3=NamedS3(**{S3_NAMES.get(name, name): value for name, value in s3.items()}),
+            dynamodb=DynamoTables(**dynamodb),
+            spark=SlotSpark(**{_SPARK_NAMES.get(name, name): value for name, value in spark.items()}),
             **values_of(self, *SOURCE, TopicSizeSettings)
             | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
@@ -150,19 +147,8 @@ def _other_prefixes(source: S3NotifyComponent, project: Sequence[S3NotifyCompone
         yield source.other_platform_prefixes
     for other in project:
         if other.name != source.name and source.bucket in (other.platform_bucket, other.bucket):
-            platform = S3Config(bucket=other.platform_bucket or other.bucket)
             with suppress(UsageError):  # which the definitions of the other one are refused for
-                location = Location(platform=platform, **values_of(other, LocationSettings))
-                yield from location.besides_usual(source.bucket)
-
-
-def _spark_of(given: attributes.SparkSettings) -> SlotSpark:
-    return SlotSpark(
-        master=given.master,
-        remote=given.remote,
-        max_sessions=given.max_sessions,
-        spark_config=given.config,
-    )
+                yield from unusual_prefixes(values_of(other, *SOURCE), source.bucket)
 
 
 def _tag(value: Any) -> str:

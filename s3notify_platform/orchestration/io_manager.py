@@ -1,7 +1,7 @@
 """The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots back.
 
 Dagster stores nothing of ours by value. `SlotIOManager.commit` takes the rounds that a run has staged, and adds what
-only Dagster knows to the order that makes it exactly-once (`engine.rounds`). A DataFrame that an asset of a user
+only Dagster knows to the order that makes it exactly-once (`engine.loop`). A DataFrame that an asset of a user
 returns is one round of the same (`handle_output`). The input of an asset is loaded from the packs of one snapshot, as
 one DataFrame.
 
@@ -23,14 +23,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.engine.rounds import Results, Round, after_commit, commit_round
+from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.traces import trace_batch
-from s3notify_platform.local.attributes import settings_fields, values_of
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -38,13 +35,17 @@ from s3notify_platform.orchestration.dagster_internals import (
     log_events,
 )
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partitions
-from s3notify_platform.orchestration.resources import DynamoTables, access_of
+from s3notify_platform.orchestration.resources import DynamoTables, reach_of
+from s3notify_platform.orchestration.setting_fields import Checked, fields_of, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.setting import settings_of
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
+from s3notify_platform.source.build import build
+from s3notify_platform.source.settings import QUEUE, SOURCE, DynamoSettings, TopicSizeSettings, ungrouped
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.columns import comment_of
 from s3notify_platform.table.schema import schema_of
 from s3notify_platform.table.snapshot import Absent
@@ -58,9 +59,9 @@ TRACES_SHOWN: Final = 8
 
 _Settings = create_model(
     "_Settings",
-    __base__=dg.ConfigurableIOManager,
+    __base__=(Checked, dg.ConfigurableIOManager),
     # `SlotIOManager.commit` is what commits.
-    **settings_fields(*SOURCE, TopicSizeSettings, renamed={"commit": "commit_mode"}),
+    **fields_of(settings_of(*SOURCE, TopicSizeSettings), renamed={"commit": "commit_mode"}),
 )
 """The settings of a source, a field for each."""
 
@@ -100,16 +101,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     @property
     def _declared(self) -> Source:
-        bucket = S3Config(bucket=self.bucket, **access_of(self.s3))
-        return Source.of(
-            **values_of(self, *SOURCE)
-            | values_of(self.dynamodb, LeaseTimeSettings)
-            | {
-                "bucket": bucket,
-                "lease_table": self.dynamodb.config(self.dynamodb.lease_table, region=bucket.region),
-                "records_table": self.dynamodb.config(self.dynamodb.records_table, region=bucket.region),
-            }
-        )
+        s3, keys = reach_of(self.s3)
+        groups = {"s3": s3, "dynamodb": values_of(self.dynamodb, DynamoSettings)}
+        return build(ungrouped(values_of(self, *SOURCE) | groups), keys=keys)
 
     @property
     def clients(self) -> SourceClients:
@@ -186,11 +180,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     ) -> None:
         """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
 
-        `run`: what is reported of it as a whole. The order is that of `after_commit`. A slot that fails in a derived
+        `run`: what is reported of it as a whole. The order is that of `commit_rounds`. A slot that fails in a derived
         table alone is done with, as far as the source is concerned: its next change is not delayed, and automation
         makes the derived slot again.
 
-        Requests of a round: those of `commit_round` and `after_commit`; 1 GET and 1 PUT for the chain, however many
+        Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, however many
         slots; `SourceClients.ask_again` for slots that were not ingested whole.
         """
         clients, reporting = self.clients, 0.0
@@ -202,15 +196,13 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             self._report(context, done, run.metadata())
             reporting += SYSTEM_CLOCK.monotonic() - began
 
-        for each in rounds:
-            commit_round(each)
-            after_commit(
-                each,
-                queue=clients.queue,
-                report=report,
-                ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
-                settle=acknowledgement.stamp,
-            )
+        for each in commit_rounds(
+            rounds,
+            queue=clients.queue,
+            report=report,
+            ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
+            settle=acknowledgement.stamp,
+        ):
             for name, results in each.failed().items():
                 failed.setdefault(name, {}).update(results)
         acknowledgement.finish()

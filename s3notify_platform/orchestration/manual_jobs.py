@@ -14,7 +14,6 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.explain import BatchView, SensorView, explain
 from s3notify_platform.ingest.batches import EVERYTHING, SensorState
 from s3notify_platform.ingest.retry_choice import RetryRequest
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
     InstigatorType,
@@ -24,6 +23,7 @@ from s3notify_platform.orchestration.io_manager import TRACEBACKS, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.quarantine import Retried
 
 RUNS_MAX: Final = 10

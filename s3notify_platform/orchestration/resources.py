@@ -13,14 +13,15 @@ from pydantic import Field, create_model
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import LeaseTimeSettings, TableSettings
 from s3notify_platform.limits import SESSIONS_MAX
-from s3notify_platform.local.attributes import settings_fields
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import take_place
+from s3notify_platform.orchestration.setting_fields import Checked, fields_of
+from s3notify_platform.setting import named, settings_of
+from s3notify_platform.source.reach import Keys, bucket_of
+from s3notify_platform.source.settings import DynamoSettings, S3Settings
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.spark.warm import is_replaced
-from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.stores.credentials import session_of
 
 
@@ -71,48 +72,36 @@ def spark_digest(spark: SlotSpark) -> str:
     return hashlib.blake2b(conf.encode(), digest_size=6).hexdigest()
 
 
-class NamedS3(S3Resource):
-    """dagster-aws' resource with keys that are named, not given: Spark's tasks read their variables themselves."""
+S3_NAMES: Final = {"region": "region_name", "profile": "profile_name"}
+"""Settings that `S3Resource` has under other names."""
 
-    access_key_id_env: str | None = None
-    secret_access_key_env: str | None = None
-    session_token_env: str | None = None
-    role_arn: str | None = None
-    external_id: str | None = None
-    requester_pays: bool = False
-    kms_key_id: str | None = None
+_S3: Any = create_model(
+    "_S3",
+    __base__=S3Resource,
+    __module__=__name__,
+    **fields_of(s for s in settings_of(S3Settings) if s.name not in {*S3Resource.model_fields, *S3_NAMES}),
+)
+
+
+class NamedS3(_S3):  # type: ignore[misc] # a model made of the declared settings
+    """dagster-aws' resource with keys that are named, not given: Spark's tasks read their variables themselves."""
 
     def get_client(self) -> Any:
         """See `S3Resource`."""
-        found = S3Config(bucket="", **access_of(self))
+        found = bucket_of({"bucket": "", **reach_of(self)[0]}, reach_of(self)[1])
         return session_of(found).client("s3", endpoint_url=found.endpoint_url)
 
 
 _Tables: Any = create_model(
     "_Tables",
-    __base__=dg.ConfigurableResource[None],
+    __base__=(Checked, dg.ConfigurableResource[None]),
     __module__=__name__,
-    **settings_fields(TableSettings, LeaseTimeSettings),
+    **fields_of(settings_of(DynamoSettings)),
 )
 
 
 class DynamoTables(_Tables):  # type: ignore[misc] # a model made of the declared settings
     """The DynamoDB tables of a source, if it has any. Default credentials: boto3's chain."""
-
-    endpoint_url: str | None = None
-    region_name: str | None = None
-    profile_name: str | None = None
-    access_key_id_env: str | None = None
-    secret_access_key_env: str | None = None
-    session_token_env: str | None = None
-    role_arn: str | None = None
-    external_id: str | None = None
-
-    def config(self, table: str | None, *, region: str) -> DynamoConfig | None:
-        """How to reach this table; None for none. `region`: the bucket's, where they are if nothing else is said."""
-        if not table:
-            return None
-        return DynamoConfig(table=table, **access_of(self) | {"region": self.region_name or region})
 
 
 _WITHOUT_EFFECT: Final = {
@@ -121,23 +110,20 @@ _WITHOUT_EFFECT: Final = {
 }
 
 
-def access_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
-    """How a resource says that a service is reached, as fields of `S3Config` and `DynamoConfig`.
+def reach_of(resource: S3Resource) -> tuple[dict[str, Any], Keys]:
+    """How a resource says that S3 is reached, as settings; and the keys that it holds by value, if it does.
 
-    Keys that it holds by value serve sensors and services only: see `Access`. `UsageError` for a field of `S3Resource`
-    that would have no effect.
+    Such keys serve sensors and services only: see `Access`. `UsageError` for a field of `S3Resource` that would have no
+    effect.
     """
     for name, usual in _WITHOUT_EFFECT.items():
-        if (given := getattr(resource, name, usual)) != usual:
+        if (given := getattr(resource, name)) != usual:
             raise UsageError(
                 f"{type(resource).__name__}({name}={given!r}): this platform has its own retries, and signs and checks "
                 "every request; leave it out (certificates: AWS_CA_BUNDLE; plain HTTP: endpoint_url='http://…')"
             )
-    given = ("access_key_id", "secret_access_key", "session_token")
-    return {
-        "region": resource.region_name or default_region(),
-        "endpoint_url": resource.endpoint_url,
-        **{name: getattr(resource, name) for name in (*ACCESS, *OF_BUCKET) if hasattr(resource, name)},
-        "profile": resource.profile_name,
-        **{key: getattr(resource, f"aws_{key}", None) for key in given},
+    found = {name: getattr(resource, S3_NAMES.get(name, name), None) for name in named(S3Settings)}
+    keys = ("access_key_id", "secret_access_key", "session_token")
+    return {name: value for name, value in found.items() if value is not None}, {
+        key: getattr(resource, f"aws_{key}") for key in keys
     }

@@ -1,37 +1,36 @@
 """`dg scaffold defs s3notify_platform.S3NotifyComponent PATH --bucket … --prefix …` writes a source's YAML."""
 
+from dataclasses import replace
+from typing import Any, Final
+
 import dagster as dg
-from pydantic import BaseModel, Field
+from pydantic import create_model
+
+from s3notify_platform.orchestration.setting_fields import fields_of
+from s3notify_platform.setting import named
+from s3notify_platform.source.settings import SETTINGS, S3Settings
+
+_ASKED: Final = ("bucket", "prefix", "name", "region", "endpoint_url")
+
+SourceParams: Any = create_model(
+    "SourceParams",
+    __doc__="What the YAML is written from; the default of `name` is the folder's.",
+    **fields_of(replace(SETTINGS[name], default="") if name == "name" else SETTINGS[name] for name in _ASKED),
+)
 
 
-class SourceParams(BaseModel):
-    """What the YAML is written from."""
-
-    bucket: str = Field(description="Bucket to watch")
-    prefix: str = Field(description="Only keys that begin with it, like raw/orders/")
-    name: str | None = Field(
-        default=None, description="Name of the source and of its asset; default: the folder's"
-    )
-    region: str | None = Field(default=None, description="Region; default: AWS_REGION, or the profile's")
-    endpoint_url: str | None = Field(default=None, description="S3 endpoint; default: AWS")
-
-
-class SourceScaffolder(dg.Scaffolder[SourceParams]):
+class SourceScaffolder(dg.Scaffolder[Any]):
     """Writes `defs.yaml` with the attributes that were given."""
 
     @classmethod
-    def get_scaffold_params(cls) -> type[SourceParams]:
+    def get_scaffold_params(cls) -> Any:
         """See `dg.Scaffolder`."""
         return SourceParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[SourceParams]) -> None:
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """See `dg.Scaffolder`."""
-        given = request.params
-        s3 = {"region_name": given.region, "endpoint_url": given.endpoint_url}
-        attributes = {
-            "name": given.name or request.target_path.name,
-            "bucket": given.bucket,
-            "prefix": given.prefix,
-            "s3": {name: value for name, value in s3.items() if value},
+        given = {"name": request.target_path.name} | {
+            name: value for name, value in request.params.model_dump().items() if value
         }
-        dg.scaffold_component(request, {name: value for name, value in attributes.items() if value})
+        s3 = {name: given.pop(name) for name in named(S3Settings) if name in given}
+        dg.scaffold_component(request, given | ({"s3": s3} if s3 else {}))

@@ -21,14 +21,14 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, SensorState
 from s3notify_platform.ingest.heartbeats import beats_of
 from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
-from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
-from s3notify_platform.table.opening import claim
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.table.opening import OpenTable, claim
 
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
 STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
@@ -131,9 +131,7 @@ def build_sensor(
             backlog=io.clients.backlog,
             topic_epoch=io.clients.ensure_topic,
             runs_of=runs_of,
-            table=lambda expected: io.settle_commit_mode().open_table(
-                expected=expected, store=io.clients.store
-            ),
+            table=lambda expected: _opened(io, expected),
             claim=lambda table, epoch: claim(io.source.table().reader, table, epoch),
             settings=settings,
         )
@@ -166,6 +164,14 @@ def build_sensor(
         return _result(context, tick, requests)
 
     return poll_keyspace
+
+
+def _opened(io: SlotIOManager, expected: str) -> OpenTable:
+    """The source's table, which is created if it was never there. See `Source.open_table`."""
+    found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
+    if found.snapshot is not None:
+        return found
+    return io.settle_commit_mode().open_table(expected=expected, store=io.clients.store)
 
 
 def _result(

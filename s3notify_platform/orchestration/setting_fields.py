@@ -1,76 +1,107 @@
-"""Models that are declared without Dagster (`local.attributes`, services) as classes that Dagster fills from YAML."""
+"""Declared settings as fields of Dagster's models: of resources, and of components, which Dagster fills from YAML."""
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
-from operator import or_
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from s3notify_platform.local.attributes import is_expression
-from s3notify_platform.setting import Setting
-
-
-class _FromYaml(BaseModel, dg.Resolvable):
-    # An expression gives the number 1 for the text "1", and a string field may get it.
-    model_config = ConfigDict(populate_by_name=True, coerce_numbers_to_str=True)
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local.attributes import as_text, is_expression
+from s3notify_platform.setting import Later, Setting, settings_of, values_in
 
 
-@lru_cache(maxsize=64)
-def resolvable(model: type[BaseModel]) -> Any:
-    """The same model as a class that Dagster fills from YAML, and whose descriptions and choices it shows.
+class Checked(BaseModel):
+    """A model that refuses names and values of its settings with `UsageError`, in the same words as every other way."""
+
+    def __init__(self, **given: Any) -> None:
+        known: dict[str, Setting] = {}
+        others: set[str] = set()
+        for name, info in type(self).model_fields.items():
+            setting = next((one for one in info.metadata if isinstance(one, Setting)), None)
+            if setting is None:
+                others.add(name)
+            else:
+                known |= {name: setting, setting.name: setting}
+        own = {name: value for name, value in given.items() if name not in others}
+        values = values_in({name: _plain(value) for name, value in own.items()}, known)
+        values |= {name: own[name] for name, value in values.items() if isinstance(value, Later)}
+        super().__init__(**{name: given[name] for name in given.keys() & others}, **values)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case BaseModel():
+            return value.model_dump(exclude_unset=True)
+        case dg.EnvVar():
+            return Later(why=UsageError("a variable that Dagster looks up when it makes the resource"))
+        case _:
+            return value
+
+
+def fields_of(
+    settings: Iterable[Setting], renamed: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Fields for pydantic's `create_model`, one for each setting.
+
+    A setting whose name the model uses for something else has a field of another name (`renamed`, or `row_{name}`
+    where it is pydantic's), and its own as alias.
+    """
+    found: dict[str, Any] = {}
+    for setting in settings:
+        more: dict[str, Any] = {} if setting.default is MISSING else {"default": setting.default}
+        name = f"row_{setting.name}" if hasattr(BaseModel, setting.name) else setting.name
+        name = renamed.get(setting.name, name)
+        if name != setting.name:
+            more["alias"] = setting.name
+        kind = (
+            list[str] if setting.base == tuple[str, ...] else setting.kind
+        )  # Dagster's models know no tuple
+        found[name] = (Annotated[kind, setting], Field(description=setting.help, **more))
+    return found
+
+
+def values_of(model: BaseModel, *declared: type) -> dict[str, Any]:
+    """The values of these settings in a model that has their fields, by the settings' names."""
+    fields = {info.alias or name: name for name, info in type(model).model_fields.items()}
+    return {one.name: getattr(model, fields[one.name]) for one in settings_of(*declared)}
+
+
+class _FromYaml(Checked, dg.Resolvable):
+    model_config = ConfigDict(populate_by_name=True)
+
+
+def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -> Any:
+    """A class with a field for each setting that Dagster fills from YAML, with descriptions and choices that it shows.
 
     A text that is no expression is taken as it is written: Dagster alone would make the number 1000 of "1_000".
     """
     fields: dict[str, Any] = {}
-    for name, info in model.model_fields.items():
-        kind, is_group = _kind(info.annotation)
-        setting = next((one for one in info.metadata if isinstance(one, Setting)), None)
-        limits = [one for one in info.metadata if one is not setting]
-        checks = [AfterValidator(_of_values(kind, limits))] if limits else []
-        # Dagster drops a field's own description if it has a default.
-        shown = _shown(info.description or "", setting.choices if setting else (), is_group=is_group)
-        more: dict[str, Any] = {} if info.is_required() else {"default": info.default}
-        fields[name] = (
-            Annotated[kind, *checks, shown],
-            Field(alias=info.alias, description=info.description, **more),
-        )
-    bases: Any = (model, _FromYaml)
-    return create_model(
-        model.__name__, __base__=bases, __module__=model.__module__, __doc__=model.__doc__, **fields
-    )
+    for setting, (field, (annotation, info)) in zip(settings, fields_of(settings).items(), strict=True):
+        if setting.group is None:
+            fields[field] = (Annotated[annotation, _shown(setting)], info)
+        else:
+            # Dagster drops a field's own description if it has a default.
+            kind: Any = group_of(setting.group) | None
+            group: Any = Annotated[kind, setting, dg.Resolver.default(description=setting.help)]
+            fields[field] = (group, info)
+    return create_model(name, __base__=_FromYaml, __module__=__name__, __doc__=doc, **fields)
 
 
-def _of_values(kind: Any, limits: Sequence[Any]) -> Callable[[Any], Any]:
-    """A check of these limits. Dagster applies it to the texts of YAML too, before it evaluates them: they wait."""
-    adapter = TypeAdapter(Annotated[kind, *limits])
-
-    def check(value: Any) -> Any:
-        waits = isinstance(value, str) and (kind is not str or is_expression(value))
-        return value if waits else adapter.validate_python(value)
-
-    return check
+@lru_cache(maxsize=64)
+def group_of(declared: type) -> Any:
+    """The same for a group of settings."""
+    return resolvable(declared.__name__, settings_of(declared), declared.__doc__)
 
 
-def _kind(annotation: Any) -> tuple[Any, bool]:
-    """The type with groups as classes that Dagster fills, and whether it is one."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return resolvable(annotation), True
-    if get_origin(annotation) in (Union, UnionType):
-        found = [_kind(each) for each in get_args(annotation)]
-        return reduce(or_, [kind for kind, _ in found]), any(is_group for _, is_group in found)
-    return annotation, False
-
-
-def _shown(description: str, choices: Sequence[str], *, is_group: bool) -> Any:
-    if is_group:
-        return dg.Resolver.default(description=description)
+def _shown(setting: Setting) -> dg.Resolver:
     return dg.Resolver(
         _as_written,
-        description=description,
-        json_schema_extra={"enum": list(choices)} if choices else None,
+        description=setting.help,
+        json_schema_extra={"enum": list(setting.choices)} if setting.choices else None,
         inject_before_resolve=False,
     )
 
@@ -83,5 +114,7 @@ def _as_written(context: dg.ResolutionContext, value: Any) -> Any:
             return {key: _as_written(context.at_path(key), each) for key, each in value.items()}
         case list() | tuple():
             return [_as_written(context.at_path(n), each) for n, each in enumerate(value)]
+        case str():
+            return as_text(context.resolve_value(value))
         case _:
             return context.resolve_value(value)

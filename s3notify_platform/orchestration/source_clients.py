@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.follow import ask_again
-from s3notify_platform.ingest.settings import QUEUE
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
@@ -18,7 +16,9 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, To
 from s3notify_platform.protocols.notification_queue.topic_settings import check_signals, differing
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.settings import QUEUE
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 
 PARALLELISM: Final = 8
@@ -43,12 +43,12 @@ class SourceClients:
     @property
     def store(self) -> ObjectStore:
         """The bucket of the platform's own objects."""
-        return shared_store(self.source.location.platform)
+        return open_store(self.source.location.platform)
 
     @property
     def records(self) -> RecordStore:
         """Ack chains and heartbeats of this source."""
-        return self.source.location.records(self.store)
+        return self.source.location.records()
 
     @property
     def chains(self) -> AckChains:

@@ -26,11 +26,11 @@ from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
 from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.spark.declared import hinted, origin_columns, parse_schema
+from s3notify_platform.source.source import Source
+from s3notify_platform.spark.declared import hinted, object_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory import limited
@@ -71,7 +71,7 @@ class BatchSchemas:
         """See `Jobs.widen_schema`: of types that differ, the widest."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(
-            schemas, FORMATS.get(self.source.input.format), self.source.input.origin.schema.names
+            schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names
         )
         added = from_arrow_schema(wider) if wider else StructType()
         source = merged(schema.source, added.json(), strict=False, bounded=True)
@@ -82,7 +82,7 @@ class BatchSchemas:
         rescued = (
             [StructField(RESCUED.name, StringType())] if self.source.input.mismatches == "rescue" else []
         )
-        return StructType([*source.fields, *origin_columns(self.source, source), *rescued])
+        return StructType([*source.fields, *object_columns(self.source, source), *rescued])
 
     def _with_new_hints(self, pinned: StructType) -> StructType:
         """Hinted columns are added to the pinned ones; `UsageError` if one of these has another type."""

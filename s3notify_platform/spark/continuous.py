@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.engine.rounds import after_commit, commit_round
+from s3notify_platform.engine.loop import commit_rounds
 from s3notify_platform.errors import (
     OUTAGES,
     ConflictError,
@@ -36,19 +36,20 @@ from s3notify_platform.errors import (
 from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.ingest.results import BatchResult, Progress, Reading, SlotResult
 from s3notify_platform.ingest.seen import Seen, read_seen, write_seen
-from s3notify_platform.ingest.settings import BatchSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.tagging import tag_committed
 from s3notify_platform.ingest.traces import trace_batch
 from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
+from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.jobs import spark_ingest
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class ContinuousIngest:
     """The source's table, as it was when the batch began."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
+    _topic: str = ""
+    """Epoch of the source's topic, as it was read last."""
 
     def counts(self) -> Mapping[str, int]:
         """What was done since this began, as `BatchResult.counts`; and how many slots fail now."""
@@ -130,11 +133,12 @@ class ContinuousIngest:
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
 
-        Requests as `Ingest.rounds`, 2 or more for topic and backlog, and those of `after_commit`.
+        Requests as `Ingest.rounds`, 2 or more for topic and backlog, and those of `commit_rounds`.
         Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
         slot that fails is in `failing`, and asked for again.
         """
-        return self.take_decided(signals, *self.decided(signals), batch=batch)
+        rescans = self._backlog.read()
+        return self.take_decided(signals, self.decided(signals, rescans), rescans, batch=batch)
 
     def tag(self, *, seconds: float | None) -> int:
         """Tag what was committed, if the source has `committed_tags`; what cannot be now is tagged after a later batch.
@@ -156,24 +160,28 @@ class ContinuousIngest:
             self.progress(f"{self._counts['tagged']} objects tagged; {left} slots are left")
         return left
 
-    def decided(self, signals: Iterable[Slot], *, unqueued: bool = False) -> tuple[Decision, Rescans]:
-        """How to find out what changed in these slots, and what waits for a rescan. 2 requests.
+    def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
+        """How to find out what changed in these slots. `rescans`: the backlog, read after them.
 
-        `unqueued`: one of their signals is of a writer that does not queue.
+        `unqueued`: one of their signals is of a writer that does not queue. 1 request; none while entries are followed.
         """
-        topic = self._topic_epoch()
-        rescans = self._backlog.read()
-        decision = decide(
-            signals,
-            rescans,
-            topic=topic,
-            enumerated=rescans.enumerated,
-            now_ms=self.clock.wall_ms(),
-            unqueued=unqueued,
-            listed_ms=self._listed_ms,
-            list_seconds=self.list_seconds,
-        )
-        return decision, rescans
+
+        def decided() -> Decision:
+            return decide(
+                signals,
+                rescans,
+                topic=self._topic,
+                enumerated=rescans.enumerated,
+                now_ms=self.clock.wall_ms(),
+                unqueued=unqueued,
+                listed_ms=self._listed_ms,
+                list_seconds=self.list_seconds,
+            )
+
+        if self._topic and (decision := decided()).how == "follow":
+            return decision  # the plan finds out whether it still is this topic
+        self._topic = self._topic_epoch()
+        return decided()
 
     def take_decided(
         self, signals: Mapping[Slot, str | None], decision: Decision, rescans: Rescans, *, batch: str
@@ -208,8 +216,6 @@ class ContinuousIngest:
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
         again = result.slots.keys() - done - self.failing.keys()
-        if topic and self._topic_epoch() != topic:
-            again |= slots  # some entries may be gone with the topic: the next batch compares everything
         self.unfinished = frozenset(again)
         self._ask_again(again)
         return result
@@ -228,7 +234,7 @@ class ContinuousIngest:
         )
         last = [slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)]
         try:
-            for done in ingest.rounds(
+            rounds = ingest.rounds(
                 slots,
                 batch=batch,
                 signals={slot: etag for slot, etag in signals.items() if etag},
@@ -236,11 +242,13 @@ class ContinuousIngest:
                 only_found=decision.everything,
                 seen_ms=self.clock.wall_ms(),
                 last_attempt=last,
-            ):
-                commit_round(done)
-                after_commit(done, queue=self.source.location.queue())
+                topic="" if decision.listing else decision.topic,
+            )
+            for _ in commit_rounds(rounds, queue=self.source.location.queue()):
+                pass
             return ingest.result()
         except (NotFoundError, UsageError) as error:
+            self._topic = ""
             if decision.topic and self._topic_epoch() != decision.topic:
                 raise UnavailableError(f"topic {self.source.name!r} is another one since: {error}") from error
             raise
@@ -316,10 +324,13 @@ class _Following:
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
-        table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
+        with readers(1) as ahead:
+            reading = ahead.submit(RescanBacklog(location.records(), clock=ingest.clock).read)
+            table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
+            rescans = reading.result()
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
             self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
-        decision, rescans = ingest.decided(self._waiting, unqueued=bool(self._unqueued))
+        decision = ingest.decided(self._waiting, rescans, unqueued=bool(self._unqueued))
         if decision.wait_seconds and not hurry:
             return decision.wait_seconds
         ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches))
@@ -334,7 +345,7 @@ class _Following:
     def _begun(self) -> Watcher:
         """The watcher, as far as any process was; at first, and for a sweep, all slots wait."""
         ingest, location = self._ingest, self._ingest.source.location
-        platform = shared_store(location.platform)
+        platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
         seen = None if self._sweep else read_seen(location)
         if seen is None:

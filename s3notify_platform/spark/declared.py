@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import check_schema
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
 from s3notify_platform.spark.versions import to_arrow_schema
 
@@ -36,15 +36,15 @@ def hinted(found: StructType, source: Source) -> StructType:
     return StructType([*columns, *hints.values()]) if columns else found
 
 
-def origin_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
-    """The columns that rows have of their objects (`ingest.origin`); `UsageError` if `data` has one of them too."""
-    origin = source.input.origin
-    origin.check_apart(column.name for column in data)
+def object_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
+    """The columns of their objects (`source.object_columns`) that rows have; `UsageError` if `data` has one too."""
+    own = source.input.object_columns
+    own.check_apart(column.name for column in data)
     return [
         StructField(c.name, c.dataType, metadata={"comment": f"From the part {c.name}=... of the key"})
-        if c.name in origin.paths.names
+        if c.name in own.paths.names
         else c
-        for c in from_arrow_schema(origin.schema)
+        for c in from_arrow_schema(own.schema)
     ]
 
 

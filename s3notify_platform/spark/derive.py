@@ -14,15 +14,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.engine.rounds import Results, StagedTable
+from s3notify_platform.engine.loop import Results, StagedTable
 from s3notify_platform.engine.stage import WRITES_IN_FLIGHT, Packs, table_of_task
 from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError, UsageError
 from s3notify_platform.ingest.results import Progress, SlotResult
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import trace_of
 from s3notify_platform.ingest.wire import STAGED, FailedSlot, WrittenPack
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import in_halves, reason_of

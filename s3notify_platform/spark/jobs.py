@@ -26,10 +26,9 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.compare import comparer, follow, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
+from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Progress, Reading, Run
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, begun, cut_all, scouter, work_rows
 from s3notify_platform.ingest.unforeseen import REASON_MAX, described
 from s3notify_platform.ingest.wire import (
@@ -44,6 +43,7 @@ from s3notify_platform.ingest.wire import (
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
@@ -117,7 +117,7 @@ class SparkJobs:
         table, snapshot = base.table, base.snapshot
         if not listing:
             rows = follow(source, table, snapshot, wanted, quota=quota, skip=skip, user=user)
-            return collected(source.name, rows)
+            return Plan.of(rows)
         width = self.width
         begun_listing = begin_listing(source, frozenset(wanted), width, snapshot, table, user=user)
         frame = spark.createDataFrame(pa.Table.from_batches([LISTED.batch(begun_listing.rows)]))
@@ -134,9 +134,7 @@ class SparkJobs:
             .mapInArrow(comparer(source, manifest, wanted, tasks=groups, quota=quota, skip=skip), PLANNED.ddl)
         )
         with own_errors():
-            found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
-        found.chains = begun_listing.chains
-        return found
+            return Plan.of(planned_in(planned.toArrow().to_batches()), chains=begun_listing.chains)
 
     def _tasks(self, count: int) -> DataFrame:
         """One row, and one Spark partition, for the number of each task."""

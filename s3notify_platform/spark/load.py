@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.row_schema import Batches, numbers_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.reading import ReadTask, plan_read, read
 from s3notify_platform.table.schema import schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
@@ -61,7 +61,7 @@ def frame_of(
     layout = source.location.table_layout(asset)
 
     def run(batches: Batches) -> Batches:
-        store = shared_store(source.location.platform)
+        store = open_store(source.location.platform)
         for number in numbers_of(batches):
             yield from read(store, layout, tasks[number], output)
 

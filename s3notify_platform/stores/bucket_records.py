@@ -11,20 +11,21 @@ counter also holds the tokens of its last writes, so an addition stays in doubt 
 That matters because counters have many concurrent writers, and Ceph RGW answers every second conflict with 500 instead
 of 412.
 
-Removing writes a tombstone under If-Match, and then deletes it. The tombstone decides, because some stores ignore
-conditions on DELETE, and an unconditional DELETE could remove a record that was created in between. The DELETE is
-conditional on the tombstone. On a store that ignores that condition the tombstone stays (unless `keys_recur` is False:
-then no record can be there again, and it is deleted). A record can be created over a tombstone. A scan that finds one
-tries to delete it, so an interrupted removal leaves nothing permanent.
+Removing is a DELETE under If-Match, on a store that honours this condition, which is tried out once. On others, where
+a DELETE could remove a record that was created in between, a tombstone is written under If-Match; that decides. It
+stays, and a record can be created over it; if `keys_recur` is False no record can be there again, and the tombstone is
+deleted. A scan that finds one tries to delete it, so an interrupted removal leaves nothing permanent.
+
+A process remembers the counters that it has written last, so one that nobody else adds to is not read again.
 
 | operation | requests, undisturbed |
 |---|---|
 | create | 1 PUT; over a tombstone PUT, GET, PUT |
 | read | 1 GET |
 | replace | 1 PUT |
-| remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
+| remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; before the first 3 |
 | scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE a tombstone |
-| add | 1 GET, 1 PUT; again for each conflict |
+| add | 1 PUT; 1 GET before it if the counter is not known, and both again for each conflict |
 """
 
 from collections import deque
@@ -70,6 +71,9 @@ ADD_ATTEMPTS = 60
 
 PAST_TOKENS = 16
 """Tokens of earlier writes that a counter keeps; 33 bytes each."""
+
+COUNTERS_KNOWN = 4096
+"""Counters that a process remembers."""
 
 _LIVE, _DEAD = b"live", b"-"
 _LIVE_BYTES_MIN = len(b"1 live \n") + 32
@@ -144,6 +148,8 @@ class ObjectRecordStore:
         self._keys_recur = keys_recur
         self._parallelism = parallelism
         self._delete_honours: bool | None = None
+        self._counters: dict[str, _Stored] = {}
+        """As this process has written them last."""
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
         path = self._path(partition, key)
@@ -167,9 +173,11 @@ class ObjectRecordStore:
         return self._write(self._path(partition, key), _LIVE, value, IfMatch(etag=ETag(expected)))
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.remove`. Removed as soon as the tombstone is written."""
-        path = self._path(partition, key)
-        outcome = self._write(path, _DEAD, b"", IfMatch(etag=ETag(expected)))
+        """See `RecordStore.remove`. Where a tombstone is written, it is removed with that."""
+        path, condition = self._path(partition, key), IfMatch(etag=ETag(expected))
+        if self._honours_delete():
+            return self._store.delete(path, precondition=condition)
+        outcome = self._write(path, _DEAD, b"", condition)
         if not isinstance(outcome, Written) or outcome.etag is None:
             return outcome
         # If that fails the tombstone stays: it reads as absent, and can be created over.
@@ -208,12 +216,17 @@ class ObjectRecordStore:
     ) -> int | Conflict | Unknown:
         """See `RecordStore.add`. `UnavailableError` if others come between for `ADD_ATTEMPTS` rounds."""
         path = self._path(partition, key)
+        known = self._counters.pop(path, None)
         for attempt in range(ADD_ATTEMPTS):
-            found = self._read(path)
+            found = known or self._read(path)
             live = found is not None and found.state == _LIVE
             total = counter_sum(found.value if found and live else None, amount, ceiling)
             if not isinstance(total, int):
-                return total
+                if known is None:
+                    return total
+                known = None  # others may have taken from it since
+                continue
+            known = None
             match self._count(path, total, found):
                 case Written():
                     return total
@@ -284,7 +297,7 @@ class ObjectRecordStore:
             raise UnknownOutcomeError(f"more than {PAST_TOKENS} others have added since, or it was removed")
 
         try:
-            return resolve(
+            outcome: WriteOutcome = resolve(
                 lambda: self._store.put(path, body, precondition=condition),
                 look,
                 clock=self._clock,
@@ -292,17 +305,26 @@ class ObjectRecordStore:
             )
         except UnknownOutcomeError as error:
             return Unknown(cause=str(error))
+        if isinstance(outcome, Written) and outcome.etag is not None:
+            if len(self._counters) >= COUNTERS_KNOWN:
+                self._counters.clear()
+            written = _Stored(etag=outcome.etag, state=_LIVE, tokens=(token, *past), value=b"%d" % total)
+            self._counters[path] = written
+        return outcome
 
     def _delete_tombstone(self, partition: str, path: str, etag: ETag) -> None:
         recur = self._keys_recur(partition) if callable(self._keys_recur) else self._keys_recur
         with suppress(S3NotifyError):
             if not recur:
                 self._store.delete(path)
-                return
-            if self._delete_honours is None:
-                self._delete_honours = self._try_conditional_delete()
-            if self._delete_honours:
+            elif self._honours_delete():
                 self._store.delete(path, precondition=IfMatch(etag=etag))
+
+    def _honours_delete(self) -> bool:
+        if self._delete_honours is None:
+            with suppress(S3NotifyError):
+                self._delete_honours = self._try_conditional_delete()
+        return bool(self._delete_honours)
 
     def _try_conditional_delete(self) -> bool | None:
         """Whether the store honours a condition on DELETE; None if that could not be determined this time."""

@@ -46,6 +46,8 @@ def dynamo_commit(
     bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
 ) -> DynamoCommit:
     """Commits to a bucket by the leases in a table. Its clients are created once a process. No request."""
+    if bucket.scheme != "s3":
+        raise UsageError(f"{bucket.place}: leases are for stores of S3's API; use commit: native")
     store = S3ObjectStore(
         bucket,
         attempts=1,

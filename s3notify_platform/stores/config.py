@@ -1,11 +1,14 @@
 """Where a bucket or a table is and how to reach it: the values that travel to Spark's tasks in place of clients."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.setting import About
+from s3notify_platform.stores.kinds import KINDS
 
 OWN: Final = "_s3notify/"
 """Where the platform keeps its own objects, unless a source says otherwise. No source reads them."""
@@ -44,19 +47,33 @@ class Access:
     service: ClassVar[str]
     """As AWS's variables name it."""
 
-    region: str = field(default_factory=default_region)
-    endpoint_url: str | None = None
-    access_key_id_env: str | None = None
-    secret_access_key_env: str | None = None
-    session_token_env: str | None = None
-    profile: str | None = None
-    role_arn: str | None = None
-    external_id: str | None = None
+    region: str = ""
+    """Default: AWS_REGION, or the profile's."""
+    endpoint_url: Annotated[
+        str | None, About("Endpoint, like http://127.0.0.1:9000; default: AWS_ENDPOINT_URL, or AWS")
+    ] = None
+    access_key_id_env: Annotated[
+        str | None, About("Environment variable with the key id, like MY_KEY_ID")
+    ] = None
+    secret_access_key_env: Annotated[
+        str | None, About("Environment variable with the secret, like SECRET")
+    ] = None
+    session_token_env: Annotated[str | None, About("Environment variable with the token, like MY_TOKEN")] = (
+        None
+    )
+    profile: Annotated[str | None, About("Profile of AWS's files, like landing, on every machine")] = None
+    role_arn: Annotated[str | None, About("Role to assume, like arn:aws:iam::123456789012:role/landing")] = (
+        None
+    )
+    external_id: Annotated[str | None, About("External id that the role's owner asks for, like acme-7")] = (
+        None
+    )
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "region", self.region or default_region())
         if self.endpoint_url and not self.endpoint_url.startswith(("http://", "https://")):
             raise UsageError(
                 f"endpoint {self.endpoint_url!r}: give its URL, like https://s3.example.com:9000"
@@ -100,15 +117,23 @@ def _unpickled(kind: type[Access], given: dict[str, Any]) -> Access:
     return kind(**given)
 
 
+def _schemes() -> Sequence[str]:
+    return (*KINDS,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config(Access):
-    """One bucket. `requester_pays`: requests say that we pay. `kms_key_id`: encrypts what we write."""
+    """One bucket."""
 
     service: ClassVar[str] = "S3"
 
     bucket: str
-    requester_pays: bool = False
-    kms_key_id: str | None = None
+    scheme: Annotated[str, About("Kind of the store: the scheme of its URLs", choices=_schemes)] = "s3"
+    requester_pays: Annotated[bool, About("Say with each request that we pay for it")] = False
+    kms_key_id: Annotated[
+        str | None,
+        About("Key of KMS for what the platform writes, like alias/platform; default: the bucket's"),
+    ] = None
 
     def __post_init__(self) -> None:
         Access.__post_init__(self)
@@ -147,14 +172,3 @@ class SqsConfig(Access):
     def place(self) -> str:
         """The queue, for messages."""
         return f"queue {self.queue_url!r}"
-
-
-ACCESS: Final = tuple(each.name for each in fields(Access)[2:] if each.repr)
-"""The settings that say whose keys sign a request: names, no secrets."""
-
-OF_BUCKET: Final = tuple(
-    each.name
-    for each in fields(S3Config)
-    if each.name not in {one.name for one in fields(Access)} | {"bucket"}
-)
-"""The settings of how a bucket is read and written."""

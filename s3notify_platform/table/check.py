@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.limits import MAX_REJECTS
 from s3notify_platform.parallel import Track, untracked
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
@@ -184,7 +185,10 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        yield from _problems_of_object(slot, state, rejects, state.rejects, what="rejects")
+        # Of an object with more rejects not all are kept, and one says how many there were, for each part of it.
+        kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
+        expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
+        yield from _problems_of_object(slot, state, rejects, expected, what="rejects")
     live = [state for state in states.values() if not state.expired]
     counted = {
         "rows": sum(state.rows for state in states.values()),

@@ -138,7 +138,7 @@ class Committer:
         """
         # Not together with one that only reads, or commits in another mode, which is refused elsewhere.
         result: CommitResult = self.combiner.run(
-            type(self.commits).__name__, Wanted(change=change, base=base), self.commit_together
+            type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
         return result
 

@@ -1,8 +1,8 @@
 """The newest state of a table, read cold or brought up to date. Pure but for `LogReader`.
 
-A process keeps the snapshot that it has. Before each round it asks, in one round trip, whether its version is still
-there, for the next version, and for `known`. Another `n` or another id means that the log is not the one that it read
-(a backup was restored, the table was removed and made again): the table is opened again.
+A process keeps the snapshot that it has. Before each round it asks, in one round trip, for `known`, and lists its
+version and those that follow. A missing or other version, another `n` or another id mean that the log is not the one
+that it read (a backup was restored, the table was removed and made again): the table is opened again.
 
 A snapshot's age counts from before the first look at the version that it rests on, on this process's own clock. The
 log is never cut within the longest run, so whoever has a young snapshot meets every version that was created since.
@@ -13,8 +13,8 @@ whoever meets one opens the table again, at a later checkpoint.
 Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name, until a
 rollback undoes them (`log_state`).
 
-Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint; `refresh` 3 at once, and 1 GET for
-each new version and 1 for the manifest of the last.
+Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint; `refresh` 1 GET and 1 LIST at once,
+and 1 GET for each new version and 1 for the manifest of the last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -167,17 +167,13 @@ class LogReader:
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
         """The newest snapshot: the one given and the versions since; read cold if the log is another one. As `open`."""
         asked_at = self.clock.monotonic()
-        asks: list[Callable[[], Any]] = [
-            lambda: self.store.head(self.layout.version(snapshot.version)),
-            lambda: self._stored(snapshot.version + 1),
-            self.known.read,
-        ]
-        own, later, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
-        if own is None or own.etag != snapshot.etag:
+        asks: list[Callable[[], Any]] = [lambda: self._since(snapshot), self.known.read]
+        since, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
+        if since is None:
             return self.open()
         current = replace(snapshot, asked_at=asked_at, known=known, record=record)
         try:
-            found = self._forward(current, later)
+            found = self._onto(current, self._all_stored(since))
             if self.missing(known, found.version, found.table, found.lineage):
                 # `known` may have been read later than the versions.
                 found = self.forward(found)
@@ -187,12 +183,26 @@ class LogReader:
             return self.open()
         return found
 
+    def _since(self, snapshot: Snapshot) -> range | None:
+        """The versions that follow it in the log; None if its own is missing, or another one. 1 LIST."""
+        own = self.layout.version(snapshot.version)
+        page = self.store.list(self.layout.log, start_after=own.removesuffix("json"))
+        listed = {
+            each.key: each.etag for each in page.objects if self.layout.version_of(each.key) is not None
+        }
+        if listed.get(own) != snapshot.etag:
+            return None
+        return range(snapshot.version + 1, snapshot.version + len(listed))
+
     def forward(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the versions created since, of the same age. 1 GET for each, and 1 more; 1 manifest.
 
         `OtherLogError`: the log was cut meanwhile.
         """
-        return self._forward(snapshot, self._stored(snapshot.version + 1))
+        found: list[StoredObject] = []
+        while (later := self._stored(snapshot.version + 1 + len(found))) is not None:
+            found.append(later)
+        return self._onto(snapshot, found)
 
     def version(self, version: int) -> LogVersion | None:
         """One version; None if it is not there, or was erased. 1 GET."""
@@ -238,11 +248,14 @@ class LogReader:
             state = after(state, version, where=each.meta.key, adopt=self._adopt, undone=undone)
         return state
 
-    def _forward(self, snapshot: Snapshot, later: StoredObject | None) -> Snapshot:
-        found: list[StoredObject] = []
-        while later is not None:
-            found.append(later)
-            later = self._stored(snapshot.version + 1 + len(found))
+    def _all_stored(self, versions: Sequence[int]) -> list[StoredObject]:
+        """These versions. `OtherLogError`: one is missing."""
+        found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
+        if len(found) < len(versions):
+            raise OtherLogError("a version left while the log was read")
+        return found
+
+    def _onto(self, snapshot: Snapshot, found: Sequence[StoredObject]) -> Snapshot:
         if not found:
             return snapshot
         state, etag = self._after(state_of(snapshot), found), found[-1].meta.etag
@@ -265,9 +278,7 @@ class LogReader:
             except OtherLogError:
                 break  # the log was cut there, after a look at the versions before
             state = LogState() if base == NO_VERSION else self._checkpoint(base)
-        found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
-        if len(found) < len(versions):
-            raise OtherLogError("a version left while the log was read")
+        found = self._all_stored(versions)
         state = self._after(state, found)
         etag: ETag | None = found[-1].meta.etag if found else None
         if state.version == NO_VERSION:

@@ -28,7 +28,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryRecordStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from tests.benchmarks.figures import Figure, Seconds, counted, seconds, short, times
 from tests.support.servers import S3Server, running_ministack
 from tests.support.spark_options import ENVIRONMENT, named
@@ -135,7 +135,7 @@ def _stamper(place: S3Config | DynamoConfig, chain: Chain | str, name: str, gate
 def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
     """A record store there, and the requests that it makes."""
     if isinstance(place, S3Config):
-        objects = CountingStore(shared_store(place))
+        objects = CountingStore(open_store(place))
         return ObjectRecordStore(objects, "records/"), objects.counts
     store = Counted(DynamoRecordStore(place))
     return store, store.counts

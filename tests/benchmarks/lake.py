@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.credentials import session_of
@@ -27,6 +27,7 @@ from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.round import Round, SlotRound
+from tests.support import sources
 from tests.support.spark_options import named
 
 DDL = "id bigint, name string, note string"
@@ -110,7 +111,7 @@ def many_of(config: S3Config, total: int) -> Source:
 
 def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
     fields: dict[str, Any] = {"bucket": named(config), "platform": named(config), "commit": "native"} | more
-    return Source.of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
+    return sources.source_of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
 def followed(source: Source) -> Source:

@@ -25,18 +25,19 @@ import yaml
 from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunStatus, RunsFilter
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.dagster_dev import INSTANCE, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.slots import SLOT_COUNT, Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
 from tests.benchmarks.figures import Figure, Seconds, short, timed
 from tests.benchmarks.lake import DDL, body_of, followed
 from tests.support.platform import BUCKET, Platform, running
+from tests.support.sources import source_of
 from tests.support.waiting import until
 
 ASSET = AssetKey(["paid_orders"])
@@ -185,7 +186,7 @@ def _by_ingest(folder: Path, samples: int) -> list[Sample]:
         server.create_bucket(BUCKET)
         config = server.config(BUCKET)
         at = {"bucket": config, "platform": config, "commit": "native"}
-        source = followed(Source.of(name="alone", prefix="in/", format="jsonl", schema=DDL, **at))
+        source = followed(source_of(name="alone", prefix="in/", format="jsonl", schema=DDL, **at))
         with _ingesting(server, folder, source) as said:
             return [_commit(source, said, number) for number in range(-2, samples)][2:]
 

@@ -8,8 +8,8 @@ by `max_objects` in any bucket, and so the same here; how a first run reads 100,
 
 from dataclasses import dataclass
 
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, Seconds, seconds, short

@@ -26,12 +26,12 @@ from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.service import ServiceContext
-from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.orchestration.channels import RECONCILE_SECONDS
 from s3notify_platform.orchestration.sensor import LOOP_SECONDS
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.source.settings import BatchSettings
 from s3notify_platform.stores.config import DynamoConfig, SqsConfig
 from s3notify_platform.stores.sqs import SqsQueue
 from tests.benchmarks.figures import Figure, times

@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.jobs import spark_ingest
@@ -33,7 +32,7 @@ from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
 from tests.benchmarks.slow_proxy import slow_proxy
 from tests.benchmarks.ways import etags
-from tests.support.sources import with_settings
+from tests.support.sources import source_of, with_settings
 from tests.support.spark_options import named
 
 BUCKET = "bench-pipeline"
@@ -61,7 +60,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where: str) -> Figure:
-    source = Source.of(
+    source = source_of(
         name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
     )
     warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")

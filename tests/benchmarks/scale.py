@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.benchmarks.apart import Memory, apart

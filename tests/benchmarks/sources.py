@@ -14,15 +14,15 @@ from dagster import DagsterInstance
 
 from s3notify_platform.ingest.batches import SensorState
 from s3notify_platform.ingest.follow import topic_epoch
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.source.settings import DEFS_VARIABLE
 from tests.benchmarks.apart import peak
 from tests.benchmarks.figures import Figure, Seconds, seconds, short
 from tests.benchmarks.lake import followed
 from tests.benchmarks.processes import tree
 from tests.support.platform import BUCKET, Platform, running
+from tests.support.sources import source_of
 
 WATCHED_SECONDS = 60.0
 LATE_SECONDS = 5.0
@@ -79,7 +79,7 @@ def _start(platform: Platform, name: str) -> None:
     """Its sensors, the own one as after a first batch."""
     config = platform.server.config(BUCKET)
     at = {"bucket": config, "platform": config, "commit": "native"}
-    source = followed(Source.of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))
+    source = followed(source_of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))
     user = TopicUser(slots=source.location.slots)
     enumerated = topic_epoch(source.location.queue(), name, user)
     cursor = SensorState(epoch="bench", enumerated=enumerated).dumps()

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.engine.staged import Base
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import ETag, StoredObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.spark.session import ship_package
 from s3notify_platform.stores.config import S3Config
@@ -126,10 +126,10 @@ def swept(source: Source, tasks: int) -> Swept:
             assert snapshot is not None
             base = Base(table=source.table(), snapshot=snapshot)
             found = SparkJobs(spark, source, width=tasks).plan(source.location.all_slots(), base)
-    assert not found.errors
+    assert not found.failed
     return Swept(
         seconds=took(),
-        objects=sum(found.listed.values()),
+        objects=found.total("objects"),
         found=sum(map(len, found.unannounced.values())),
         requests=Counter(found.requests),
     )

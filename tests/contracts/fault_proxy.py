@@ -6,7 +6,9 @@ happen just before a request reaches the server is said by `before`.
 
 import http.client
 import json
+import time
 from collections import deque
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal, NamedTuple
@@ -46,6 +48,18 @@ class Answered(NamedTuple):
     status: int
     sent: int
     """Bytes of the answer's content."""
+    began: float
+    ended: float
+    """By the monotonic clock: when it came, and when the server had answered."""
+
+
+def in_sequence(requests: Iterable[Answered]) -> int:
+    """How many round trips they take, one after the other: of requests that overlap, one counts."""
+    number, ended = 0, 0.0
+    for each in sorted(requests, key=lambda each: each.ended):
+        if each.began >= ended:
+            number, ended = number + 1, each.ended
+    return number
 
 
 class _Server(ThreadingHTTPServer):
@@ -107,6 +121,7 @@ class FaultProxy:
                     self.refuse(fault)
                     return
                 headers = {name.lower(): value for name, value in self.headers.items()}
+                began = time.monotonic()
                 proxy.before(self.command, self.path, headers)
                 upstream = http.client.HTTPConnection(backend.hostname, backend.port, timeout=30)
                 try:
@@ -118,9 +133,8 @@ class FaultProxy:
                     upstream.endheaders(body or None)
                     answer = upstream.getresponse()
                     content = answer.read()
-                    proxy.answered.append(
-                        Answered(self.command, self.path, headers, body, answer.status, len(content))
-                    )
+                    answered = (answer.status, len(content), began, time.monotonic())
+                    proxy.answered.append(Answered(self.command, self.path, headers, body, *answered))
                 finally:
                     upstream.close()
                 if fault == "lose_response":

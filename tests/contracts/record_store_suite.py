@@ -245,3 +245,21 @@ class RecordStoreSuite:
             created = sum(pool.map(work, range(4)))
         left = 1 if records.read("p", "a") else 0
         assert len(removed) == len(set(removed)) == created - left
+
+    def test_a_version_is_replaced_or_removed_never_both(self, records):
+        """A removal never takes what another writer has put in the place of its version."""
+        self.needs_several_writers()
+        for number in range(20):
+            key = f"k{number}"
+            version = Version(records.create("p", key, b"1").etag)
+            ways = [
+                lambda key=key, version=version: records.replace("p", key, b"2", expected=version),
+                lambda key=key, version=version: records.remove("p", key, expected=version),
+            ]
+            with ThreadPoolExecutor(2) as pool:
+                replaced, removed = pool.map(lambda way: way(), ways if number % 2 else ways[::-1])
+            if number % 2 == 0:
+                replaced, removed = removed, replaced
+            assert isinstance(replaced, Written) != isinstance(removed, Written)
+            found = records.read("p", key)
+            assert (found.value if found else None) == (b"2" if isinstance(replaced, Written) else None)

@@ -10,7 +10,7 @@ from s3notify_platform.protocols.notification_queue import Event, NotificationQu
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import create_table
-from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.opening import queue_records
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, places_of, refused, unused
 from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery

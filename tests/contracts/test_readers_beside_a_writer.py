@@ -17,8 +17,8 @@ import pyspark
 import pytest
 
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import StoredObject, list_all
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.commit import CHECKPOINT_EVERY

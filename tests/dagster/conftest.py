@@ -38,3 +38,8 @@ def site_of(spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstan
 def site(site_of: Callable[..., Site]) -> Site:
     """A source of JSON lines below `raw/`."""
     return site_of()
+
+
+@pytest.fixture(autouse=True)
+def _topics(briefly_known: None) -> None:
+    """No test waits for topics to be known."""

@@ -255,7 +255,7 @@ def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(
         site.store.put(damaged, bytes(meta.size))
     found = check_results(site.job("sweep"))["complete"]
     assert not found.passed
-    assert damaged.rpartition("/")[2].partition(".")[0] in str(found.description)
+    assert damaged.rpartition("/")[2].partition(".")[0] in str(found.metadata["slots_unreadable"])
 
 
 @pytest.mark.thorough

@@ -13,12 +13,12 @@ from dagster_aws.s3 import S3Resource
 
 from s3notify_platform import definitions
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.resources import SlotSpark
 from s3notify_platform.orchestration.ticks import with_requirements
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
+from s3notify_platform.source.settings import DEFS_VARIABLE
 from tests.support.site import Site
 
 ORDERS = """
@@ -85,12 +85,12 @@ def test_a_component_resolves_from_yaml() -> None:
         slots: 10
         parallel_runs: 2
         max_open: 3
-        s3: {region_name: eu-central-1}
+        s3: {region: eu-central-1}
         spark: {master: "spark://host:7077"}
         """)
     )
     assert (found.name, found.row_schema, found.slots, found.max_open) == ("orders", "id bigint", 10, 3)
-    assert found.s3.region_name == "eu-central-1"
+    assert found.s3.region == "eu-central-1"
     assert found.code_version == "1"
     assert found.spark.master == "spark://host:7077"
     assert found.assets().io.source.location.keyspace_prefix == "_s3notify/orders/keyspace/"
@@ -210,7 +210,7 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
           lease_table: leases
           lease_timeout_seconds: 5
           lease_ttl_seconds: 600
-          region_name: eu-central-1
+          region: eu-central-1
           access_key_id_env: TABLES_KEY
           secret_access_key_env: TABLES_SECRET
         """

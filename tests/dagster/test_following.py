@@ -84,6 +84,28 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.metadata(9)["batch_facts"]["found_by"] == "queue"
 
 
+def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> None:
+    """Warm, with its own GET: of the tick that requests the run, of the run, and of the tick after it."""
+    site = watched
+    site.write(3)
+    site.settle()
+    site.write(5)
+    proxy.answered.clear()
+    requests: list[int] = []
+
+    def counted() -> None:
+        requests.append(len(proxy.answered))
+        proxy.answered.clear()
+
+    (request,) = site.tick()
+    counted()
+    assert site.launch(request).success
+    counted()
+    assert site.tick() == []
+    counted()
+    assert requests <= [7, 19, 5], requests
+
+
 def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
     """The version, then its record, then the queue, then the chain: whatever a crash leaves is asked for again.
 

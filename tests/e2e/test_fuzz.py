@@ -23,7 +23,6 @@ import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -32,7 +31,7 @@ from s3notify_platform.protocols.notification_queue import TopicSettings, decode
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import QUEUE_PREFIX
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.fuzz.kills import Killer, Supervised
@@ -54,6 +53,7 @@ from tests.support.fuzz.operations import (
 from tests.support.ingested import rows_of
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
+from tests.support.sources import source_of
 
 OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "100"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -94,10 +94,10 @@ class Fuzz:
         self.platform, self.sink, self.folder = platform, sink, folder
         self.began = time.monotonic()
         config = platform.server.config(BUCKET)
-        self.source = Source.of(
+        self.source = source_of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
-        self.store = shared_store(config)
+        self.store = open_store(config)
         self.queue = self.source.location.queue()
         self.chains = AckChains(self.source.location.records())
         self.backlog = RescanBacklog(self.source.location.records())

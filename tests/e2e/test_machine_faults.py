@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.fuzz.kills import ROOT
 from tests.support.ingested import rows_of
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -34,7 +35,7 @@ def filled(config: S3Config, objects: int, *, rows: int = 10) -> Source:
         lines = [{"id": n * rows + m, "note": os.urandom(100).hex()} for m in range(rows)]
         store.put(f"raw/{n}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
     store.close()
-    return Source.of(bucket=config, commit="native", **SETTINGS)
+    return source_of(bucket=config, commit="native", **SETTINGS)
 
 
 def ids(source: Source) -> list[int]:

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import slot_of
@@ -41,6 +40,7 @@ from tests.support.fuzz.schedule import (
     streamed,
 )
 from tests.support.platform import BUCKET, KEYSPACE, running
+from tests.support.sources import source_of
 
 HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -86,7 +86,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         proxy.faults = outage
         proxy.answered = proxy.requests = deque(maxlen=0)
         config = platform.server.config(BUCKET)
-        source = Source.of(bucket=config, name="orders", prefix=PREFIX, format="auto", commit="native")
+        source = source_of(bucket=config, name="orders", prefix=PREFIX, format="auto", commit="native")
         environment = {
             **platform.server.environment(),
             "AWS_ENDPOINT_URL": proxy.url,

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import DRAIN_SECONDS
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.ingested import Place, rows_of
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -77,7 +77,7 @@ def test_one_platform_a_home_and_no_orphans(tmp_path: Path) -> None:
 def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
     """On SIGTERM it ends with 0 in time; the next one goes on from there, and each row is there once."""
     config = ministack.config(ministack.make_bucket())
-    source = Source.of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")
+    source = source_of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")
     location = source.location
     options = [
         "orders", "--bucket", config.bucket, "--prefix", "raw/", "--format", "jsonl", "--slot-count", "4",

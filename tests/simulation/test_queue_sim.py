@@ -18,6 +18,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     Undecided,
     Worker,
+    rooms,
 )
 from s3notify_platform.protocols.notification_queue.segments import decode_segment
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -31,6 +32,7 @@ RETRY = (UnavailableError, UnknownOutcomeError, NotFoundError)
 # A worker that dies every ten calls would outlive no timeout.
 CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.007, Fault.CRASH_AFTER: 0.007, Fault.PAUSE: 0.0}
 STALE_SECONDS = 6.0
+KNOWN_SECONDS = 0.5
 GENTLE = {Fault.THROTTLED: 0.05, Fault.REFUSED: 0.05}
 """Nothing is applied that its caller does not hear of."""
 
@@ -40,7 +42,11 @@ LOSSY = {Fault.LOST: 0.06, Fault.LATE: 0.03, Fault.REFUSED: 0.04, Fault.THROTTLE
 
 def queue_of(stores, clock):
     return NotificationQueue(
-        records_of(stores, clock), clock=clock, parallelism=1, stale_seconds=STALE_SECONDS
+        records_of(stores, clock),
+        clock=clock,
+        parallelism=1,
+        stale_seconds=STALE_SECONDS,
+        known_seconds=KNOWN_SECONDS,
     )
 
 
@@ -74,7 +80,7 @@ class World:
         self.objects = MemoryObjectStore()
         kept, self.plain = queue_stores.queue_stores(self.kind)
         self.stores = {"objects": self.objects} | kept
-        self.queue = NotificationQueue(self.plain, parallelism=1)
+        self.queue = NotificationQueue(self.plain, parallelism=1, known_seconds=0.0)
         self.settings = replace(self.settings, retry_seconds=0.2, retry_max_seconds=2)
         self.queue.topics.create("t", self.settings)
 
@@ -257,6 +263,12 @@ class World:
 
         return run
 
+    def recount(self):
+        """Nobody writes any more: what is counted beyond the entries is lost, or held by processes that have ended."""
+        reconciler = Reconciler(self.queue, leak_seconds=0.0)
+        reconciler.resolve_stale("t", self.objects.head)
+        reconciler.resolve_stale("t", self.objects.head)
+
     def finish(self):
         """At the end: every object that was written was delivered or is a dead letter, and no room is lost."""
         known = {(key, etag) for _, key, etag in self.handed}
@@ -264,14 +276,19 @@ class World:
         assert self.written
         assert self.written <= known
         assert not self.ids()
-        reconciler = Reconciler(self.queue, leak_seconds=0.0)
-        reconciler.resolve_stale("t", self.objects.head)
-        reconciler.resolve_stale("t", self.objects.head)
+        self.recount()
         stats = self.queue.stats("t")
         assert (stats.depth, stats.counted) == (0, 0)
 
 
 KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
+
+
+@pytest.fixture
+def holding(monkeypatch):
+    """Room is held for half of a shard, and up to all of it but a fourth."""
+    monkeypatch.setattr(rooms, "ROOM_HELD_SHARE", 0.5)
+    monkeypatch.setattr(rooms, "ROOM_IDLE_SHARE", 0.75)
 
 
 @KINDS
@@ -343,7 +360,24 @@ def test_the_bound_holds_whatever_sleeps(kind, seed):
     run_simulation(actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=rates)
     # A writer that slept past its reservation and then died is the one loss that the protocol admits.
     assert not world.ids()
-    Reconciler(world.queue, leak_seconds=0.0).resolve_stale("t", world.objects.head)
+    world.recount()
+    assert world.queue.stats("t").counted == 0
+
+
+@pytest.mark.parametrize("crashes", [True, False], ids=["crashes", "sleepy"])
+@KINDS
+@simulated
+def test_the_bound_holds_whoever_holds_room(holding, kind, crashes, seed):
+    """The same for writers that take more room than they need, and are killed, or sleep, before they use it."""
+    world = World(kind=kind, settings=TopicSettings(capacity=8, shards=1), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(9)], together=1) for n in range(3)]
+    actors += [world.puller(range(1000)), world.reconciler(), world.reconciler()]
+    faults = world.rates(CRASHES if crashes else SLEEPY)
+    run_simulation(
+        actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=[1.0, 1.5, 0.7, 1.0, 2.0, 1.0]
+    )
+    assert not world.ids()
+    world.recount()
     assert world.queue.stats("t").counted == 0
 
 

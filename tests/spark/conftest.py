@@ -31,3 +31,8 @@ def lake(spark: SparkSession, config: S3Config) -> Lake:
 def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
     """Lakes with other settings of the source."""
     return lambda **source: Lake.of(spark, ministack.config(ministack.make_bucket()), **source)
+
+
+@pytest.fixture(autouse=True)
+def _topics(briefly_known: None) -> None:
+    """No test waits for topics to be known."""

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import Changing, changing_source
 from tests.support.independent import differences, differing, rows_of
@@ -291,7 +291,7 @@ def test_what_our_publisher_announced_changes_before_its_read(changing_of: Calla
     """An entry with an ETag is believed; if that is no longer there, the next entry tells what is."""
     bucket = changing_of()
     source = bucket.source
-    plain = Publisher(shared_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
+    plain = Publisher(open_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
     publisher = QueuedPublisher(plain, source.location.queue(), bucket=bucket.bucket)
     for name in ("a", "b"):
         assert isinstance(publisher.put(f"raw/{name}.jsonl", ONE), Written)
@@ -364,7 +364,7 @@ def test_what_was_written_before_modified_after(changing_of: Callable[..., Chang
 def test_a_source_of_a_whole_bucket(changing_of: Callable[..., Changing]) -> None:
     """As the writers of vnotify have it: its keyspace is in the same bucket, and none of that is read."""
     bucket = changing_of(prefix="", keyspace_prefix="keys/", hidden_files="read")
-    plain = Publisher(shared_store(bucket.source.location.platform), prefix="keys/", slots=1)
+    plain = Publisher(open_store(bucket.source.location.platform), prefix="keys/", slots=1)
     assert isinstance(plain.put("a.jsonl", ONE), Written)
     bucket.put("_b/c.jsonl", TWO)
     for _ in range(2):

@@ -15,12 +15,12 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
 from s3notify_platform.ingest.plan import Plan
-from s3notify_platform.ingest.settings import BatchSettings
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -32,6 +32,7 @@ from tests.support.faults import CrashedError
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -109,7 +110,7 @@ class Rests(Event):
 @pytest.fixture
 def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     config = ministack.config(ministack.make_bucket())
-    source = Source.of(
+    source = source_of(
         bucket=config,
         platform=config,
         name="orders",

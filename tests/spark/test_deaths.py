@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.ingest import splits
 from s3notify_platform.limits import MAX_TRACE_BYTES
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import jobs as planning
@@ -65,18 +66,20 @@ def test_straight_to_the_slot_that_a_task_read_alone(
 ) -> None:
     """The number of its task says which slot that is, however many the batch has; then its objects are halved."""
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
+    monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=16, schema="id int")
-    lake.put_many({f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(60)})
-    deadly = lake.put("deadly.jsonl", KILLS)
+    # One object of each slot, and of the one in the middle two: so each task has a slot of its own.
+    good = {lake.slot(key): key for key in (f"{n}.jsonl" for n in range(999))}
+    key = next(key for key in (f"deadly{n}.jsonl" for n in range(999)) if lake.slot(key) == 8)
+    lake.put_many(dict.fromkeys(good.values(), b'{"id":9}\n'))
+    deadly = lake.put(key, KILLS)
     said: list[str] = []
     found = spark_ingest(spark, lake.source, progress=said.append).run(
         lake.source.location.all_slots(), batch="batch"
     )
-    assert [slot for slot, result in found.slots.items() if result.failed_objects] == [
-        lake.slot("deadly.jsonl")
-    ]
-    assert found.slots[lake.slot("deadly.jsonl")].failed_objects.keys() == {deadly}
+    assert [slot for slot, result in found.slots.items() if result.failed_objects] == [8]
+    assert found.slots[Slot(8)].failed_objects.keys() == {deadly}
     jobs = [message for message in said if "slots failed, trying" in message]
     assert ["one of them alone" in message for message in jobs] == [True], said
     objects = [message for message in said if message.startswith("slot ") and "failed, trying" in message]

@@ -15,7 +15,7 @@ from s3notify_platform.ports import Written
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.opening import queue_records
 from tests.benchmarks.report import README
 
 RECIPE = re.compile(r"<!-- second environment -->\n```yaml\n(.*?)```", re.DOTALL)
@@ -33,7 +33,7 @@ def deployment(config: S3Config, tmp_path: Path) -> Deployment:
         (folder / "defs.yaml").write_text(
             "type: s3notify_platform.S3NotifyComponent\nattributes:\n"
             f"  name: orders\n  bucket: {config.bucket}\n  prefix: raw/\n  schema: a bigint\n"
-            f"  s3: {{endpoint_url: '{config.endpoint_url}', region_name: {config.region}}}\n{lines}"
+            f"  s3: {{endpoint_url: '{config.endpoint_url}', region: {config.region}}}\n{lines}"
         )
         keys = {"AWS_ACCESS_KEY_ID": config.access_key_id, "AWS_SECRET_ACCESS_KEY": config.secret_access_key}
 

@@ -65,8 +65,8 @@ def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest
     assert 3 <= many.chains <= 2 * CHAINS_AT_ONCE
     assert many.overran == 0
     assert work(many) == work(one)
-    assert many.listed == one.listed
-    assert sum(many.listed.values()) == sum(1 for _ in list_all(large.store, "raw/"))
+    assert many.slots == one.slots
+    assert many.total("objects") == sum(1 for _ in list_all(large.store, "raw/"))
     extra = many.requests["LIST"] - one.requests["LIST"]
     assert 0 < extra <= 3 * (many.chains - 1) + many.chains, (
         "2 and 1 for each cut, and a page begun for each chain"
@@ -91,7 +91,7 @@ def test_keys_that_sampled_states_know_and_the_bucket_does_not(
     lake.put_many({f"new/{n}": b"x" for n in range(1100)} | {f"z{n}": b"x" for n in range(1100)})
     found = planned(lake)
     assert found.chains <= 2, "all cuts come to the first key after what has gone"
-    assert sum(found.listed.values()) == 2200
+    assert found.total("objects") == 2200
     assert sum(len(gone) for _, gone in work(found).values()) == 400
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import DataFrame
 
-from s3notify_platform.engine.rounds import Round, commit_round
+from s3notify_platform.engine.loop import Round, commit_round
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.load import load_slots
 from tests.support.spark import Lake

@@ -13,17 +13,17 @@ from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.plan import Plan
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
-from tests.support.sources import with_settings
+from tests.support.sources import source_of, with_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -111,7 +111,7 @@ class Site:
 def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
-        source = Source.of(
+        source = source_of(
             bucket=config, platform=config, name="orders", prefix="raw/", format="jsonl", slots=SLOTS,
             commit="native", signals="root",
         )  # fmt: skip
@@ -216,9 +216,10 @@ def test_a_topic_that_is_made_again(site: Site) -> None:
         site.topic()
         site.publisher.put("raw/c", ROW)
 
-    site.run(anew, lambda: site.publisher.put("raw/d", ROW))
+    site.run(anew, lambda: None, lambda: site.publisher.put("raw/d", ROW))
     assert site.keys() == {f"raw/{name}" for name in "abcd"}
-    assert [listing for _, listing in site.batches] == [True, True, False]
+    assert (len(site.batches[-2][0]), site.batches[-2][1]) == (SLOTS, True)
+    assert site.batches[-1] == ({slot_of("raw/d", SLOTS)}, False)
 
 
 def test_source_and_topic_must_agree(site: Site) -> None:

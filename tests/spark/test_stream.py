@@ -110,8 +110,8 @@ def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     query = query_of(place)
     query.drain()
     counted = CountingStore(place.store)
-    for module in ("ingest.location", "spark.datasource.stream"):
-        monkeypatch.setattr(f"s3notify_platform.{module}.shared_store", lambda _: counted)
+    for module in ("source.location", "spark.datasource.stream"):
+        monkeypatch.setattr(f"s3notify_platform.{module}.open_store", lambda _: counted)
     for _ in range(3):
         counted.counts.clear()
         assert query.batch() is None

@@ -14,11 +14,11 @@ from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import reader as read
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import Rejected, SplitReader
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
-from tests.support import objects
+from tests.support import objects, sources
 from tests.support.compressions import COMPRESS
 
 pytestmark = pytest.mark.server
@@ -28,7 +28,7 @@ AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 def source_of(config: S3Config, **settings: Any) -> Source:
     settings = {"format": "auto"} | settings
-    return Source.of(name="s", bucket=config, prefix="in/", platform=config, **settings)
+    return sources.source_of(name="s", bucket=config, prefix="in/", platform=config, **settings)
 
 
 def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:

@@ -13,17 +13,18 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.snapshot import Absent
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
+from tests.support.sources import source_of
 from tests.support.spark_options import named
 
 SCHEMA = "id bigint, note string"
@@ -36,7 +37,7 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
     bucket = named(bucket)
     behind = replace(bucket, endpoint_url=proxy.url)
-    return Source.of(bucket=behind, platform=bucket, commit="native", **fields)
+    return source_of(bucket=behind, platform=bucket, commit="native", **fields)
 
 
 def place_of(source: Source, schema: pa.Schema) -> Place:
@@ -64,7 +65,7 @@ class Teller:
         )
         self.queue.topics.create(self.name, settings)
         self.signals = Publisher(
-            shared_store(source.location.platform),
+            open_store(source.location.platform),
             prefix=source.location.keyspace_prefix,
             slots=source.location.slots,
             queued=True,

@@ -14,8 +14,8 @@ from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.object_bytes import ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.source.source import Input, Source
 from s3notify_platform.table.pack_file import NewPack
 
 KILLS = b'{"id":-9}\n'

@@ -9,7 +9,6 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import SensorView, explain
 from s3notify_platform.ingest.batches import BatchPayload
 from s3notify_platform.ingest.follow import topic_epoch
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put, signal_key
 from s3notify_platform.protocols.notification_queue import (
@@ -29,6 +28,7 @@ from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from tests.support.clocks import HandClock
+from tests.support.sources import source_of
 
 PLACES = count()
 KEY = "raw/a.jsonl"
@@ -56,7 +56,7 @@ class Place:
         self.store = MemoryObjectStore(clock=self.clock)
         # What a process remembers of a table is by its place.
         bucket = S3Config(bucket="b", region=f"region-{next(PLACES)}")
-        self.source = Source.of(
+        self.source = source_of(
             name="orders",
             bucket=bucket,
             platform=bucket,

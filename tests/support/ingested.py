@@ -9,13 +9,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.rounds import Round
-from s3notify_platform.ingest.location import Location
+from s3notify_platform.engine.loop import Round
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table
@@ -28,7 +28,7 @@ from s3notify_platform.table.schema import NO_SCHEMA, described, grown, schema_o
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
-from tests.support.sources import with_settings
+from tests.support.sources import source_of, with_settings
 
 
 def rows_of(
@@ -62,7 +62,7 @@ class Place:
     def __init__(self, server: S3Server, **settings: Any) -> None:
         config = server.config(server.make_bucket())
         given = {"name": "orders", "prefix": "raw/", "format": "jsonl", "slots": 4, "commit": "native"}
-        self.source = Source.of(bucket=config, platform=config, **(given | settings))
+        self.source = source_of(bucket=config, platform=config, **(given | settings))
         self.store = S3ObjectStore(config)
 
     def put(self, key: str, *values: int) -> None:

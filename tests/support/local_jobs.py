@@ -11,14 +11,14 @@ from s3notify_platform.engine.stage import staging_task
 from s3notify_platform.engine.staged import Base
 from s3notify_platform.ingest.compare import comparer, follow, group_of, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
-from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
+from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Run
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
-from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, LISTED, PLANNED, STAGED, WORK
+from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, LISTED, STAGED, WORK
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.table.schema import TableSchema, grown
 
 COLUMN = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
@@ -44,7 +44,7 @@ class LocalJobs:
         quota = max(1, source.input.max_objects // len(wanted))
         if not listing:
             rows = follow(source, base.table, snapshot, wanted, quota=quota, skip=skip, user=user)
-            return collected(source.name, rows)
+            return Plan.of(rows)
         begun = begin_listing(source, frozenset(wanted), self.width, snapshot, base.table, user=user)
         list_part = lister(source, frozenset(wanted), begun.parts, begun.cuts)
         batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
@@ -57,8 +57,8 @@ class LocalJobs:
                 for slot in table["slot"].to_pylist()
             ]
             part = table.filter(pa.array(of_group)).to_batches()
-            found += PLANNED.read(compare(iter(part)))
-        return collected(source.name, found)
+            found += planned_in(compare(iter(part)))
+        return Plan.of(found)
 
     @property
     def reader(self) -> SplitReader:

@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from s3notify_platform.ingest import location
 from s3notify_platform.slots import Slot
+from s3notify_platform.source import location
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import SnapshotMemory

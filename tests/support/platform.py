@@ -9,8 +9,6 @@ from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.location import Location
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports
@@ -18,7 +16,9 @@ from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.source.location import Location
+from s3notify_platform.source.settings import DEFS_VARIABLE
+from s3notify_platform.stores.opening import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.waiting import until

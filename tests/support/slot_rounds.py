@@ -11,10 +11,10 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.settle import RoundFacts, settled
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.plan import SlotPlan
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
@@ -27,13 +27,14 @@ from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.round import Round
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
+from tests.support.sources import source_of
 
 SLOT = Slot(7)
 
 
 def source_in(bucket: S3Config) -> Source:
     """A source whose own objects are below `t/` of its bucket."""
-    return Source.of(
+    return source_of(
         name="orders", prefix="raw/", bucket=bucket, platform_prefix="t/", format="jsonl", commit="native"
     )
 

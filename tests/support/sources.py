@@ -1,9 +1,32 @@
-"""Sources that differ from others in a few settings."""
+"""Sources of settings and of configurations that a test has; and such that differ from others in a few settings."""
 
 from dataclasses import fields, replace
 from typing import Any
 
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.build import build
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+
+
+def source_of(
+    *,
+    bucket: S3Config,
+    platform: S3Config | None = None,
+    records_table: DynamoConfig | None = None,
+    lease_table: DynamoConfig | None = None,
+    **settings: Any,
+) -> Source:
+    """As `build` makes it, but buckets and tables are reached as these values say."""
+    tables = {"records_table": records_table, "lease_table": lease_table}
+    named = {name: table.table for name, table in tables.items() if table is not None}
+    made = build({"bucket": bucket.bucket} | named | settings)
+    platform = platform or replace(bucket, bucket=made.location.platform.bucket)
+    return replace(
+        made,
+        input=replace(made.input, bucket=bucket),
+        location=replace(made.location, platform=platform, records_table=records_table),
+        commit=replace(made.commit, lease_table=lease_table),
+    )
 
 
 def with_settings(source: Source, **changes: Any) -> Source:

@@ -11,10 +11,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import prepare_environment, session_conf
@@ -26,7 +26,7 @@ from s3notify_platform.table.history import Event, history, snapshot_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.schema import TableSchema, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from tests.support.sources import with_settings
+from tests.support.sources import source_of, with_settings
 from tests.support.spark_options import named
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
@@ -63,7 +63,7 @@ class Lake:
             "platform": bucket,
             "commit": "native",
         } | source
-        return cls(spark=spark, source=Source.of(bucket=named(bucket), **_named(fields)))
+        return cls(spark=spark, source=source_of(bucket=named(bucket), **_named(fields)))
 
     @cached_property
     def store(self) -> S3ObjectStore:

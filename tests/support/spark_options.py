@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import Access
 
 KEY_ID, SECRET = "S3NOTIFY_TEST_KEY", "S3NOTIFY_TEST_SECRET"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.datasource.stream import ArrivalsReader
 from tests.support.sources import with_settings

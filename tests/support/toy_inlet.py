@@ -1,12 +1,12 @@
 """An inlet for a made-up service, as a stranger would add it: this file, and a line in `channels.registry`."""
 
-from typing import ClassVar
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from s3notify_platform.channels.inlets.pull import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.ports import Message, MessageQueue
+from s3notify_platform.setting import About
 
 
 class ToyQueue:
@@ -33,12 +33,13 @@ class ToyQueue:
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
 class ToyInletSettings(PullInletSettings):
     """Take in what the toy service reports."""
 
-    queue_name: str = Field(description="Name of the toy's queue.")
-    pause_seconds: float = Field(default=1.0, gt=0, lt=60, description="Between two messages.")
-    tries: int = Field(default=3, description="Of each message.")
+    queue_name: Annotated[str, About("Name of the toy's queue")]
+    pause_seconds: Annotated[float, About("Between two messages", minimum=0.1, maximum=60)] = 1.0
+    tries: Annotated[int, About("Of each message")] = 3
 
     queues: ClassVar[dict[str, ToyQueue]] = {}
 

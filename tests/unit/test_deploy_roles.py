@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from s3notify_platform.deploy import ROLES, Places, Tables, policy
-from s3notify_platform.ingest.location import Location
+from s3notify_platform.source.location import Location
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.known import KNOWN
 from s3notify_platform.table.own import own_prefixes

@@ -71,7 +71,7 @@ def of_objects(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The window before is given out when the next one is being read."""
     patch.setenv("AWS_ACCESS_KEY_ID", "test")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    patch.setattr(fetch, "shared_store", lambda _: store)
+    patch.setattr(fetch, "open_store", lambda _: store)
     store.held = lambda key: key >= KEYS[fetch.WINDOW_OBJECTS]
     versions = (ObjectVersion(slot=Slot(0), key=key, etag=ETag("e"), size=1) for key in KEYS)
     return fetch.fetch(S3Config(bucket="b", region="r", endpoint_url="http://127.0.0.1:1"), versions)

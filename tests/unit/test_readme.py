@@ -14,7 +14,7 @@ from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Put, Wa
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
-from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.opening import open_store, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.readme import BUCKET, PARTS, Place, block, blocks
 from tests.support.servers import running_ministack
@@ -61,8 +61,8 @@ def test_protocols_work_alone(place: Place) -> None:
     publisher = Publisher(S3ObjectStore(S3Config(bucket=BUCKET)), prefix="_s3notify/orders/keyspace/")
     publisher.publish([Put(key="raw/orders/1.jsonl", body=b"{}")])
     given = (
-        *(AckChains, CausalCache, DynamoConfig, S3Config, S3ObjectStore, SharedChains, Watcher, XorAckTable),
-        *(queue_records, xor),
+        *(AckChains, CausalCache, DynamoConfig, S3Config, SharedChains, Watcher, XorAckTable),
+        *(open_store, queue_records, xor),
     )
     names = {one.__name__: one for one in given} | {"a": new_stamp(), "b": new_stamp()}
     exec(block("protocols"), names)

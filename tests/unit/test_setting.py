@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.setting import About, parsed, settings_of
+from s3notify_platform.setting import About, named, values_in
 from s3notify_platform.spark.datasource.options import reading_of
 
 
@@ -16,19 +16,42 @@ class Toy:
 
     on: Annotated[bool, About("Whether")] = True
     many: Annotated[int, About("How many", unit="of them")] = 1
-    share: Annotated[float, About("Which share", unit="share")] = 0.5
+    share: Annotated[float, About("Which share", unit="share", maximum=1)] = 0.5
     text: Annotated[str | None, About("Which one")] = None
 
 
 def test_texts_become_values():
     """A text that says false is false."""
     texts = {"on": "false", "many": "7", "share": "0.1", "text": "false"}
-    found = {one.name: parsed(one.name, texts[one.name], one.scalar) for one in settings_of(Toy)}
-    assert found == {"on": False, "many": 7, "share": 0.1, "text": "false"}
-    with pytest.raises(UsageError, match="on='no': use true or false"):
-        parsed("on", "no", bool)
-    with pytest.raises(UsageError, match="many='x': give a number"):
-        parsed("many", "x", int)
+    assert values_in(texts, named(Toy)) == {"on": False, "many": 7, "share": 0.1, "text": "false"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"on": "no"}, "on='no': give true or false"),
+        ({"many": "x"}, "many='x': give a whole number"),
+        ({"many": 7.5}, "many=7.5: give a whole number"),
+        ({"many": True}, "many=True: give a whole number"),
+        ({"many": None}, "many=None: give a whole number"),
+        ({"share": "nan"}, "share='nan': give a number"),
+        ({"share": 2}, "share=2.0: must be at most 1"),
+        ({"text": 7}, "text=7: give a text"),
+        ({"manny": 7}, "manny: there is no such setting; did you mean many?"),
+    ],
+)
+def test_what_is_wrong_is_named(given, said):
+    """The setting, the value, and what it can be."""
+    with pytest.raises(UsageError) as raised:
+        values_in(given, named(Toy))
+    assert str(raised.value) == said
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    """A line for each."""
+    with pytest.raises(UsageError) as raised:
+        values_in({"on": "no", "many": "x"}, named(Toy))
+    assert str(raised.value).splitlines() == ["on='no': give true or false", "many='x': give a whole number"]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,9 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Final
-
-from pydantic import Field
+from typing import Annotated, Final
 
 from s3notify_platform.channels.delivery.circuit import Circuit
 from s3notify_platform.channels.delivery.egress import Egress
@@ -42,6 +41,7 @@ from s3notify_platform.protocols.notification_queue.owners import (
     EXPIRY_SECONDS,
     LEASE_SECONDS,
 )
+from s3notify_platform.setting import About
 
 STOP_SECONDS: Final = 3.0
 """For requests in flight at a clean stop. After that they are cut off, and the next owner delivers them again."""
@@ -255,6 +255,7 @@ class Delivery:
         return thread
 
 
+@dataclass(frozen=True, kw_only=True)
 class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
 
@@ -267,36 +268,37 @@ class DeliverySettings(ServiceSettings):
     `header NAME: VALUE`).
     """
 
-    allow_networks: list[str] = Field(
-        default=[],
-        description="Also permit endpoints in this network, like 10.1.0.0/16; else public addresses only. Repeatable.",
-        json_schema_extra={"option": "--allow-network"},
-    )
-    allow_http: bool = Field(
-        default=False, description="Permit endpoints that are not encrypted, and TLS that is not verified."
-    )
-    allow_kafka: list[str] = Field(
-        default=[],
-        description="Permit Kafka brokers at this host; else none. Repeatable.",
-        json_schema_extra={"option": "--allow-kafka"},
-    )
-    ca_folder: str | None = Field(
-        default=None,
-        description="Folder of the files that topics name as ca_file, like /etc/ssl/ours; else none may.",
-    )
-    poll_seconds: float = Field(
-        default=POLL_SECONDS,
-        ge=0.1,
-        le=60,
-        description="Longest pause in seconds between two scans of an idle shard.",
-    )
-    heartbeat_seconds: float = Field(
-        default=BEAT_SECONDS,
-        ge=0.5,
-        le=60,
-        description="Seconds between renewals of the leases. The shards of a killed worker have another within seven "
-        "times as long; a renewal costs a write and three scans.",
-    )
+    allow_networks: Annotated[
+        tuple[str, ...],
+        About(
+            "Also permit endpoints in this network, like 10.1.0.0/16; else public addresses only. Repeatable",
+            option="--allow-network",
+        ),
+    ] = ()
+    allow_http: Annotated[
+        bool, About("Permit endpoints that are not encrypted, and TLS that is not verified")
+    ] = False
+    allow_kafka: Annotated[
+        tuple[str, ...], About("Permit Kafka brokers at this host; else none. Repeatable")
+    ] = ()
+    ca_folder: Annotated[
+        str | None,
+        About("Folder of the files that topics name as ca_file, like /etc/ssl/ours; else none may"),
+    ] = None
+    poll_seconds: Annotated[
+        float,
+        About("Longest pause between two scans of an idle shard", unit="seconds", minimum=0.1, maximum=60),
+    ] = POLL_SECONDS
+    heartbeat_seconds: Annotated[
+        float,
+        About(
+            "Between renewals of the leases. The shards of a killed worker have another within seven times as long; a "
+            "renewal costs a write and three scans",
+            unit="seconds",
+            minimum=0.5,
+            maximum=60,
+        ),
+    ] = BEAT_SECONDS
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`."""

@@ -52,9 +52,7 @@ from http import HTTPStatus
 from math import ceil
 from threading import Condition, Thread
 from threading import Event as Stop
-from typing import Final
-
-from pydantic import Field
+from typing import Annotated, Final
 
 from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits, SparseLog
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
@@ -62,6 +60,7 @@ from s3notify_platform.channels.inlets.proxies import TrustedProxies
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.notification_queue import Event, decode_events
+from s3notify_platform.setting import About
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +86,7 @@ _STOP_POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 10.0
 
 
+@dataclass(frozen=True, kw_only=True)
 class HttpInletSettings(ServiceSettings):
     """Take in S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
 
@@ -105,30 +105,34 @@ class HttpInletSettings(ServiceSettings):
     `s3notify inlet poison`.
     """  # noqa: D301 - click's own mark
 
-    secret_envs: list[str] = Field(
-        default=["S3NOTIFY_RECEIVER_SECRET"],
-        description="Environment variable with the secret. Repeatable, to change the secret without interruption.",
-        json_schema_extra={"option": "--secret-env"},
+    secret_envs: Annotated[
+        tuple[str, ...],
+        About(
+            "Environment variable with the secret. Repeatable, to change the secret without interruption",
+            option="--secret-env",
+        ),
+    ] = ("S3NOTIFY_RECEIVER_SECRET",)
+    host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
+    port: Annotated[int, About("Port to listen on; 0: a free one", minimum=0, maximum=65_535)] = 8086
+    cert_file: Annotated[str | None, About("File of the TLS certificate, PEM, like /etc/inlet.pem")] = None
+    key_file: Annotated[str | None, About("File of its private key, PEM, like /etc/inlet.key")] = None
+    plain_http: Annotated[
+        bool, About("Accept plain HTTP on any address, since a proxy in front does TLS")
+    ] = False
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        About(
+            "Address or network of a proxy in front, like 10.1.0.0/16, whose X-Forwarded-For or Forwarded names the "
+            "sender. Repeatable. It must set that header itself",
+            option="--trusted-proxy",
+        ),
+    ] = ()
+    max_body_bytes: Annotated[int, About("Largest post", unit="bytes", minimum=1024, maximum=64 * 2**20)] = (
+        2**20
     )
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=8086, ge=0, le=65_535, description="Port to listen on; 0: a free one.")
-    cert_file: str | None = Field(
-        default=None, description="File of the TLS certificate, PEM, like /etc/inlet.pem."
-    )
-    key_file: str | None = Field(
-        default=None, description="File of its private key, PEM, like /etc/inlet.key."
-    )
-    plain_http: bool = Field(
-        default=False, description="Accept plain HTTP on any address, since a proxy in front does TLS."
-    )
-    trusted_proxies: list[str] = Field(
-        default=[],
-        description="Address or network of a proxy in front, like 10.1.0.0/16, whose X-Forwarded-For or Forwarded "
-        "names the sender. Repeatable. It must set that header itself.",
-        json_schema_extra={"option": "--trusted-proxy"},
-    )
-    max_body_bytes: int = Field(default=2**20, ge=1024, le=64 * 2**20, description="Largest post, in bytes.")
-    max_connections: int = Field(default=128, ge=1, le=10_000, description="Most connections at a time.")
+    max_connections: Annotated[
+        int, About("Connections at a time at most", unit="connections", minimum=1, maximum=10_000)
+    ] = 128
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`. `UsageError` without a secret, or off loopback without TLS."""

@@ -36,7 +36,7 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     QuotaExceeded,
 )
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 
 MEMORY: Final = 100_000
 """How many steps are remembered; about 15 MB."""
@@ -307,7 +307,7 @@ class Intake:
 def intake_of(context: ServiceContext) -> Intake:
     """The intake of an inlet with this context. No request."""
     platform = context.platform
-    store = shared_store(platform)
+    store = open_store(platform)
     signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]
     targets = [
         Keyspace(

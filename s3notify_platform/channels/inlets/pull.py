@@ -29,9 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event as Stop
 from threading import Lock, Thread
-from typing import Final
-
-from pydantic import Field
+from typing import Annotated, Final
 
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
@@ -39,6 +37,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import Message, MessageQueue
 from s3notify_platform.protocols.notification_queue import Event, decode_events
+from s3notify_platform.setting import About
 
 log = logging.getLogger(__name__)
 
@@ -318,15 +317,19 @@ class PullInlet:
                 log.warning("heartbeat: %s", error)
 
 
+@dataclass(frozen=True, kw_only=True)
 class PullInletSettings(ServiceSettings):
     """Settings of an inlet from a message queue; inlets derive their own."""
 
-    visibility_seconds: int = Field(
-        default=VISIBILITY_SECONDS,
-        ge=3,
-        le=43_200,
-        description="Seconds after which another inlet gets the messages of a killed one.",
-    )
+    visibility_seconds: Annotated[
+        int,
+        About(
+            "After how long another inlet gets the messages of a killed one",
+            unit="seconds",
+            minimum=3,
+            maximum=43_200,
+        ),
+    ] = VISIBILITY_SECONDS
 
     def messages(self, context: ServiceContext) -> MessageQueue:
         """The queue to receive from. No request."""

@@ -3,15 +3,18 @@
 SQS hides 120,000 messages at most, and delivers no more while so many are hidden.
 """
 
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Annotated
 
 from s3notify_platform.channels.inlets.pull import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.ports import MessageQueue
+from s3notify_platform.setting import About
 from s3notify_platform.stores.config import SqsConfig
 from s3notify_platform.stores.sqs import SqsQueue
 
 
+@dataclass(frozen=True, kw_only=True)
 class SqsInletSettings(PullInletSettings):
     """Take in S3's event notifications from an SQS queue: as S3 sends them, by SNS, or by EventBridge.
 
@@ -31,19 +34,17 @@ class SqsInletSettings(PullInletSettings):
     Permissions: `s3notify init --print iam --role inlet --event-queue NAME …`.
     """  # noqa: D301 - click's own mark
 
-    queue_url: str = Field(
-        description="URL of the SQS queue, like https://sqs.eu-central-1.amazonaws.com/123456789012/events."
-    )
-    region_name: str | None = Field(
-        default=None,
-        description="The queue's region, like eu-central-1; default: the bucket's.",
-        json_schema_extra={"option": "--queue-region"},
-    )
-    endpoint_url: str | None = Field(
-        default=None,
-        description="SQS endpoint, like http://127.0.0.1:9324; AWS if not given.",
-        json_schema_extra={"option": "--queue-endpoint-url"},
-    )
+    queue_url: Annotated[
+        str, About("URL of the SQS queue, like https://sqs.eu-central-1.amazonaws.com/123456789012/events")
+    ]
+    region: Annotated[
+        str | None,
+        About("The queue's region, like eu-central-1; default: the bucket's", option="--queue-region"),
+    ] = None
+    endpoint_url: Annotated[
+        str | None,
+        About("SQS endpoint, like http://127.0.0.1:9324; AWS if not given", option="--queue-endpoint-url"),
+    ] = None
 
     def messages(self, context: ServiceContext) -> MessageQueue:
         """The SQS queue, with the credentials of the bucket."""
@@ -51,7 +52,7 @@ class SqsInletSettings(PullInletSettings):
         return SqsQueue(
             SqsConfig(
                 queue_url=self.queue_url,
-                region=self.region_name or s3.region,
+                region=self.region or s3.region,
                 endpoint_url=self.endpoint_url,
                 **s3.credentials,
             )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.ports import ETag, Precondition, Record, UploadId, Version
 from s3notify_platform.protocols.notification_queue.topic_settings import (
     Rule,
@@ -32,6 +32,10 @@ class Quota:
     base: int = 0
 
 
+Phase = Literal["new", "changed", "known"]
+"""Of a topic: some writers may not know it yet; or know it as it was, with other keys; or all know it as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic as stored. `epoch` distinguishes it from a deleted topic of the same name."""
@@ -45,6 +49,7 @@ class Topic:
     """Whether its owners deliver nothing."""
     tables: tuple[str, ...] = ()
     """Ids of the tables and streams that it serves: nobody else takes its entries. Empty: the first one claims it."""
+    phase: Phase = "new"
     version: Version = field(default=_UNWRITTEN, compare=False)
 
 
@@ -52,18 +57,22 @@ class Topic:
 class TopicUser:
     """A table or stream that takes the entries of a topic.
 
-    `table`: its id, "" for one that has none yet. `slots`: of its keyspace. `former`: ids that it had before.
+    `table`: its id, "" for one that has none yet. `slots`: of its keyspace. `former`: ids that it had before. `epoch`:
+    of the topic that it relies on, "" for any.
     """
 
     slots: int
     table: str = ""
     former: tuple[str, ...] = ()
+    epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
         """The topic as it serves this table: in place of its former ids, or as the first one.
 
-        `UsageError` if it has other slots, or serves other tables. Pure.
+        `UsageError` if it has other slots, or serves other tables; `NotFoundError` if it is of another epoch. Pure.
         """
+        if self.epoch not in ("", topic.epoch):
+            raise NotFoundError(f"topic {topic.name!r} was deleted, and created again: read it again")
         check_slots(topic.name, topic.settings, self.slots)
         if not self.table or self.table in topic.tables:
             return topic

@@ -24,13 +24,14 @@ class TopicStats:
     depth: int
     """Entries in the queue: reserved, committed and in flight."""
     counted: int
-    """What the bound counts with: `depth`, and space lost to crashes that is not yet given back."""
+    """What the bound counts with: `depth`, room that writers hold, and room lost to crashes, until it is found."""
     capacity: int
     reserved: int
     in_flight: int
     oldest_age_seconds: float | None
     """By the wall clocks of writer and reader: for people."""
     delivered: int
+    """By owners: the history of a table has what it takes from a topic."""
     failed: int
     dead: int
     shards: tuple[ShardStats, ...]

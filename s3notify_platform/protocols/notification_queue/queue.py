@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
 from s3notify_platform.ports import Record, RecordStore, UploadId
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
@@ -26,7 +27,16 @@ from s3notify_platform.protocols.notification_queue.facts import (
     oldest_age_seconds,
     topic_stats,
 )
-from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
+from s3notify_platform.protocols.notification_queue.reserving import (
+    EntryCommitted,
+    EntryOutcome,
+    Expired,
+    QuotaExceeded,
+    Reservation,
+    Reservations,
+    Undecided,
+)
+from s3notify_platform.protocols.notification_queue.rooms import Rooms
 from s3notify_platform.protocols.notification_queue.segments import (
     Segment,
     decode_letter,
@@ -43,35 +53,12 @@ PARALLELISM = 32
 """Requests in flight of one batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryCommitted:
-    """The notification will be delivered. Also if a reconciler had committed it already."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expired:
-    """The reservation was resolved without its writer, or deleted with its topic: announce the change again.
-
-    It may have been aborted, or committed and consumed since; the two look the same. So `push` the event and signal
-    again: to announce a change twice does no harm, to miss it does.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undecided:
-    """The store gave no answer. Commit again to find out; else the reconciler resolves it by HEAD."""
-
-    cause: str
-
-
-EntryOutcome = EntryCommitted | Expired | Undecided
-
-
 class NotificationQueue:
     """The topics of one record store, as writers, inlets and pulling consumers see them. Thread-safe.
 
-    `parallelism` bounds the requests in flight of one batch. `stale_seconds`: for tests, instead of the topics' own.
-    The queue's other sides build on its `shards`, `topics`, `writes` and `records`.
+    `parallelism` bounds the requests in flight of one batch. `stale_seconds`: for tests, instead of the topics' own; so
+    is `known_seconds`, which all processes that use a queue have in common: for how long they rely on its topics.
+    The queue's other sides build on its `shards`, `topics`, `updates` and `records`.
     """
 
     def __init__(
@@ -81,6 +68,7 @@ class NotificationQueue:
         clock: Clock = SYSTEM_CLOCK,
         parallelism: int = PARALLELISM,
         stale_seconds: float | None = None,
+        known_seconds: float = TOPICS_KNOWN_SECONDS,
     ) -> None:
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
@@ -88,11 +76,16 @@ class NotificationQueue:
         self.clock = clock
         self._stale_seconds = stale_seconds
         self.updates = Updates(records, clock)
-        self.topics = Topics(records, clock)
+        self.topics = Topics(records, clock, known_seconds=known_seconds)
         self.shards = Shards(records, clock, parallelism=parallelism)
         self._known = KnownTopics(self.topics, clock)
+        self._rooms = Rooms(records, clock, shards=self.shards)
         self._reservations = Reservations(
-            records, clock, shards=self.shards, topics=self._known, stale_seconds=stale_seconds
+            clock,
+            shards=self.shards,
+            rooms=self._rooms,
+            topics=self._known,
+            stale_seconds=stale_seconds,
         )
 
     # Which topics there are.
@@ -105,40 +98,44 @@ class NotificationQueue:
         return tuple(t for t in topics if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
-        """The topics that take this change, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.
+        """The topics that take this change, by name, as this process may rely on them: 1 scan, or none.
 
-        A newer topic may be missing. So a writer that has changed an object reads the topics again (`see_topics`)
-        before it announces the change. A topic that is created even later needs no entry: the first listing of its
-        consumer finds the change.
+        A newer one may be missing, so a writer looks again, `topics_as_of` its change, before it announces it. A topic
+        that is created even later needs no entry: the first listing of its consumer finds the change.
         """
-        return self.takers(self._known.recent(), bucket, event)
+        # A little early where room is held, so that one change seldom waits for the topics and for room.
+        ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
+        return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
+
+    def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
+        """All topics to which what happened until `moment` has to be announced, by the queue's clock: 1 scan, or none.
+
+        Only for a change that is reserved in one of them; after another one, `see_topics`.
+        """
+        return tuple(self._known.as_of(moment).by_name.values())
 
     def see_topics(self) -> tuple[Topic, ...]:
         """All topics as they are now, for `topics_of` too. 1 scan; those that have not changed are not read again."""
-        return self._known.see()
+        return tuple(self._known.see().by_name.values())
 
     def stale_seconds(self, topic: Topic) -> float:
         """After how long a reservation in this topic is resolved without its writer."""
         return topic.settings.stale_seconds if self._stale_seconds is None else self._stale_seconds
 
-    def forget_topics(self) -> None:
-        """A topic is gone: the next `topics_of` reads them again."""
-        self._known.forget()
-
     # Writers: before the object, after the object.
 
     def reserve(self, topic: str, event: Event) -> Reservation | QuotaExceeded:
-        """See `reserve_many`, for one event: 3 requests (bucket alone: 4)."""
+        """See `reserve_many`, for one event."""
         return self.reserve_many(topic, [event])[0]
 
     def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Room for these notifications, durable before their objects are written; an outcome for each.
 
-        Strict: reservations and what became of them never number more than the topic's capacity. If there is space for
-        some, the first ones get it. Up to 256 of them, of 128 KB, are a segment, and go to one shard if it has space;
-        each reservation begins with another shard. Requests: for each segment 1 `add` (bucket alone: 2) and 1 write, 1
-        read of the topic; 1 `add` more for each shard that is full. `UsageError` for an event above `max_event_bytes`,
-        `NotFoundError` without such a topic, `UnavailableError`: nothing reserved, do not write the objects.
+        Strict: reservations and what became of them never number more than the topic's capacity. If there is room for
+        some, the first ones get it. Up to 256 of them, of 128 KB, are a segment, and go to one shard if it has room.
+        Requests: 1 write for each segment; 1 `add` (bucket alone: 2) unless room is held, 1 more for each shard that is
+        full; 1 scan of the topics if they are not known, or at a refusal. `UsageError` for an event above
+        `max_event_bytes`, `NotFoundError` without such a topic, `UnavailableError`: nothing reserved, do not write.
         """
         return self._reservations.grant(topic, tuple(events))
 
@@ -277,19 +274,23 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may
-        have such entries.
+        None: they are only looked at. Whoever relies on an epoch of the topic (`TopicUser.epoch`) has all the entries
+        that were there during the call, or `NotFoundError`: the topic is read after them. Requests: 1, and 1 scan,
+        which on a bucket alone reads only segments that may have such entries.
         """
-        found = self._known.current(topic)
+        wanted = set(slots)
+        found = None if user is not None and user.epoch else self.topics.get(topic)
+        segments = [*self.shards.scan_name(topic, wanted=may_hold(wanted))] if wanted else []
+        found = found or self.topics.get(topic)
         if user is not None:
             found = self.topics.serve(found, user)
-        wanted = set(slots)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
 
         entries = [
             replace(entry, read=read)
-            for segment in (self.shards.scan_all(found, wanted=may_hold(wanted)) if wanted else ())
+            for segment in segments
+            if segment.place.epoch == found.epoch
             for read in [segment.as_read()]
             for entry in segment.entries
             if entry.state == "committed" and entry.slot in wanted
@@ -300,8 +301,8 @@ class NotificationQueue:
         """Remove committed entries that were consumed; how many this call removed.
 
         May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment; 1 for
-        one of which all `entries` are removed (bucket alone: 2); 2 counters for each shard. `UnavailableError` or
-        `UnknownOutcomeError`: some are left; remove again.
+        one of which all `entries` are removed; 1 `add` for each shard. `UnavailableError` or `UnknownOutcomeError`:
+        some are left; remove again.
         """
         errors: list[S3NotifyError] = []
 
@@ -321,7 +322,6 @@ class NotificationQueue:
         taken = self.shards.in_parallel(take_out, list(by_place(entries).items()))
         removed = [entry for part in taken for entry in part]
         self.shards.give_back(removed)
-        self.shards.count(removed, "delivered")
         if errors:
             raise errors[0]
         return len(removed)
@@ -337,7 +337,7 @@ class NotificationQueue:
         return sum(1 for _ in self.records.scan(dead_partition(topic), keys_only=lambda _: True))
 
     def _letters(self, topic: str) -> Iterator[tuple[Record, Entry]]:
-        epoch = self._known.current(topic).epoch
+        epoch = self.topics.get(topic).epoch
         for record in self.records.scan(dead_partition(topic)):
             if (letter := decode_letter(topic, record)).epoch == epoch:
                 yield record, letter
@@ -400,7 +400,7 @@ class NotificationQueue:
 
     def stats(self, topic: str) -> TopicStats:
         """Facts of a topic. One scan of its segments, 2 requests a shard and more, and `dead_count`."""
-        found = self._known.current(topic)
+        found = self.topics.get(topic)
         shards = range(found.settings.shards)
         entries: list[list[Entry]] = [[] for _ in shards]
         for segment in self.shards.scan_all(found):
@@ -422,7 +422,7 @@ class NotificationQueue:
 
         2 requests a shard, and a GET of its first segment if the queue is on a bucket.
         """
-        found = self._known.current(topic)
+        found = self.topics.get(topic)
         scans = (self.shards.scan(found, shard) for shard in range(found.settings.shards))
         firsts = (segment for scan in scans for segment in islice(scan, 1))
         entries = [entry for segment in firsts for entry in segment.entries]
@@ -430,7 +430,7 @@ class NotificationQueue:
 
     def pending(self, topic: str) -> Iterator[Entry]:
         """Every entry that is not dead, shard by shard, old ones first, as they are read. One scan."""
-        for segment in self.shards.scan_all(self._known.current(topic)):
+        for segment in self.shards.scan_all(self.topics.get(topic)):
             yield from segment.entries
 
 

@@ -1,23 +1,15 @@
-"""How space is counted and granted: the writers' side of the queue, up to a durable reservation."""
+"""How reservations are made and granted: the writers' side of the queue, up to a durable reservation."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
 
 from s3notify_platform.clock import Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Conflict, ETag, RecordStore
-from s3notify_platform.protocols.notification_queue.entries import (
-    Entry,
-    Event,
-    Place,
-    Topic,
-    depth_key,
-    depth_partition,
-    shard_capacity,
-)
+from s3notify_platform.limits import CLOCK_SKEW
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.notification_queue.entries import Entry, Event, Place, Topic
+from s3notify_platform.protocols.notification_queue.rooms import Rooms, counted_at
 from s3notify_platform.protocols.notification_queue.segments import (
     ENTRIES_MAX,
     Segment,
@@ -30,9 +22,6 @@ from s3notify_platform.protocols.notification_queue.topic_settings import STALE_
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics
 from s3notify_platform.protocols.updates import ATTEMPTS
 from s3notify_platform.slots import slot_of
-
-CLOCK_SKEW = 3.0
-"""How many times as fast as another machine's clock one may run."""
 
 RETRY_AFTER_SECONDS = 1.0
 """How long a refused writer is to wait."""
@@ -67,6 +56,30 @@ class QuotaExceeded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntryCommitted:
+    """The notification will be delivered. Also if a reconciler had committed it already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """The reservation was resolved without its writer, or deleted with its topic: announce the change again.
+
+    It may have been aborted, or committed and consumed since; the two look the same. So `push` the event and signal
+    again: to announce a change twice does no harm, to miss it does.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """The store gave no answer. Commit again to find out; else the reconciler resolves it by HEAD."""
+
+    cause: str
+
+
+EntryOutcome = EntryCommitted | Expired | Undecided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
     """An event that is to be reserved."""
 
@@ -87,30 +100,29 @@ class _Created:
 
 
 class Reservations:
-    """Reservations in the topics of one record store. Thread-safe; remembers whose turn it is among the shards."""
+    """Reservations in the topics of one record store. Thread-safe."""
 
     def __init__(
         self,
-        records: RecordStore,
         clock: Clock,
         *,
         shards: Shards,
+        rooms: Rooms,
         topics: KnownTopics,
         stale_seconds: float | None,
     ) -> None:
-        self._records = records
         self._clock = clock
         self._shards = shards
+        self._rooms = rooms
         self._topics = topics
         self._stale_seconds = stale_seconds
-        # Processes begin with different ones.
-        self._turns = count(int.from_bytes(clock.random_bytes(2), "little"))
 
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
-        """Count, create, then read the topic again; if its epoch or quota changed, undo and repeat.
+        """Count, create; read the topic again, unless it is known by now. If epoch or quota changed: undo, repeat.
 
-        The last read makes both the bound and `delete` strict. A segment that existed while its topic still had this
-        epoch and this quota generation is found by every later deletion or recount.
+        That makes both the bound and `delete` strict. A segment whose creation was answered before its topic could have
+        been waited out with another epoch or quota generation is found by every later deletion or recount. A refusal is
+        checked by a read in any case.
         """
         for attempt in range(ATTEMPTS if events else 0):
             if attempt:
@@ -118,15 +130,19 @@ class Reservations:
             since = self._clock.monotonic()
             topic = self._topics.get(name)
             drafts = [self._draft(topic, number, event) for number, event in enumerate(events)]
-            rooms = self._rooms(topic, len(drafts))
+            rooms = self._rooms.take(topic, len(drafts))
             accepted = drafts[: sum(number for _, number in rooms)]
+            refused = len(accepted) < len(drafts)
             created = self._create_all(topic, rooms, accepted)
+            answered = self._clock.monotonic()
             errors = [each.error for each in created if each.error is not None]
             try:
-                now = self._topics.current(name)
+                seen = self._topics.see() if refused else self._topics.as_of(answered)
             except S3NotifyError as error:
-                now, errors = topic, [error, *errors]
-            held = _unchanged(topic, now, {shard for shard, _ in rooms}, refused=len(accepted) < len(drafts))
+                held, errors = False, [error, *errors]
+            else:
+                now = seen.by_name.get(name)
+                held = _unchanged(topic, now, {shard for shard, _ in rooms}, refused=refused)
             in_time = self.fresh_since(since)
             if held and in_time and not errors:
                 return _outcomes(len(drafts), created, since)
@@ -173,75 +189,6 @@ class Reservations:
             )
         return _Draft(number=number, slot=slot, event=known, bytes=size)
 
-    # Space.
-
-    def _rooms(self, topic: Topic, wanted: int) -> list[tuple[int, int]]:
-        """Shards, and how many entries each takes, counted already: `wanted`, or as many as there is space for.
-
-        A segment's worth is asked of the shard whose turn it is, then of the others.
-        """
-        shards, first = topic.settings.shards, next(self._turns)
-        in_turn = [(first + turn) % shards for turn in range(shards)]
-        full: set[int] = set()
-        rooms: list[tuple[int, int]] = []
-        asks = [min(ENTRIES_MAX, wanted - start) for start in range(0, wanted, ENTRIES_MAX)]
-        while asks:
-            if not (left := [shard for shard in in_turn if shard not in full]):
-                break
-            together: Counter[int] = Counter()
-            for turn, ask in enumerate(asks):
-                together[left[turn % len(left)]] += ask
-            answers = self._shards.in_parallel(
-                lambda asked: self._try_space(topic, *asked), list(together.items())
-            )
-            short = 0
-            for (shard, asked), answer in zip(together.items(), answers, strict=True):
-                got = answer if isinstance(answer, int) else 0
-                rooms += [(shard, got)] if got else []
-                if got < asked:
-                    full.add(shard)
-                    short += asked - got
-            if errors := [answer for answer in answers if isinstance(answer, S3NotifyError)]:
-                self._give_back(topic, rooms)
-                raise errors[0]
-            asks = [short] if short else []
-        return rooms
-
-    def _try_space(self, topic: Topic, shard: int, wanted: int) -> int | S3NotifyError:
-        try:
-            return self._space(topic, shard, wanted)
-        except S3NotifyError as error:
-            return error
-
-    def _space(self, topic: Topic, shard: int, wanted: int) -> int:
-        """Take space for up to `wanted` entries; how many it is."""
-        quota = topic.quotas[shard]
-        ceiling = shard_capacity(shard, topic.settings) - quota.base
-        key = depth_key(topic.epoch, shard, quota.generation)
-        asked = min(wanted, ceiling)
-        for attempt in range(ATTEMPTS):
-            if asked <= 0:
-                return 0
-            try:
-                outcome = self._records.add(depth_partition(topic.name), key, asked, ceiling=ceiling)
-                if isinstance(outcome, int):
-                    return asked
-                if isinstance(outcome, Conflict):
-                    asked = min(wanted, ceiling - self._shards.counted(topic, shard))
-                    continue
-                # Unknown: if it was applied, this space is unused until the reconciler counts again.
-            except UnavailableError:
-                if attempt == ATTEMPTS - 1:
-                    raise
-            self._clock.sleep(backoff_seconds(attempt, self._clock))
-        raise UnavailableError(f"no space could be counted in topic {topic.name!r}, shard {shard}; try again")
-
-    def _give_back(self, topic: Topic, rooms: Iterable[tuple[int, int]]) -> None:
-        places: Counter[Place] = Counter()
-        for shard, number in rooms:
-            places[_place(topic, shard, "")] += number
-        self._shards.give_back_rooms(places)
-
     # Segments.
 
     def _create_all(
@@ -258,16 +205,16 @@ class Reservations:
 
     def _create(self, topic: Topic, shard: int, drafts: Sequence[_Draft]) -> _Created:
         """Create the segment. One in doubt is left to the reconciler with its space, and another one is made."""
-        place = _place(topic, shard, "")
+        place = counted_at(topic, shard)
         for attempt in range(ATTEMPTS):
             try:
-                if attempt and (got := self._space(topic, shard, len(drafts))) < len(drafts):
-                    self._give_back(topic, [(shard, got)])
+                if attempt and (got := self._rooms.ask(topic, shard, len(drafts))) < len(drafts):
+                    self._rooms.give_back(topic, [(shard, got)])
                     break
             except S3NotifyError as error:
                 return _Created(drafts=drafts, error=error)
             try:
-                place = _place(
+                place = counted_at(
                     topic, shard, segment_key(shard, _name(self._clock), (draft.slot for draft in drafts))
                 )
                 with suppress(UnknownOutcomeError):
@@ -300,11 +247,6 @@ class Reservations:
             self._shards.give_back_rooms(rooms | unsent)
 
 
-def _place(topic: Topic, shard: int, key: str) -> Place:
-    quota = topic.quotas[shard].generation
-    return Place(topic=topic.name, epoch=topic.epoch, shard=shard, key=key, quota=quota)
-
-
 def _name(clock: Clock) -> str:
     """Unique. The time comes first, so that segments are listed roughly by age."""
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
@@ -333,9 +275,9 @@ def _outcomes(
     return tuple(outcomes)
 
 
-def _unchanged(before: Topic, after: Topic, shards: Iterable[int], *, refused: bool) -> bool:
+def _unchanged(before: Topic, after: Topic | None, shards: Iterable[int], *, refused: bool) -> bool:
     """Whether the count is still valid. A refusal is valid only under the topic's current settings and quotas."""
-    if before.epoch != after.epoch:
+    if after is None or before.epoch != after.epoch:
         return False
     if refused and (before.settings, before.quotas) != (after.settings, after.quotas):
         return False

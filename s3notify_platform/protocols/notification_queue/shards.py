@@ -62,11 +62,16 @@ class Shards:
         """The same of all shards, one after the other. One scan."""
         return self._scan(topic, "", wanted)
 
+    def scan_name(
+        self, topic: str, prefix: str = "", *, wanted: Callable[[str], bool] | None = None
+    ) -> Iterator[Segment]:
+        """The segments of every epoch of the topic with this name. One scan."""
+        for record in self._records.scan(queue_partition(topic), prefix=prefix, wanted=wanted):
+            yield decode_segment(topic, record)
+
     def _scan(self, topic: Topic, prefix: str, wanted: Callable[[str], bool] | None) -> Iterator[Segment]:
-        for record in self._records.scan(queue_partition(topic.name), prefix=prefix, wanted=wanted):
-            segment = decode_segment(topic.name, record)
-            if segment.place.epoch == topic.epoch:
-                yield segment
+        found = self.scan_name(topic.name, prefix, wanted=wanted)
+        return (segment for segment in found if segment.place.epoch == topic.epoch)
 
     def create(self, segment: Segment) -> Segment | None:
         """The segment as it was created; None if its key is taken. `UnknownOutcomeError`: it may be created yet."""

@@ -16,16 +16,20 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Quota,
     Topic,
     Upload,
+    depth_key,
     depth_partition,
     queue_partition,
-    shard_capacity,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.rooms import SEALED, idle_ceiling
 from s3notify_platform.protocols.notification_queue.segments import Segment, decode_segment, shard_prefix
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
 """After a counter was above the number of entries for this long, it is counted again. No guarantee depends on it."""
+
+IDLE_LEAKS = 20
+"""So many times as long, and unmoved meanwhile, where the room would keep nobody out: others may hold it."""
 
 SCAN_EVERY = 20
 """A shard whose counter is 0 is scanned in every so many passes, to remove garbage. That is not urgent."""
@@ -72,8 +76,12 @@ class _Shard:
     """The records of the last scan, so that on a bucket alone only changed ones are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
-    excess: tuple[int, float] | None = None
-    """Generation of the quota whose counter is too high, and since when that was seen."""
+    excess: tuple[tuple[int, int | None], float] | None = None
+    """What is too high, and since when that was seen: generation of the quota; its counter, where it has to move."""
+    quota: tuple[str, int, float] | None = None
+    """Epoch and generation of the quota, and since when they have been seen."""
+    unneeded: bool = False
+    """Whether there may be counters of earlier generations."""
 
 
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
@@ -135,7 +143,8 @@ class Reconciler:
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # The topic was read before the scan, so the scan finds all that was granted under older quotas.
+            # Seen for so long before the scan, so the scan finds all that was granted under older quotas.
+            outdated = self._seen_for(found, shard) >= self._queue.topics.outdated_seconds
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
                 continue
@@ -145,9 +154,11 @@ class Reconciler:
             reconciled["waiting"] += len(seen.entries("reserved")) - len(stale)
             resolved += self._resolve_stale(seen, stale, (abort, head, announce), reconciled)
             self._sweep(found.name, seen.foreign, reconciled)
-            self._shrink_base(found, shard, seen.older)
-            if self._leaks(found, shard, counted - seen.current):
-                self._recount(found, shard, reconciled)
+            if outdated:
+                self._shrink_base(found, shard, seen.older)
+                self._drop_counters(found, shard)
+            if self._leaks(found, shard, counted, counted - seen.current):
+                reconciled["recounted"] += self._recount(found, shard, counted)
         return Reconciled(**reconciled, resolved=tuple(resolved), pending=tuple(pending))
 
     def forget(self, keep: Iterable[str]) -> None:
@@ -157,6 +168,14 @@ class Reconciler:
 
     def _at(self, topic: Topic, shard: int) -> _Shard:
         return self._shards.setdefault((topic.name, shard), _Shard())
+
+    def _seen_for(self, topic: Topic, shard: int) -> float:
+        """For how long this process has seen the shard's quota generation, in seconds."""
+        known, now = self._at(topic, shard), self._clock.monotonic()
+        seen = topic.epoch, topic.quotas[shard].generation
+        if known.quota is None or known.quota[:2] != seen:
+            known.quota, known.unneeded = (*seen, now), seen[1] > 0
+        return now - known.quota[2]
 
     def _may_skip(self, topic: Topic, shard: int, counted: int) -> bool:
         """Whether there can be no granted entry: counters are never too low, so 0 is exact."""
@@ -275,38 +294,56 @@ class Reconciler:
                     outcome = self._queue.updates.remove(place.partition, place.key, expected=segment.version)
                     reconciled["swept"] += len(segment.entries) if isinstance(outcome, Stored) else 0
 
-    def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
-        """Whether the counter was above the number of entries in every pass for `leak_seconds`."""
-        generation, now = topic.quotas[shard].generation, self._clock.monotonic()
-        known = self._at(topic, shard)
+    def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
+        """Whether room is in use for good: the counter was above the number of entries in every pass for a while.
+
+        Writers may hold room. Up to `idle_ceiling` that keeps nobody out, and is left to them as long as the counter
+        moves. Above, they take no more of it, and have soon used what they have.
+        """
+        quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:
             known.excess = None
             return False
-        if known.excess is None or known.excess[0] != generation:
-            known.excess = (generation, now)
-            return self._leak_seconds <= 0
-        return now - known.excess[1] >= self._leak_seconds
+        scarce = counted + quota.base > idle_ceiling(shard, topic.settings)
+        unmoved = quota.generation, None if scarce else counted
+        if known.excess is None or known.excess[0] != unmoved:
+            known.excess = (unmoved, now)
+        wait = self._leak_seconds * (1 if scarce else IDLE_LEAKS)
+        return now - known.excess[1] >= wait or counted >= SEALED
 
-    def _recount(self, topic: Topic, shard: int, reconciled: Counter[str]) -> None:
-        """Begin a new quota generation: full at first, then reduced to the entries that existed when it began.
+    def _recount(self, topic: Topic, shard: int, counted: int) -> bool:
+        """Begin a new quota generation. Its base is all that the one before could count; it shrinks later.
 
-        Entries granted before the switch are counted by the scan after it; those granted later are in the new
-        counter. A writer that counted with the old one reads the topic again before it is granted, and notices. So
-        the bound holds, however long any process pauses. Cut short, the shard refuses until any reconciler's next pass.
+        The counter is sealed first: nobody gets room by it any more, so there never are more entries than it said.
+        Writers that rely on the former generation are waited for; then a scan finds what they were granted, and the
+        base shrinks to that (`_shrink_base`). Whoever creates a segment later reads the topic again before it is
+        granted, and notices. So the bound holds, however long any process pauses. Cut short between seal and
+        generation, the shard refuses until any reconciler's next pass.
         """
-        before = topic.quotas[shard]
+        before, used = topic.quotas[shard], self._seal(topic, shard, counted)
 
-        def switch(now: Topic, quota: Quota) -> Quota:
-            full = Quota(generation=before.generation + 1, base=shard_capacity(shard, now.settings))
-            return full if quota == before else quota
+        def switch(_: Topic, quota: Quota) -> Quota:
+            same = quota.generation == before.generation
+            return Quota(generation=quota.generation + 1, base=quota.base + used) if same else quota
 
         after = self._change_quota(topic, shard, switch)
         self._at(topic, shard).excess = None
         if after.epoch != topic.epoch or after.quotas[shard].generation == before.generation:
-            return
-        self._shrink_base(after, shard, self._scan(after, shard).older)
-        reconciled["recounted"] += 1
-        self._drop_counters(after, shard)
+            return False
+        self._seen_for(after, shard)
+        return True
+
+    def _seal(self, topic: Topic, shard: int, counted: int) -> int:
+        """Raise the shard's counter above every ceiling, unless it is; what it counted at most. 1 `add`."""
+        if counted < SEALED:
+            key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
+            added = self._queue.records.add(depth_partition(topic.name), key, SEALED)
+            if not isinstance(added, int):
+                raise UnavailableError(
+                    f"the counter of topic {topic.name!r}, shard {shard}: {added}; look again"
+                )
+            counted = added
+        return counted % SEALED
 
     def _shrink_base(self, topic: Topic, shard: int, older: int) -> None:
         quota = topic.quotas[shard]
@@ -332,7 +369,11 @@ class Reconciler:
         return self._queue.topics.change(topic.name, changed)
 
     def _drop_counters(self, topic: Topic, shard: int) -> None:
+        known = self._at(topic, shard)
+        if not known.unneeded:
+            return
         partition, prefix = depth_partition(topic.name), f"{topic.epoch}.{shard:03d}."
         for record in self._queue.records.scan(partition, prefix=prefix):
             if int(record.key.removeprefix(prefix)) < topic.quotas[shard].generation:
                 self._queue.updates.remove(partition, record.key, expected=record.version)
+        known.unneeded = False

@@ -253,6 +253,18 @@ def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
     return not settings.rules or any(rule.takes(bucket, key) for rule in settings.rules)
 
 
+def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
+    """Whether some change may be taken by topics of both settings; by bucket and prefix alone."""
+    buckets = {one.bucket, other.bucket} - {""}
+    prefixes = sorted((one.prefix, other.prefix), key=len)
+    return len(buckets) < 2 and prefixes[1].startswith(prefixes[0])
+
+
+def same_keys(one: TopicSettings, other: TopicSettings) -> bool:
+    """Whether topics of both settings take the same changes."""
+    return (one.bucket, one.prefix, one.rules) == (other.bucket, other.prefix, other.rules)
+
+
 def check_topic(name: str, settings: TopicSettings) -> None:
     """`UsageError` unless a topic may have this name and these settings."""
     if not TOPIC_NAME.fullmatch(name):

@@ -43,11 +43,11 @@ from s3notify_platform.spark.datasource.rows import (
     whole_schema,
     work_of,
 )
-from s3notify_platform.spark.declared import hinted, origin_columns
+from s3notify_platform.spark.declared import hinted, object_columns
 from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.history import snapshot_of, version_at
 from s3notify_platform.table.reading import plan_read, read
 from s3notify_platform.table.snapshot import Snapshot
@@ -105,7 +105,7 @@ class S3NotifyDataSource(DataSource):
                     # Spark parses it: where this runs there is no session that could.
                     more = "".join(
                         f", `{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
-                        for c in origin_columns(source, ())
+                        for c in object_columns(source, ())
                     )
                     rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
                     return _DDL.format(source.input.schema + more + rescued)
@@ -218,7 +218,7 @@ class TableReader(DataSourceReader):
         """See `DataSourceReader.read`."""
         if partition.value is not None:
             place = self.reading.source.location
-            yield from read(shared_store(place.platform), place.layout, partition.value, self.output)
+            yield from read(open_store(place.platform), place.layout, partition.value, self.output)
 
 
 def snapshot_for(reading: Reading) -> Snapshot:

@@ -12,25 +12,44 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, get_args
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final, Literal
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import SETTINGS
-from s3notify_platform.ingest.source import Source
-from s3notify_platform.setting import parsed
+from s3notify_platform.setting import About, given_of, named, values_in
 from s3notify_platform.slots import Slot, slot_from_partition_key
-from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
+from s3notify_platform.source.build import build
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.opening import place_of
 
 Read = Literal["objects", "table"]
 Rejects = Literal["column", "fail", "drop"]
 
-CONNECTION: Final = (
-    "path", "endpoint_url", "region", "dynamodb_endpoint_url", *ACCESS, *OF_BUCKET,
-)  # fmt: skip
-READING: Final = ("read", "rejects", "only", "version", "at", "since", "poll_seconds", "list_seconds")
-
 NEWEST: Final = "newest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+    """What is read of a source: the options besides its settings."""
+
+    path: Annotated[str, About("Bucket and prefix in one, like s3://acme-landing/raw/orders/")] = ""
+    read: Annotated[Read, About("The bucket's objects, or the committed table")] = "objects"
+    rejects: Annotated[Rejects, About("Bad records as rows of their own, as an error, or not at all")] = (
+        "column"
+    )
+    only: Annotated[str, About("Some slots, like 3,17; default: all")] = ""
+    version: Annotated[str, About("The table as of this version; default: the newest")] = ""
+    at: Annotated[str, About("The table as of this time, like 2026-01-31T12:00:00Z")] = ""
+    since: Annotated[
+        str,
+        About("The version after which a stream begins, or newest; default: with all rows that are there"),
+    ] = ""
+    poll_seconds: Annotated[
+        float, About("Between two looks at the log, at least", unit="seconds", minimum=0)
+    ] = 1.0
+    list_seconds: Annotated[
+        float, About("Between two listings of the bucket, at least", unit="seconds", minimum=0)
+    ] = 10.0
+
 
 SPARK_NAMES: Final = {
     "maxFilesPerTrigger": "max_objects",
@@ -79,23 +98,15 @@ class Reading:
 def reading_of(options: Mapping[str, str]) -> Reading:
     """What the options say; `UsageError` for one that is unknown, missing or makes no sense."""
     given = _by_our_names({name.lower(): value for name, value in options.items()})
-    known = (*SETTINGS, *CONNECTION, *READING)
-    if unknown := sorted(given.keys() - set(known)):
-        raise UsageError(f"option {unknown[0]!r}: there is none; use {', '.join(known)}")
-    source = _source(given)
-    found: dict[str, Any] = {name: given[name] for name in ("read", "rejects") if name in given}
-    for name, choices in (("read", get_args(Read)), ("rejects", get_args(Rejects))):
-        if name in found and found[name] not in choices:
-            raise UsageError(f"{name}={found[name]!r}: use one of {', '.join(choices)}")
-    for name in {"poll_seconds", "list_seconds"} & given.keys():
-        found[name] = parsed(name, given[name], float)
-    slots = source.location.slots
-    if "only" in given:
-        found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in given["only"].split(","))
-    found |= _moments(given)
-    if found.get("read") != "table" and (misplaced := sorted({"version", "at", "since"} & given.keys())):
+    source, reading = _source(given), given_of(given, ReadingSettings)
+    found = values_in(reading, named(ReadingSettings))
+    if found.get("read") != "table" and (misplaced := sorted({"version", "at", "since"} & found.keys())):
         raise UsageError(f"option {misplaced[0]!r} is for the committed table: give read='table'")
-    return Reading(source=source, **found)
+    slots = source.location.slots
+    if "only" in found:
+        found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in found["only"].split(","))
+    moments = {name: found.pop(name) for name in ("path", "version", "at", "since") if name in found}
+    return Reading(source=source, **found, **_moments(moments))
 
 
 def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
@@ -130,40 +141,16 @@ def _bytes(name: str, value: str) -> str:
 
 
 def _source(given: Mapping[str, str]) -> Source:
-    fields: dict[str, Any] = {"name": "source"}
-    for name in SETTINGS.keys() & given.keys():
-        fields[name] = parsed(name, given[name], SETTINGS[name].scalar)
-    if path := given.get("path"):
-        place = urlsplit(path)
-        if place.scheme not in ("s3", "s3a") or not place.netloc or "bucket" in given:
+    settings = {"name": "source", **given}
+    if path := settings.get("path"):
+        if "bucket" in settings:
             raise UsageError(f"path {path!r}: give s3://bucket/prefix, or the options bucket and prefix")
-        fields |= {"bucket": place.netloc, "prefix": place.path.removeprefix("/")}
-    if not fields.get("bucket"):
-        raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
-    keys: dict[str, Any] = {option: given[option] for option in ACCESS if option in given}
-    of_bucket: dict[str, Any] = {
-        "kms_key_id": given.get("kms_key_id"),
-        "requester_pays": parsed("requester_pays", given.get("requester_pays", "false"), bool),
-    }
-    region = given.get("region") or default_region()
-    bucket = S3Config(
-        bucket=fields.pop("bucket"),
-        region=region,
-        endpoint_url=given.get("endpoint_url"),
-        **keys,
-        **of_bucket,
-    )
-    fields |= {
-        name: DynamoConfig(
-            table=fields[name], region=region, endpoint_url=given.get("dynamodb_endpoint_url"), **keys
-        )
-        for name in ("lease_table", "records_table")
-        if name in fields
-    }
-    return Source.of(bucket=bucket, **fields)
+        place = place_of(path)
+        settings |= {"scheme": place.scheme, "bucket": place.bucket, "prefix": place.prefix}
+    return build({name: value for name, value in settings.items() if name not in named(ReadingSettings)})
 
 
-def _moments(given: Mapping[str, str]) -> dict[str, Any]:
+def _moments(given: Mapping[Any, str]) -> dict[str, Any]:
     """Which version is read, and after which one a stream begins."""
     if "version" in given and "at" in given:
         raise UsageError("options version and at: give one of them")

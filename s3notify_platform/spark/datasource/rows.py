@@ -14,12 +14,12 @@ from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import Rejected, SplitReader
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import TASK_BYTES, cut
 from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, Rejects
-from s3notify_platform.spark.declared import arrow_schema, origin_columns
+from s3notify_platform.spark.declared import arrow_schema, object_columns
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.versions import to_arrow_schema
 from s3notify_platform.table.reading import shaped
@@ -46,7 +46,7 @@ def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
     """The columns of the data, with ours before and behind them. Pure."""
     data = [*data]
     rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
-    return StructType([*_FIRST.fields, *data, *origin_columns(source, data), *rescued, *_LAST.fields])
+    return StructType([*_FIRST.fields, *data, *object_columns(source, data), *rescued, *_LAST.fields])
 
 
 def is_inferred(schema: StructType) -> bool:
@@ -68,7 +68,7 @@ class RowReader:
     @classmethod
     def of(cls, reading: Reading, schema: StructType) -> "RowReader":
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
-        others = (*SPECIAL, RESCUED.name, *reading.source.input.origin.schema.names)
+        others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])
         columns = arrow_schema(data)
         check_schema(columns, reading.source.input.format)

@@ -43,7 +43,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.spark.datasource.options import Reading
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.arrivals import arrivals, sizes_of
 from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.reading import ReadTask, plan_read, read
@@ -195,7 +195,7 @@ class ArrivalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for piece in partition.pieces:
             columns = output if piece.without else self._output
             left = pa.array(sorted(piece.without), pa.string())
-            for rows in read(shared_store(place.platform), place.layout, piece.task, columns):
+            for rows in read(open_store(place.platform), place.layout, piece.task, columns):
                 if piece.without:
                     stays = pc.invert(pc.is_in(rows.column("_key"), left))
                     rows = rows.filter(stays).select(self._output.names)  # noqa: PLW2901 - the same rows

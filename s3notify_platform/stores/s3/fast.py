@@ -5,7 +5,7 @@ outcome. A PUT under a condition is sent once; if it neither succeeds nor is ref
 unquoted, as Ceph RGW requires.
 """
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.ports import (
@@ -141,9 +141,3 @@ class FastObjectStore(DelegatingStore):
 
 def _unknown(error: Exception) -> Unknown:
     return Unknown(cause=f"{type(error).__name__}: {str(error)[:200]}")
-
-
-@lru_cache(maxsize=32)
-def shared_store(config: S3Config) -> FastObjectStore:
-    """One store, with its connections, for each bucket and process: creating a client takes 0.1 s."""
-    return FastObjectStore(config)

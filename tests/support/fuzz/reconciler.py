@@ -7,14 +7,13 @@ from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store, queue_records
 from tests.support.fuzz.operations import BUCKET, KEYSPACE, PREFIX, STALE_SECONDS
 
 
 def main(endpoint_url):
     config = S3Config(bucket=BUCKET, endpoint_url=endpoint_url)
-    store = shared_store(config)
+    store = open_store(config)
     reconciler = ReconcilerService(
         NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS),
         store,

@@ -24,9 +24,9 @@ from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
+from s3notify_platform.source.source import Source
 from tests.support.ingested import rows_of
 from tests.support.poison import corpus
 

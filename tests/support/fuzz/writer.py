@@ -28,8 +28,7 @@ from s3notify_platform.ports import Unknown, Written
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store, queue_records
 from tests.support.fuzz.operations import (
     BUCKET,
     HTTP,
@@ -51,7 +50,7 @@ PAUSE_SECONDS = 0.2
 class Writer:
     def __init__(self, given):
         config = S3Config(bucket=BUCKET, endpoint_url=given["endpoint_url"])
-        self.store = shared_store(config)
+        self.store = open_store(config)
         self.plain = Publisher(self.store, prefix=KEYSPACE)
         queue = NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS)
         self.queued = QueuedPublisher(self.plain, queue, bucket=BUCKET)

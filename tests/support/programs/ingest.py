@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
+from tests.support.sources import source_of
 from tests.support.spark import start_spark
 from tests.support.spark_options import named
 
@@ -31,7 +32,7 @@ def main() -> None:
     for line in sys.stdin:
         given = json.loads(line)
         place = replace(bucket, endpoint_url=given.get("endpoint_url", bucket.endpoint_url))
-        source = Source.of(bucket=place, platform=bucket, commit="native", **given["source"])
+        source = source_of(bucket=place, platform=bucket, commit="native", **given["source"])
 
         def progress(message: str) -> None:
             print(json.dumps({"progress": message}), file=answers, flush=True)

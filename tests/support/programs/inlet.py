@@ -19,8 +19,7 @@ from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config, SqsConfig
-from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.opening import open_store, queue_records
 from s3notify_platform.stores.sqs import SqsQueue
 
 
@@ -57,7 +56,7 @@ def main(given):
     keys = {name: given[name] for name in ("endpoint_url", "access_key_id", "secret_access_key")}
     platform = S3Config(bucket=given["platform"], **keys)
     queue = NotificationQueue(Mortal(queue_records(platform)))
-    publisher = Publisher(Mortal(shared_store(platform)), prefix=given["signals"], queued=True)
+    publisher = Publisher(Mortal(open_store(platform)), prefix=given["signals"], queued=True)
     intake = Intake(queue, [Keyspace(prefix="", publisher=publisher)], bucket=given["bucket"])
     if "queue_url" in given:
         sqs = Mortal(SqsQueue(SqsConfig(queue_url=given["queue_url"], **keys)))

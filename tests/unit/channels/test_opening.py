@@ -6,11 +6,11 @@ import pytest
 
 from s3notify_platform.channels import open_publisher
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 
 @pytest.mark.server
@@ -24,7 +24,7 @@ def test_its_signals_are_those_of_the_source(
     config = ministack.config(ministack.make_bucket())
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    location = Source.of(name="orders", prefix="raw/", bucket=config, format="jsonl", **given).location
+    location = source_of(name="orders", prefix="raw/", bucket=config, format="jsonl", **given).location
     watcher = Watcher(S3ObjectStore(config), prefix=location.keyspace_prefix, slots=location.slots)
     watcher.poll()
     publisher = open_publisher(

@@ -6,12 +6,11 @@ from threading import Event as Stop
 
 import pytest
 from click.testing import CliRunner
-from pydantic import BaseModel
 
 from s3notify_platform.channels.registry import SERVICES, ServiceKind
 from s3notify_platform.channels.service import ServiceContext, ServiceSettings
 from s3notify_platform.cli import main
-from s3notify_platform.local.attributes import with_services
+from s3notify_platform.local.attributes import attributes_of
 from s3notify_platform.orchestration.setting_fields import resolvable
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import (
@@ -20,6 +19,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     encode_events,
 )
+from s3notify_platform.setting import settings_of
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -46,7 +46,7 @@ def toy(monkeypatch):
 def test_a_toy_inlet_is_a_file_and_a_line(toy, monkeypatch):
     """What its service reports becomes entries and signals, and is then deleted there."""
     objects = MemoryObjectStore()
-    monkeypatch.setattr("s3notify_platform.channels.inlets.intake.shared_store", lambda _: objects)
+    monkeypatch.setattr("s3notify_platform.channels.inlets.intake.open_store", lambda _: objects)
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1)
     queue.topics.create("orders", TopicSettings(bucket="b"))
     context = ServiceContext(
@@ -79,24 +79,30 @@ def test_it_has_a_command(toy, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "no source is signalled" in result.stderr
     assert [inlet.name for inlet in ran] == ["toy"]
-    for refused in (["--visibility-seconds", "2"], ["--pause-seconds", "0"], ["--pause-seconds", "60"]):
-        result = CliRunner().invoke(main, [*options, *refused])
-        assert result.exit_code == 2
-        assert f"Invalid value for '{refused[0]}'" in result.stderr
+    for option, value, why in (
+        ("--visibility-seconds", "2", "visibility_seconds=2: must be at least 3"),
+        ("--pause-seconds", "0", "pause_seconds=0.0: must be at least 0.1"),
+        ("--pause-seconds", "61", "pause_seconds=61.0: must be at most 60"),
+        ("--tries", "often", "tries='often': give a whole number"),
+    ):
+        result = CliRunner().invoke(main, [*options, option, value])
+        assert result.exit_code == 1
+        assert why in result.stderr
     helped = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
-    assert "0<x<60" in " ".join(helped.split())
+    assert "(0.1 to 60)" in " ".join(helped.split())
     assert "None" not in helped
     assert CliRunner().invoke(main, ["toy", "--help"]).exit_code == 2
 
 
 def test_it_has_a_field_of_the_component(toy):
     """With the same settings."""
-    model = resolvable(with_services(BaseModel, tuple(SERVICES)))
-    assert list(model.model_fields) == ["sqs", "http", "deliver", "toy"]
-    component = model(toy={"queue_name": "changes", "visibility_seconds": 9})
+    attributes = attributes_of(*SERVICES)
+    assert [*attributes][-4:] == ["sqs", "http", "deliver", "toy"]
+    given = {"name": "orders", "bucket": "b", "toy": {"queue_name": "changes", "visibility_seconds": 9}}
+    component = resolvable("Attributes", tuple(attributes.values()))(**given)
     assert component.sqs is None
-    assert isinstance(component.toy, ToyInletSettings)
     assert component.toy.visibility_seconds == 9
+    assert ToyInletSettings(**component.toy.model_dump(exclude_unset=True)).queue_name == "changes"
 
 
 @pytest.mark.parametrize("kind", SERVICES.values(), ids=SERVICES)
@@ -104,7 +110,7 @@ def test_each_service_that_is_registered_can_be_had(kind):
     """Its settings say of each field what it is, and its command can be shown."""
     settings = kind.settings()
     assert issubclass(settings, ServiceSettings)
-    assert all(field.description for field in settings.model_fields.values())
+    assert all(setting.about.description for setting in settings_of(settings))
     command = ["inlet", kind.name] if kind.direction == "inlet" else [kind.name]
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0, result.output
@@ -120,8 +126,7 @@ def test_the_heartbeat_of_deliveries_is_a_setting():
     )
     for beat, expiry in ((None, 10), (10, 50)):
         given = {} if beat is None else {"heartbeat_seconds": beat}
-        settings = with_services(BaseModel, ["deliver"])(deliver=given).deliver
-        settings.build(context).beat()
+        SERVICES["deliver"].settings()(**given).build(context).beat()
         heartbeats = [json.loads(record.value) for record in records.scan("workers")]
         assert expiry in [heartbeat["expiry"] for heartbeat in heartbeats]
         assert all(socket.gethostname()[:10] in heartbeat["worker"] for heartbeat in heartbeats)

@@ -8,6 +8,7 @@ import pytest
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.sharing import Sharing
 from s3notify_platform.errors import UnavailableError
+from s3notify_platform.limits import ROOM_HELD
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
@@ -180,4 +181,4 @@ def test_16_threads_share_their_requests():
     entries = queue.entries("t", range(1000))
     assert len({entry.event.key for entry in entries}) == total
     assert queue.remove(entries) == total
-    assert queue.stats("t").counted == 0
+    assert queue.stats("t").counted <= ROOM_HELD, "what the publisher holds for its next puts"

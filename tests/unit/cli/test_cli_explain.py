@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.slot_rounds import Body, SlotRounds
+from tests.support.sources import source_of
 from tests.support.tables import create_record_table
 
 KEY = "raw/a b+c.jsonl"
@@ -28,7 +28,7 @@ def ask(ministack, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     config, platform = ministack.config(ministack.make_bucket()), ministack.config(ministack.make_bucket())
-    source = Source.of(
+    source = source_of(
         name="orders", bucket=config, prefix="raw/", format="auto", platform=platform, commit="native"
     )
     with closing(S3ObjectStore(config)) as objects, closing(S3ObjectStore(platform)) as signals:
@@ -114,7 +114,7 @@ def test_records_in_dynamodb(ministack, monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     config, table = ministack.config(ministack.make_bucket()), ministack.table_config()
     create_record_table(table)
-    source = Source.of(
+    source = source_of(
         name="orders", bucket=config, prefix="raw/", format="auto", platform=config, records_table=table
     )
     queue = source.location.queue()

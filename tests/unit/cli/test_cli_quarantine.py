@@ -138,7 +138,7 @@ def test_it_loads_no_spark():
     """Nor Dagster."""
     program = (
         "import sys, s3notify_platform.cli.quarantine, s3notify_platform.table.quarantine, "
-        "s3notify_platform.ingest.source\n"
+        "s3notify_platform.source.source\n"
         "assert not {'pyspark', 'dagster'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

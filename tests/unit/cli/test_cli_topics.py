@@ -23,7 +23,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.topic_settings import FIXED
 from s3notify_platform.setting import Setting, settings_of
-from s3notify_platform.stores import queue_records
+from s3notify_platform.stores import opening
 from s3notify_platform.stores.memory import MemoryRecordStore
 
 SETTINGS = [*settings_of(TopicSettings), *settings_of(Endpoint)]
@@ -50,7 +50,7 @@ VALUES: dict[str, Any] = {
 def queue(monkeypatch: pytest.MonkeyPatch) -> NotificationQueue:
     """That of bucket `b`, in memory."""
     records = MemoryRecordStore()
-    monkeypatch.setattr(queue_records, "queue_records", lambda *_: records)
+    monkeypatch.setattr(opening, "queue_records", lambda *_: records)
     return NotificationQueue(records)
 
 

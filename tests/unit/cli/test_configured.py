@@ -23,7 +23,7 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
-from tests.unit.ingest.test_settings import OTHERS
+from tests.unit.source.test_settings import OTHERS
 
 Run = Callable[..., Result]
 
@@ -133,10 +133,10 @@ def test_several_sources(project: Callable[..., None], monkeypatch: pytest.Monke
     seen: list[Any] = []
 
     def locate(place: Any) -> None:
-        seen.append((place.name, place.bucket, place.keyspace_prefix))
+        seen.append((place.name, place.bucket, place.settings["keyspace_prefix"]))
         raise RuntimeError
 
-    monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.location", locate)
+    monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.source", locate)
     run("explain", "raw/c/1")
     run("quarantine", "show", "raw/a/1")
     run("quarantine", "list", "c", "--bucket", "other")
@@ -196,7 +196,7 @@ def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) ->
 
 GIVEN = {
     "key": "raw/orders/1", "keys": "raw/orders/1", "topic": "orders", "topics": "orders", "name": "orders",
-    "into": "units", "home": ".", "slot": "1", "chosen": "1", "queue_url": "https://queue", "version": "1",
+    "into": "units", "home": ".", "slot": "1", "chosen": "1", "set_queue_url": "https://queue", "version": "1",
 }  # fmt: skip
 """What commands take beside what YAML has."""
 
@@ -244,9 +244,7 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
     assert len(seen) > 20
 
 
-@pytest.mark.parametrize(
-    ("given", "region"), [({}, "eu-central-1"), ({"region_name": "eu-west-1"}, "eu-west-1")]
-)
+@pytest.mark.parametrize(("given", "region"), [({}, "eu-central-1"), ({"region": "eu-west-1"}, "eu-west-1")])
 def test_tables_are_where_the_runs_look(
     project: Callable[..., None], given: dict[str, str], region: str
 ) -> None:
@@ -254,7 +252,7 @@ def test_tables_are_where_the_runs_look(
     tables = {"records_table": "t", **given}
     project(
         "orders",
-        f"bucket: b\nprefix: raw/\ns3: {{region_name: eu-central-1}}\ndynamodb: {json.dumps(tables)}",
+        f"bucket: b\nprefix: raw/\ns3: {{region: eu-central-1}}\ndynamodb: {json.dumps(tables)}",
     )
     command = ["init", "orders", "--print", "iam", "--role", "run", "--account", "123456789012"]
     assert f"arn:aws:dynamodb:{region}:123456789012:table/t" in CliRunner().invoke(main, command).output

@@ -133,13 +133,16 @@ def test_of_an_object_that_was_read_in_part_a_transform_keeps_nothing() -> None:
 
 
 def test_rows_that_a_transform_makes_of_other_objects() -> None:
-    """Its slot fails; rows of another slot are an error of all."""
+    """Its slot fails, and so does that of the object; rows of neither are an error of all."""
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="another"), replace(stored, etag="old")):
         found = collected(outcome("k", 0, 100, rows=1), foreign, transformed=True)
         assert "which is not an object of this batch" in found.failed[SLOT].error
+    found = collected(outcome("k", 0, 100, rows=1), replace(stored, slot=Slot(4)), transformed=True)
+    assert found.failed.keys() == {SLOT}
+    assert "of slot 4: it must keep _slot" in found.failed[SLOT].error
     with pytest.raises(UsageError, match="rows of slot 4, which is not of this batch"):
-        collected(outcome("k", 0, 100, rows=1), replace(stored, slot=Slot(4)), transformed=True)
+        collected(outcome("k", 0, 100), replace(stored, slot=Slot(4), key="another"), transformed=True)
 
 
 def test_requests_are_counted() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.driver import MAX_CONFLICTS
-from s3notify_platform.engine.rounds import commit_round
+from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ingest.location import CommitMode
 from s3notify_platform.slots import slot_of
+from s3notify_platform.source.location import CommitMode
 from s3notify_platform.table.opening import confirm
 from tests.support.ingested import Place
 from tests.support.servers import S3Server

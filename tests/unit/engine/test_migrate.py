@@ -60,7 +60,7 @@ def test_other_slots(
     if dies_at is not None:
         store = FaultyStore(place.store, Deletes(dies_at))
         with monkeypatch.context() as patched:
-            patched.setattr("s3notify_platform.ingest.migrate.shared_store", lambda _: store)
+            patched.setattr("s3notify_platform.ingest.migrate.open_store", lambda _: store)
             with pytest.raises(CrashedError):
                 migrate(location, slots=slots)
         for given in ({}, {"slots": slots}):

@@ -11,7 +11,6 @@ import pytest
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.errors import UnavailableError
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import OUTAGE_SECONDS
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot, slot_of
@@ -22,6 +21,7 @@ from tests.support.clocks import HandClock
 from tests.support.ingested import keys_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.server
 
@@ -41,7 +41,7 @@ class Site:
         self.proxy = proxy
         self.clock = HandClock()
         self.store = S3ObjectStore(config)
-        self.source = Source.of(
+        self.source = source_of(
             bucket=replace(config, endpoint_url=proxy.url),
             platform=config,
             name="orders",
@@ -67,7 +67,7 @@ class Site:
 @pytest.fixture(autouse=True)
 def impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of the client itself, which take real time, are not what is tested."""
-    monkeypatch.setattr("s3notify_platform.ingest.fetch.obstore_store", partial(obstore_store, attempts=1))
+    monkeypatch.setattr("s3notify_platform.ingest.fetch.open_reader", partial(obstore_store, attempts=1))
 
 
 @pytest.fixture

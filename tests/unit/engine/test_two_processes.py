@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.rounds import commit_round
-from s3notify_platform.ingest import location
+from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source import location
 from s3notify_platform.table.commit import MAX_RUN_SECONDS
 from s3notify_platform.table.table import SnapshotMemory
 from s3notify_platform.table.vacuum import vacuum
@@ -54,13 +54,13 @@ def process(place: Place, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda: Process(place, monkeypatch)
 
 
-def test_the_second_batch_lists_nothing_but_the_bucket(place: Place, process: Any) -> None:
+def test_the_second_batch_lists_the_bucket_and_the_newest_versions(place: Place, process: Any) -> None:
     one, slots = process(), place.source.location.all_slots()
     place.put("a", 1)
     one.run(*slots)
     place.put("a", 2)
     second = one.run(*slots)
-    assert (second.requests["LIST"], second.requests["HEAD"]) == (1, 1), "the bucket; the newest version"
+    assert (second.requests["LIST"], second.requests["HEAD"]) == (2, 0), "the bucket; the newest versions"
     assert place.values() == Counter([2])
 
 

@@ -15,7 +15,6 @@ from s3notify_platform.ingest.isolation import isolated
 from s3notify_platform.ingest.outcome import joined
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.unforeseen import bounded, is_unforeseen, trace_of
 from s3notify_platform.ingest.wire import ReadObject
 from s3notify_platform.limits import MAX_TRACE_BYTES
@@ -30,6 +29,7 @@ from tests.support.deadly import RAISES, Deadly, deadly
 from tests.support.ingested import keys_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import source_of
 
 SLOTS = 4
 ALL = [Slot(n) for n in range(SLOTS)]
@@ -43,7 +43,7 @@ class Site:
         config = server.config(server.make_bucket())
         self.store = S3ObjectStore(config)
         self.source = deadly(
-            Source.of(
+            source_of(
                 bucket=config,
                 platform=config,
                 name="orders",

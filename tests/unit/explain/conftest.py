@@ -8,3 +8,8 @@ from tests.support.explained import Place
 @pytest.fixture
 def place():
     return Place().with_topic()
+
+
+@pytest.fixture(autouse=True)
+def _topics(briefly_known: None) -> None:
+    """No test waits for topics to be known."""

@@ -11,22 +11,23 @@ from s3notify_platform.cli import main
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.explain import status
 from s3notify_platform.explain.status import SourceLook
-from s3notify_platform.ingest import location
 from s3notify_platform.ingest.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.ingest.heartbeats import HEARTBEATS, Beat
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.limits import MAX_COLUMNS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.source import location
+from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.schema import TableSchema, described
 from tests.support.servers import S3Server
 from tests.support.slot_rounds import Body, SlotRounds
+from tests.support.sources import source_of
 
 KEY = "raw/1.jsonl"
 SLOT = slot_of(KEY, 16)
@@ -46,7 +47,7 @@ def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         f"attributes:\n  name: orders\n  bucket: {config.bucket}\n  prefix: raw/\n  slots: 16\n"
         f"  s3: {{endpoint_url: '{config.endpoint_url}'}}\n"
     )
-    source = Source.of(bucket=config, name="orders", prefix="raw/", slots=16, commit="native")
+    source = source_of(bucket=config, name="orders", prefix="raw/", slots=16, commit="native")
     source.open_table()
     return source
 
@@ -136,8 +137,8 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
 def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are in the manifest; ages of slots are those of some versions."""
     store = CountingStore(S3ObjectStore(source.location.platform))
-    monkeypatch.setattr(status, "shared_store", lambda _: store)
-    monkeypatch.setattr(location, "shared_store", lambda _: store)
+    monkeypatch.setattr(status, "open_store", lambda _: store)
+    monkeypatch.setattr(location, "open_store", lambda _: store)
     monkeypatch.setattr(status, "VERSIONS_TIMED", 4)
     for number in range(16):
         writer = SlotRounds(store=store, source=source, slot=Slot(number))

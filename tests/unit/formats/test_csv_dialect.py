@@ -18,7 +18,7 @@ from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
-from s3notify_platform.ingest.source import Input
+from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from tests.support.split_reading import TINY, version, whole_split
 

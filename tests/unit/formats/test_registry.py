@@ -14,8 +14,8 @@ from s3notify_platform.formats.records import Converted, Parser, Records, Recove
 from s3notify_platform.formats.registry import AUTO, FORMATS, check_schema, fixed_schema, format_of
 from s3notify_platform.formats.rescue import Rescued
 from s3notify_platform.formats.text_format import TextFormat
-from s3notify_platform.ingest.source import Input
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from tests.support.parsing import infer as infer_of
 from tests.support.parsing import take

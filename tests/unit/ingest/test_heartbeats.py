@@ -1,8 +1,10 @@
 """Heartbeats of runs, for those who look at them."""
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ingest.heartbeats import FRESH_MS, HEARTBEATS, Beat, beats_of, fresh_beats
+from s3notify_platform.ingest.heartbeats import FRESH_MS, HEARTBEATS, Beat, beats_of, fresh_beats, heartbeat
 from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.counted import CountedRecords
+from tests.support.waiting import until
 
 
 def test_who_was_killed_does_nothing():
@@ -21,3 +23,16 @@ def test_what_another_version_wrote_stands_still():
         records.create(HEARTBEATS, run, body)
         assert beats_of(records, run) == 0
     assert fresh_beats(records, SYSTEM_CLOCK.wall_ms()) == []
+
+
+def test_requests_of_a_run():
+    """The record of a run is written and removed, and not read."""
+    records = CountedRecords(MemoryRecordStore())
+
+    def beat_once():
+        with heartbeat(records, "run", batch="b") as say:
+            say("works")
+            until(lambda: beats_of(records.records, "run"))
+
+    assert records.cost(beat_once) == {"create": 1, "remove": 1}
+    assert beats_of(records.records, "run") is None

@@ -5,90 +5,80 @@ import pickle
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.plan import collected
+from s3notify_platform.ingest.plan import Plan, SlotPlan, planned_in, planned_rows
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import SMALL_TASK_BYTES, TASK_BYTES, assign_splits
-from s3notify_platform.ingest.wire import (
-    PLANNED,
-    Before,
-    ComparedSlot,
-    FailedSlot,
-    Gone,
-    Planned,
-    QueuedEntry,
-    Requests,
-    ToRead,
-)
+from s3notify_platform.ingest.wire import FailedSlot, Requests
 from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place
-from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, Split, parts_of
+from s3notify_platform.protocols.source_enumerator import (
+    ObjectState,
+    ObjectVersion,
+    SlotChanges,
+    Split,
+    parts_of,
+)
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import own_error, reason_of
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
+from tests.support.sources import source_of
 
 BUCKET = S3Config(bucket="b")
 
 
 def source(**fields: object) -> Source:
     given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
-    return Source.of(**given)
+    return source_of(**given)
 
 
-def test_collected() -> None:
+ENTRY = Entry(
+    place=Place(topic="topic", epoch="epoch", shard=2, key="0-a.4", quota=7),
+    n=9,
+    slot=4,
+    state="committed",
+    event=Event(key="k", time_ms=1000),
+)
+
+
+def test_a_plan_comes_back_from_tasks() -> None:
+    """Slot by slot, with all that was found of it; requests and failures besides."""
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
-    head = ComparedSlot(slot=Slot(4), objects=1, held=1, withdrawn=0, complete=False, beyond=0)
-    rows: list[Planned] = [
-        Requests(requests={"LIST": 2}),
-        ToRead(split=Split(version=version, start=0, end=9), announced=True),
-        Gone(slot=Slot(4), key="g", announced=False),
-        QueuedEntry(
-            slot=Slot(4),
-            key="k",
-            shard=2,
-            epoch="epoch",
-            segment="0-a.4",
-            quota=7,
-            n=9,
-            time_ms=1000,
-            expiry=False,
-            of_version=False,
+    four = SlotPlan(
+        changes=SlotChanges(
+            slot=Slot(4), read=(Split(version=version, start=0, end=9),), gone=("g",), complete=False
         ),
-        Before(slot=Slot(4), state=ObjectState(key="g", etag="old", size=1)),
-        head,
-        ComparedSlot(
-            slot=Slot(5),
-            objects=0,
-            held=0,
-            withdrawn=0,
-            complete=True,
-            beyond=0,
-            unaddressable=9,
-            unaddressable_keys=("a/./b",),
-        ),
-        FailedSlot(slot=Slot(7), error="why"),
-        FailedSlot.of(Slot(8), UnavailableError("503")),
-        Requests(requests={"GET": 1, "LIST": 1}, overran=2),
+        before={"g": ObjectState(key="g", etag="old", size=1, reason="why", again=True)},
+        entries=(ENTRY,),
+        unannounced=frozenset("g"),
+        objects=1,
+        held=1,
+    )
+    five = SlotPlan(
+        changes=SlotChanges(slot=Slot(5), read=(), gone=(), complete=True),
+        unaddressable=9,
+        unaddressable_keys=("a/./b",),
+    )
+    failed = [FailedSlot(slot=Slot(7), error="why"), FailedSlot.of(Slot(8), UnavailableError("503"))]
+    rows = [
+        [Requests(requests={"LIST": 2}), five, *failed],
+        [four, Requests(requests={"GET": 1, "LIST": 1}, overran=2)],
     ]
-    found = collected("topic", PLANNED.read([PLANNED.batch(rows)]))
-    assert found.overran == 2
-    assert found.errors == {7: "why", 8: "UnavailableError: 503"}
-    assert found.outages == {8}
-    assert found.requests == {"LIST": 3, "GET": 1}
-    assert found.slots[Slot(4)].before.keys() == {"g"}
-    assert [s.version.key for s in found.slots[Slot(4)].changes.read] == ["k"]
-    assert found.slots[Slot(4)].changes.gone == ("g",)
-    assert not found.slots[Slot(4)].changes.complete
-    assert not found.slots[Slot(5)].changes
-    assert found.listed == {4: 1, 5: 0}
+    found = Plan.of(planned_in(map(planned_rows, rows)), chains=3)
+    assert found.slots == {4: four, 5: five}
+    assert [*found.slots] == [4, 5]
+    assert found.failed == {each.slot: each for each in failed}
+    assert found.failed[Slot(8)].outage
+    assert (found.requests, found.chains, found.overran) == ({"LIST": 3, "GET": 1}, 3, 2)
     assert found.unannounced == {4: {"g"}}
-    assert (found.unaddressable, found.unaddressable_keys) == (9, ["a/./b"])
-    (entry,) = found.entries[Slot(4)]
-    assert entry.place == Place(topic="topic", epoch="epoch", shard=2, key="0-a.4", quota=7)
-    assert (entry.id, entry.event.key) == ("0-a.9", "k")
+    assert (found.total("objects"), found.total("unaddressable")) == (1, 9)
     assert found.overdue(now_ms=62_000, seconds=60) == {"k": 61.0}
     assert found.overdue(now_ms=61_000, seconds=60) == {}
+    found.refuse(Slot(4), "too much has left")
+    assert found.slots == {5: five}
+    assert found.failed[Slot(4)].error == "too much has left"
 
 
 def splits(sizes: dict[int, list[int]]) -> list[Split]:
@@ -146,7 +136,7 @@ def test_results_of_several_rounds_add_up() -> None:
     ("fields", "reason"),
     [
         ({"name": "With Capitals"}, "source name"),
-        ({"format": "xml"}, "format 'xml'"),
+        ({"format": "xml"}, "format='xml'"),
         ({"max_objects": 0}, "max_objects=0"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"encoding": "zip"}, "encoding 'zip'"),

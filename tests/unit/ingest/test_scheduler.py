@@ -8,9 +8,9 @@ import pytest
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.batches import EVERYTHING
 from s3notify_platform.ingest.scheduler import TOPIC_SECONDS
-from s3notify_platform.ingest.settings import BatchSettings
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import BatchSettings
 from s3notify_platform.table.opening import forget
 from tests.support.batches import World, last_attempt, settled
 

@@ -15,23 +15,21 @@ from s3notify_platform.ingest.wire import (
     PLANNED,
     STAGED,
     WORK,
-    Before,
     FailedSlot,
+    PlannedSlot,
     ReadObject,
     Requests,
     SplitOfTask,
     StoredRows,
-    ToRead,
     WantedSlot,
     WrittenPack,
 )
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, Split
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 
 VERSION = ObjectVersion(slot=Slot(3), key="a/\u00e9", etag=ETag("e"), size=1 << 40)
 SPLIT = Split(version=VERSION, start=5, end=9, by_record=True, in_quotes=True, limit_bytes=7)
-STATE = ObjectState(key="k", etag="e", size=9, rows=3, since=1, until=4, reason="why", again=True)
 OUTCOME = Outcome.whole(
     "failed", "e", 9, reason="why", unnamed={"a": 1}, new_fields=("x",), parts=(0, 5), stored=2
 )
@@ -44,8 +42,7 @@ OUTCOME = Outcome.whole(
         (
             PLANNED,
             [
-                ToRead(split=SPLIT, announced=False),
-                Before(slot=Slot(3), state=STATE),
+                PlannedSlot(slot=Slot(3), pickled=b"\x80"),
                 FailedSlot(slot=Slot(3), error="why"),
             ],
         ),

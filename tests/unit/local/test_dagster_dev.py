@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from s3notify_platform.cli import main
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local import dagster_dev
 from s3notify_platform.local.dagster_dev import DagsterDev, definitions_problem
 from s3notify_platform.local.process import command_of, free_ports
+from s3notify_platform.source.settings import DEFS_VARIABLE
 from tests.support.waiting import until
 
 

@@ -10,8 +10,8 @@ import pytest
 from dagster_aws.s3 import S3Resource
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.orchestration.component import S3Settings
-from s3notify_platform.orchestration.resources import NamedS3, access_of
+from s3notify_platform.orchestration import S3NotifyComponent
+from s3notify_platform.orchestration.resources import reach_of
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -112,16 +112,24 @@ def test_encrypted_under_a_key(recorded: Recorded, kind: type[Any]) -> None:
 
 def test_from_the_component_to_the_configuration() -> None:
     """All of it arrives; what would have no effect is refused by name."""
-    settings = S3Settings(
-        profile_name="mine", role_arn=ROLE, external_id="x", requester_pays=True, kms_key_id="alias/ours"
+    component = S3NotifyComponent(
+        name="orders",
+        bucket="b",
+        s3={
+            "profile": "mine",
+            "role_arn": ROLE,
+            "external_id": "x",
+            "requester_pays": True,
+            "kms_key_id": "alias/ours",
+        },
     )
-    found = S3Config(bucket="b", **access_of(NamedS3(**settings.fields())))
+    found = component.assets().io.source.input.bucket
     assert (found.profile, found.role_arn, found.external_id) == ("mine", ROLE, "x")
     assert (found.requester_pays, found.kms_key_id) == (True, "alias/ours")
-    assert access_of(S3Resource(profile_name="mine"))["profile"] == "mine"
+    assert reach_of(S3Resource(profile_name="mine"))[0]["profile"] == "mine"
     for field in ({"verify": False}, {"use_ssl": False}, {"max_attempts": 9}, {"use_unsigned_session": True}):
         with pytest.raises(UsageError, match=next(iter(field))):
-            access_of(S3Resource(**field))
+            reach_of(S3Resource(**field))
     with pytest.raises(UsageError, match="role_arn"):
         DynamoConfig(table="t", external_id="x")
 

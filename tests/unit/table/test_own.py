@@ -3,9 +3,9 @@
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.own import own_prefixes
+from tests.support.sources import source_of
 
 OURS = (
     "own/table/commits/3/1",
@@ -21,26 +21,26 @@ PLACES = {"platform_prefix": "own/", "keyspace_prefix": "signals/", "queue_prefi
 
 def test_no_object_of_ours_is_read_from_the_whole_bucket() -> None:
     """Nor below a prefix of ours, which is refused."""
-    source = Source.of(name="orders", bucket=S3Config(bucket="b"), hidden_files="read", **PLACES)
+    source = source_of(name="orders", bucket=S3Config(bucket="b"), hidden_files="read", **PLACES)
     assert [key for key in (*OURS, "raw/1", "ownership/1") if source.choice.covers(key)] == [
         "raw/1",
         "ownership/1",
     ]
     with pytest.raises(UsageError, match="platform's own objects"):
-        Source.of(name="orders", bucket=S3Config(bucket="b"), prefix="waiting/raw/", **PLACES)
+        source_of(name="orders", bucket=S3Config(bucket="b"), prefix="waiting/raw/", **PLACES)
 
 
 def test_nor_what_others_keep_there() -> None:
     """Where other sources keep their own objects, as their names do not say whose they are."""
-    mine = Source.of(
+    mine = source_of(
         name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|signals/|waiting/"
     )
     assert [key for key in (*OURS, "raw/1") if mine.choice.covers(key)] == ["raw/1"]
     assert {"own/", "signals/", "waiting/"} <= {*mine.own}
     with pytest.raises(UsageError, match="platform's own objects below 'own/'"):
-        Source.of(name="in", bucket=S3Config(bucket="b"), prefix="own/raw/", other_platform_prefixes="own/")
+        source_of(name="in", bucket=S3Config(bucket="b"), prefix="own/raw/", other_platform_prefixes="own/")
     with pytest.raises(UsageError, match=r"other_platform_prefixes 'own/\|raw': end each with '/'"):
-        Source.of(name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|raw")
+        source_of(name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|raw")
 
 
 def test_in_a_bucket_of_others_only_the_usual_prefixes_are_ours() -> None:

@@ -231,8 +231,8 @@ def test_signals_move_after_the_version_and_say_that_nothing_need_be_listed():
     place.retry(dry_run=True)
     place.store.counts.clear()
     place.retry()
-    newest = {"HEAD": 1, "GET": 2}
-    assert place.store.counts == {"HEAD": newest["HEAD"], "GET": newest["GET"] + 1, "PUT": 3 + 2}
+    newest = {"LIST": 1, "GET": 1}
+    assert place.store.counts == {"LIST": newest["LIST"], "GET": newest["GET"] + 1, "PUT": 3 + 2}
     assert QUEUED in place.signal().metadata
 
 
@@ -268,7 +268,7 @@ def test_nothing_in_quarantine_is_no_request_more():
     place.store.counts.clear()
     assert place.retry() == Retried()
     assert reasons_of(place.table, [SLOT]) == []
-    assert place.store.counts == {"HEAD": 2, "GET": 4}, "the newest version, twice"
+    assert place.store.counts == {"LIST": 2, "GET": 2}, "the newest version, twice"
 
 
 def test_a_table_that_is_not_there():
@@ -292,7 +292,7 @@ def test_all_slots_are_one_version():
     place.store.counts.clear()
     found = retry(place.table, [SLOT, *slots], Publisher(place.store, prefix="signals/"), EVERYTHING)
     assert (found.slots, found.rejected, found.records) == (tuple(slots), 30, 30)
-    assert place.store.counts == {"HEAD": 1, "GET": 2 + packs, "PUT": 3 + 30 + 1}
+    assert place.store.counts == {"LIST": 1, "GET": 1 + packs, "PUT": 3 + 30 + 1}
     assert packs < 12
     snapshot = place.writer.snapshot
     assert snapshot.version == before + 1

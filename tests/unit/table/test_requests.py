@@ -50,7 +50,7 @@ class KindsStore(DelegatingStore):
         return self.store.list(prefix, **given)
 
 
-PROBE = {"HEAD delta_log": 1, "GET delta_log": 1, "GET known": 1}
+PROBE = {"LIST delta_log": 1, "GET known": 1}
 VERSION = {"PUT manifest": 1, "PUT delta_log": 1, "PUT known": 1}
 
 

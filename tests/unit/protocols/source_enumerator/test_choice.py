@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectColumns, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.sources import source_of
 
 EVERY = frozenset(map(Slot, range(7)))
 HIDDEN = (
@@ -121,11 +121,11 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
 def test_a_source_of_a_whole_bucket_leaves_out_what_is_the_platforms() -> None:
     """Its own objects wherever they are, and those of all others at their usual places, hidden files or not."""
     bucket = S3Config(bucket="b", region="us-east-1")
-    source = Source.of(
+    source = source_of(
         bucket=bucket, name="all", hidden_files="read", platform_prefix="mine/", keyspace_prefix="keys/"
     )
     outside = ("mine/table/x", "keys/_", "keys/17", "_s3notify/other/table/x", "_s3notify-known/other")
     assert all("platform's own" in source.choice.why_not(key) for key in outside)
     assert not any(source.choice.why_not(key) for key in ("keys", "minecraft/1", "_x", "17"))
-    elsewhere = Source.of(bucket=bucket, platform_bucket="p", name="all", platform_prefix="mine/")
+    elsewhere = source_of(bucket=bucket, platform_bucket="p", name="all", platform_prefix="mine/")
     assert not elsewhere.choice.why_not("mine/table/x")

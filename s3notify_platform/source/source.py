@@ -1,7 +1,7 @@
 """What a source is, as three values: what it reads, where it keeps what it has made, how that is committed to."""
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -9,16 +9,15 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema
-from s3notify_platform.ingest.declared_schema import arrow_columns, check_declared
-from s3notify_platform.ingest.location import CommitMode, Location
-from s3notify_platform.ingest.origin import Origin
-from s3notify_platform.ingest.settings import LEASE_TIMES, InputSettings, lease_settings
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, ObjectState, time_of
 from s3notify_platform.setting import check_settings
-from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.probe import CommitChoice
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.source.declared_schema import arrow_columns, check_declared
+from s3notify_platform.source.location import CommitMode, Location
+from s3notify_platform.source.object_columns import ObjectColumns
+from s3notify_platform.source.settings import InputSettings
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.opening import open_store
 from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.known import Identity
 from s3notify_platform.table.opening import OpenTable, open_table
@@ -39,7 +38,7 @@ class Input(InputSettings):
             raise UsageError(
                 f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
             )
-        self.origin.check_apart([*self.hints.names, *self._data_columns()])
+        self.object_columns.check_apart([*self.hints.names, *self._data_columns()])
         check_schema(self.hints, self.format)
         check_encoding(self.encoding)
         time_of(self.modified_after)
@@ -49,9 +48,9 @@ class Input(InputSettings):
             form.configured(self)
 
     @property
-    def origin(self) -> Origin:
+    def object_columns(self) -> ObjectColumns:
         """The columns from keys, and from what the store says."""
-        return Origin.of(self.partition_columns, self.metadata_columns)
+        return ObjectColumns.of(self.partition_columns, self.metadata_columns)
 
     @property
     def hints(self) -> pa.Schema:
@@ -65,7 +64,7 @@ class Input(InputSettings):
 
     def misfit(self, key: str) -> str:
         """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
-        return self.origin.reason(key) if self.mismatches == "quarantine" else ""
+        return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
     def stays(self, state: ObjectState) -> bool:
         """Whether the rows stay of an object that has left."""
@@ -108,34 +107,6 @@ class Source:
         own = self.location.own_prefixes(self.input.bucket.bucket)
         return tuple(dict.fromkeys((*own, *prefixes_of(self.input.other_platform_prefixes))))
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        bucket: S3Config,
-        platform: S3Config | None = None,
-        platform_bucket: str | None = None,
-        commit: CommitChoice = "auto",
-        lease_table: DynamoConfig | None = None,
-        **settings: Any,
-    ) -> Self:
-        """A source from settings by name, those of location and input together. `UsageError` for what cannot be.
-
-        The platform's own objects are in `platform`, else in `platform_bucket` where `bucket` is, else in `bucket`.
-        """
-        platform = platform or replace(bucket, bucket=platform_bucket or bucket.bucket)
-        of_location = {setting.name for setting in fields(Location)} & settings.keys()
-        location = {name: settings.pop(name) for name in of_location}
-        times = {name: settings.pop(name) for name in LEASE_TIMES if name in settings}
-        try:
-            return cls(
-                location=Location(platform=platform, **location),
-                input=Input(bucket=bucket, **settings),
-                commit=CommitMode(choice=commit, lease_table=lease_table, leases=lease_settings(times)),
-            )
-        except UsageError as error:
-            raise UsageError(f"source {location.get('name')!r}: {error}") from error
-
     @property
     def name(self) -> str:
         """The name of the source and of its topic."""
@@ -172,7 +143,7 @@ class Source:
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
         """Finds the source's objects, through `bucket` if given. No request."""
-        bucket = bucket or shared_store(self.input.bucket)
+        bucket = bucket or open_store(self.input.bucket)
         return Enumerator(bucket, self.choice, slots=self.location.slots)
 
     @property

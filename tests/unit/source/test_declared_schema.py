@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.declared_schema import check_declared
+from s3notify_platform.source.declared_schema import check_declared
 
 GOOD = [
     "id bigint",

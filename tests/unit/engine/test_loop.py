@@ -1,6 +1,6 @@
 """Rounds: which slots are reported, and which entries may leave the queue. Pure."""
 
-from s3notify_platform.engine.rounds import Round
+from s3notify_platform.engine.loop import Round
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place

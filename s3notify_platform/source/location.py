@@ -1,15 +1,12 @@
 """Where a source keeps what it has made, and how that is committed to. Nothing here knows what the source reads."""
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.limits import REMEMBERED_TABLES
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.ack_chain import keys_recur
@@ -23,17 +20,15 @@ from s3notify_platform.protocols.conditional_commit import (
 from s3notify_platform.protocols.conditional_commit.operations import Operation
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, marks_of
-from s3notify_platform.slots import Slot, check_slot_count
-from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.slots import Slot
+from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.opening import open_records, open_store, queue_records
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
-from s3notify_platform.stores.queue_records import queue_records, records_of
-from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.opening import OpenTable, TableName, open_table
-from s3notify_platform.table.own import USUAL, own_prefixes
 from s3notify_platform.table.packs import SIZES
 from s3notify_platform.table.replace import DERIVED
 from s3notify_platform.table.snapshot import Absent
@@ -81,17 +76,6 @@ class Location(LocationSettings):
     platform: S3Config
     records_table: DynamoConfig | None = None
 
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
-            raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
-        check_slot_count(self.slots)
-        if self.platform_prefix and not self.platform_prefix.endswith("/"):
-            raise UsageError(f"platform_prefix {self.platform_prefix!r}: end it with '/'")
-        if not self.platform_prefix:
-            object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
-        if not self.keyspace_prefix:
-            object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
-
     @property
     def layout(self) -> TableLayout:
         """Names of the table's objects."""
@@ -99,17 +83,7 @@ class Location(LocationSettings):
 
     def own_prefixes(self, bucket: str) -> tuple[str, ...]:
         """Prefixes of the platform's own objects in this bucket. See `table.own.own_prefixes`."""
-        return own_prefixes(
-            bucket,
-            platform_bucket=self.platform.bucket,
-            platform_prefix=self.platform_prefix,
-            keyspace_prefix=self.keyspace_prefix,
-            queue_prefix=self.queue_prefix,
-        )
-
-    def besides_usual(self, bucket: str) -> Iterator[str]:
-        """Prefixes of its own objects in this bucket that no name tells to be the platform's."""
-        return (prefix for prefix in self.own_prefixes(bucket) if not prefix.startswith(USUAL))
+        return self.own_prefixes_in(bucket, platform_bucket=self.platform.bucket)
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
         """Names of the objects of the table, or of that of a slot asset."""
@@ -129,7 +103,7 @@ class Location(LocationSettings):
         Without a settled `commit` it can only be read. `vectors`: rows that leave are hidden by deletion vectors. All
         tables of one process share what it has seen of their logs.
         """
-        layout, given = self.table_layout(asset), store or shared_store(self.platform)
+        layout, given = self.table_layout(asset), store or open_store(self.platform)
         mode = commit or CommitMode()
         return table_of(
             given,
@@ -146,27 +120,19 @@ class Location(LocationSettings):
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
-        if self.records_table is not None:
-            return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
-        return ObjectRecordStore(
-            store or shared_store(self.platform), f"{self.platform_prefix}records/", keys_recur=keys_recur
-        )
+        prefix = f"{self.platform_prefix}records/"
+        return open_records(self.platform, prefix, self.records_table, store=store, keys_recur=keys_recur)
 
     def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
         """The record of the table, or of that of a slot asset, outside its prefix. No request."""
-        store = store or shared_store(self.platform)
         key, bucket = known_key(self.platform_prefix), self.platform.bucket
-        records: RecordStore
+        place, where = self.platform, f"'{KNOWN}/' of bucket {bucket!r}"
         if self.records_table is not None:
-            records = records_of(self.records_table, f"{bucket}/")
             where = f"partition '{bucket}/{KNOWN}' of table {self.records_table.table!r}"
         elif self.known_bucket:
-            key = f"{bucket}/{key}"
-            records = ObjectRecordStore(shared_store(replace(self.platform, bucket=self.known_bucket)), "")
-            where = f"'{KNOWN}/' of bucket {self.known_bucket!r}"
-        else:
-            records = ObjectRecordStore(store, "")
-            where = f"'{KNOWN}/' of bucket {bucket!r}"
+            key, where = f"{bucket}/{key}", f"'{KNOWN}/' of bucket {self.known_bucket!r}"
+            place, store = replace(self.platform, bucket=self.known_bucket), None
+        records = open_records(place, "", self.records_table, store=store)
         return KnownRecord(records=records, key=f"{key}.{asset}" if asset else key, where=where)
 
     @property
@@ -215,7 +181,7 @@ class Location(LocationSettings):
         """Whether anyone has signalled or queued a change of the source. 1 HEAD, and 1 scan of the topics if
         nobody has signalled.
         """
-        store = shared_store(self.platform)
+        store = open_store(self.platform)
         if store.head(root_key(self.keyspace_prefix)) is not None:
             return True
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
@@ -241,7 +207,7 @@ class Location(LocationSettings):
 
     def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
         """What moves the source's signals without an unqueued change: a batch need not list for them. No request."""
-        store = store or shared_store(self.platform)
+        store = store or open_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
 
     def watcher(
@@ -255,7 +221,7 @@ class Location(LocationSettings):
 
         The LIST of a changed poll is then one of the topic's segments. See `marks_of`.
         """
-        store = store or shared_store(self.platform)
+        store = store or open_store(self.platform)
         entries = partial(marks_of, self.queue(store).records, self.name) if self.signals == "root" else None
         return Watcher(
             store, prefix=self.keyspace_prefix, slots=self.slots, clock=clock, state=state, entries=entries

@@ -11,21 +11,26 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import (
-    SETTINGS,
-    SOURCE,
-    BatchSettings,
-    InputSettings,
-    LeaseTimeSettings,
-    TableSettings,
-    TopicSizeSettings,
-)
-from s3notify_platform.local.project import sources_of
+from s3notify_platform.local.project import ConfiguredSource, sources_of
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
-from s3notify_platform.orchestration.component import DynamoSettings
+from s3notify_platform.orchestration.resources import NamedS3, SlotSpark
+from s3notify_platform.orchestration.setting_fields import group_of
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSettings
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.setting import Setting, settings_of
+from s3notify_platform.source.build import build
+from s3notify_platform.source.settings import (
+    SETTINGS,
+    SOURCE,
+    BatchSettings,
+    DynamoSettings,
+    InputSettings,
+    LeaseTimeSettings,
+    S3Settings,
+    TopicSizeSettings,
+    ungrouped,
+)
+from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 
@@ -79,7 +84,7 @@ def ids(settings: Any) -> Any:
     return pytest.mark.parametrize("setting", settings, ids=lambda setting: setting.name)
 
 
-@ids([*OF_COMPONENT, *settings_of(TableSettings, LeaseTimeSettings)])
+@ids([*OF_COMPONENT, *settings_of(S3Settings, DynamoSettings)])
 def test_every_setting_is_described(setting: Setting) -> None:
     """And has a default that it may have; a number has a unit."""
     assert setting.about.description[0].isupper() or setting.name == "commit"
@@ -103,8 +108,11 @@ def test_all_that_the_component_takes_is_described() -> None:
     """Its own fields, and those of its groups."""
     schema = S3NotifyComponent.model().model_json_schema()
     assert [name for name, of in schema["properties"].items() if not of.get("description")] == []
-    for setting in settings_of(TableSettings, LeaseTimeSettings):
-        assert DynamoSettings.model().model_json_schema()["properties"][setting.name]["description"]
+    for group in (S3Settings, DynamoSettings):
+        shown = group_of(group).model().model_json_schema()["properties"]
+        assert {setting.name: setting.help for setting in settings_of(group)} == {
+            name: of["description"] for name, of in shown.items()
+        }
 
 
 @ids(settings_of(*SOURCE, TopicSizeSettings))
@@ -127,20 +135,113 @@ def test_on_the_command_line(setting: Setting) -> None:
     ]
     assert option.help == f"{setting.help}."
     assert option.required == (setting.default is dataclasses.MISSING)
+    assert not option.hidden
+
+
+ACCESS = {
+    "endpoint_url": "http://127.0.0.1:1",
+    "access_key_id_env": "A",
+    "secret_access_key_env": "B",
+    "session_token_env": "C",
+    "role_arn": "arn:aws:iam::123456789012:role/landing",
+    "external_id": "x",
+}
+"""But for `profile`: keys are named in one way."""
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "s3": ACCESS | {"region": "eu-west-1", "scheme": "s3", "requester_pays": True, "kms_key_id": "alias/a"},
+    "dynamodb": ACCESS
+    | {"region": "eu-west-2", "records_table": "r", "lease_table": "l"}
+    | {setting.name: other(setting) for setting in settings_of(LeaseTimeSettings)},
+}
+
+
+def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
+    """The YAML of a source, as commands have it."""
+    document = {"type": "s3notify_platform.S3NotifyComponent", "attributes": attributes}
+    (folder / "orders").mkdir(exist_ok=True)
+    (folder / "orders" / "defs.yaml").write_text(json.dumps(document))
+    (found,) = sources_of(str(folder))
+    return found
+
+
+def of_flags(given: dict[str, Any]) -> Source:
+    """What `s3notify ingest` makes of flags."""
+    command = main.get_command(click.Context(main), "ingest")
+    assert command is not None
+    arguments = [str(given["name"])]
+    for parameter in command.params:
+        if parameter.name in given and isinstance(parameter, click.Option):
+            value = given[parameter.name]
+            arguments += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+    with pytest.MonkeyPatch.context() as patched:
+        seen: list[Any] = []
+        patched.setattr(
+            "s3notify_platform.spark.datasource.options.reading_of",
+            lambda options: seen.append(reading_of(options)),
+        )
+        patched.setattr("s3notify_platform.local.java.java_environment", dict)
+        ran = CliRunner().invoke(main, ["ingest", *arguments])
+    if not seen:
+        raise UsageError(ran.stderr.strip().removeprefix("Error: "))
+    return seen[0].source
 
 
 @pytest.mark.parametrize("without", ["schema", "schema_hints"])
-def test_it_has_its_effect_from_everywhere(without: str) -> None:
-    """Each with another value than its default: component, IO manager and data source make the same source of them.
+def test_it_has_its_effect_from_everywhere(without: str, tmp_path: Path) -> None:
+    """Each with another value than its default makes the same source: component, IO manager, data source, flags, file.
 
     All but one of two that exclude each other.
     """
     given = {setting.name: other(setting) for setting in OWN if setting.name != without}
-    source = S3NotifyComponent(**given).assets().io.source
-    assert reading_of({name: str(value) for name, value in given.items()}).source == source
+    source, flat = S3NotifyComponent(**given, **GROUPS).assets().io.source, ungrouped(given | GROUPS)
+    assert {*flat} == {*SETTINGS} - {without, "profile", "dynamodb_profile"}
+    assert build(flat) == source
+    assert reading_of({name: str(value) for name, value in flat.items()}).source == source
+    assert of_flags(flat) == source
+    assert write(tmp_path, given | GROUPS).source() == source
     for setting in settings_of(InputSettings):
         if setting.name != without:
             assert getattr(source.input, setting.name) == given[setting.name] != setting.default
+    assert source.input.bucket.region == "eu-west-1"
+    assert source.location.records_table is not None
+    assert source.location.records_table.region == "eu-west-2"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_objects": "many"}, "max_objects='many': give a whole number"),
+        ({"max_objects": "0"}, "max_objects=0: must be at least 1"),
+        ({"max_seconds": "nan"}, "max_seconds='nan': give a number"),
+        ({"mismatches": "drop"}, "mismatches='drop': use one of quarantine, rescue"),
+        ({"bukcet": "b"}, "bukcet: there is no such setting; did you mean bucket?"),
+        ({"name": "Orders!"}, "source 'Orders!': source name 'Orders!': use a-z, 0-9 and _, beginning with a letter"),
+        (
+            {"platform_prefix": "own"},
+            "source 'orders': platform_prefix 'own': end it with '/'",
+        ),
+        ({"commit": "dynamodb"}, "source 'orders': commit: dynamodb needs a lease_table"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_the_same_words(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    """Component, IO manager, data source, command line and file."""
+    given = {"name": "orders", "bucket": "b", "prefix": "raw/"} | wrong
+    resources = {"s3": NamedS3(), "spark": SlotSpark()}
+    unknown = given.keys() - SETTINGS.keys()
+    ways = {
+        "component": lambda: S3NotifyComponent(**given).assets(),
+        "IO manager": lambda: SlotIOManager(**given, **resources).source,
+        "data source": lambda: reading_of(given),
+        "command line": lambda: of_flags(given),
+        "file": lambda: write(tmp_path, given).check(),
+    }
+    if unknown:
+        del ways["command line"]  # click says that there is no such option
+    for way, make in ways.items():
+        with pytest.raises(UsageError) as raised:
+            make()
+        assert str(raised.value).removeprefix(f"{tmp_path}/orders/defs.yaml: ") == said, way
 
 
 TIMES = {setting.name: other(setting) for setting in settings_of(LeaseTimeSettings)}
@@ -152,14 +253,9 @@ def test_the_times_of_leases_have_their_effect_from_everywhere(tmp_path: Path) -
     assert all(getattr(LEASES, field.name) != field.default for field in dataclasses.fields(LEASES))
     place = {"name": "orders", "bucket": "b", "prefix": "raw/", "commit": "dynamodb"}
     tables = {"lease_table": "leases", **TIMES}
-    of_component = S3NotifyComponent(**place, dynamodb=DynamoSettings(**tables)).assets().io.source
+    of_component = S3NotifyComponent(**place, dynamodb=tables).assets().io.source
     of_options = reading_of({name: str(value) for name, value in (place | tables).items()}).source
-    (tmp_path / "orders").mkdir()
-    yaml = json.dumps(
-        {"type": "s3notify_platform.S3NotifyComponent", "attributes": place | {"dynamodb": tables}}
-    )
-    (tmp_path / "orders" / "defs.yaml").write_text(yaml)
-    (of_file,) = sources_of(str(tmp_path))
+    of_file = write(tmp_path, place | {"dynamodb": tables})
     for commit in (of_component.commit, of_options.commit, of_file.source().commit):
         assert commit.leases == LEASES
         commits = commit.commits(of_component.location.platform, MemoryObjectStore())
@@ -194,7 +290,7 @@ def test_what_cannot_be_is_refused(setting: str, value: int) -> None:
 def records(monkeypatch: pytest.MonkeyPatch) -> MemoryRecordStore:
     """Those of every source's queue."""
     records = MemoryRecordStore()
-    monkeypatch.setattr("s3notify_platform.ingest.location.queue_records", lambda *_, **__: records)
+    monkeypatch.setattr("s3notify_platform.source.location.queue_records", lambda *_, **__: records)
     return records
 
 

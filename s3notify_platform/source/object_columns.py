@@ -26,8 +26,8 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.csv_cut import Dialect
 from s3notify_platform.formats.csv_values import values_of
 from s3notify_platform.formats.rescue import misfit_reason
-from s3notify_platform.ingest.declared_schema import arrow_columns
 from s3notify_platform.ports import ObjectMeta
+from s3notify_platform.source.declared_schema import arrow_columns
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -39,16 +39,16 @@ _PLAIN: Final = Dialect(nulls="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class ObjectColumns:
     """The columns of this kind that a source has: `paths` from the key, `metadata` from the store."""
 
     paths: pa.Schema
     metadata: pa.Schema
 
     @classmethod
-    def of(cls, partition_columns: str, metadata_columns: str) -> "Origin":
+    def of(cls, partition_columns: str, metadata_columns: str) -> "ObjectColumns":
         """As the settings of these names say. `UsageError` for what cannot be."""
-        return _origin(partition_columns, metadata_columns)
+        return _object_columns(partition_columns, metadata_columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,7 +94,7 @@ class Origin:
 
 
 @lru_cache(maxsize=32)
-def _origin(partition_columns: str, metadata_columns: str) -> Origin:
+def _object_columns(partition_columns: str, metadata_columns: str) -> ObjectColumns:
     paths = arrow_columns("partition_columns", partition_columns) if partition_columns else pa.schema([])
     for column in paths:
         if column.name.startswith("_") or not column.name:
@@ -109,7 +109,7 @@ def _origin(partition_columns: str, metadata_columns: str) -> Origin:
             raise UsageError(
                 f"metadata_columns {metadata_columns!r}: use some of {', '.join(METADATA.names)}, each once"
             )
-    return Origin(paths=paths, metadata=pa.schema([METADATA.field(name) for name in named]))
+    return ObjectColumns(paths=paths, metadata=pa.schema([METADATA.field(name) for name in named]))
 
 
 @lru_cache(maxsize=4096)

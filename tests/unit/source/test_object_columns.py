@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.origin import HIVE_NULL, Origin
-from s3notify_platform.ingest.source import Input
 from s3notify_platform.ports import ETag, ObjectMeta
+from s3notify_platform.source.object_columns import HIVE_NULL, ObjectColumns
+from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 
 BUCKET = S3Config(bucket="b")
@@ -27,7 +27,7 @@ def input_of(**settings: Any) -> Input:
 
 def value_of(declared: str, key: str) -> Any:
     """Of the only column, and the texts that do not fit."""
-    origin = Origin.of(declared, "")
+    origin = ObjectColumns.of(declared, "")
     (column,) = origin.values([(key, None)])
     return column[0].as_py(), dict(origin.misfits(key))
 
@@ -99,7 +99,7 @@ def test_any_text_survives(text: str, before: str) -> None:
 @given(st.text(alphabet="/=%x0123-", max_size=30))
 def test_no_key_fails(key: str) -> None:
     """Any key has a value or a text that does not fit, and never an error."""
-    origin = Origin.of("x date, `0` int", "")
+    origin = ObjectColumns.of("x date, `0` int", "")
     values = [column[0].as_py() for column in origin.values([(key, None)])]
     assert len(values) == 2
     for column, value in zip(origin.paths.names, values, strict=True):
@@ -108,7 +108,7 @@ def test_no_key_fails(key: str) -> None:
 
 def test_all_columns_of_several_objects() -> None:
     """In the order of the settings; what no GET has said is null."""
-    origin = Origin.of("dt date, n tinyint", "_version, _modified,_size")
+    origin = ObjectColumns.of("dt date, n tinyint", "_version, _modified,_size")
     assert origin.schema == pa.schema(
         [
             ("dt", pa.date32()), ("n", pa.int8()), ("_version", pa.string()),
@@ -183,4 +183,4 @@ def test_types_of_hints() -> None:
 def test_it_pickles() -> None:
     """Sources travel to tasks."""
     given = input_of(partition_columns="dt date", metadata_columns="_size")
-    assert pickle.loads(pickle.dumps(given)).origin == given.origin
+    assert pickle.loads(pickle.dumps(given)).object_columns == given.object_columns

@@ -1,34 +1,30 @@
 """The settings of a source, each declared once: name, type, default, description, unit.
 
 The component's YAML fields, the IO manager's configuration, the data source's options, the command line and the values
-of `ingest.source` and `ingest.location` all come from here. A new setting is one field of one of these classes, and the
-line that uses it. Imports nothing heavy, since `--help` reads it.
+of `source.source` and `source.location` all come from here. A new setting is one field of one of these classes, and the
+line that uses it. How a bucket or a table is reached is declared by `stores.config`. Imports nothing heavy, since
+`--help` reads it.
+
+Names are the same everywhere. Only YAML has groups: `s3`, and `dynamodb`, whose own way to be reached has names that
+begin with `dynamodb_` elsewhere (`ungrouped`).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
-from importlib import import_module
 from typing import Annotated, Any, Final, Literal
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.limits import WITHDRAWN_SHARE
-from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES, LeaseSettings
+from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.setting import About, settings_of
-from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.stores.config import QUEUE_PREFIX
+from s3notify_platform.setting import About, Setting, named
+from s3notify_platform.slots import SLOT_COUNT, check_slot_count
+from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
+from s3notify_platform.table.own import own_prefixes
 
 DEFS_VARIABLE: Final = "S3NOTIFY_DEFS"
 """Environment variable that names the folder with the YAML of the sources."""
-
-
-def imported(path: str) -> Any:
-    """What an import path names. `UsageError` if there is nothing."""
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error
 
 
 def _formats() -> Sequence[str]:
@@ -39,7 +35,7 @@ def _formats() -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class LocationSettings:
-    """Where a source keeps what it has made."""
+    """Where a source keeps what it has made; prefixes that are not given are made of its name."""
 
     name: Annotated[str, About("Name of the source and of its asset, like orders: a-z, 0-9, _")]
     slots: Annotated[
@@ -74,6 +70,27 @@ class LocationSettings:
             "changed"
         ),
     ] = "slots"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
+            raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
+        check_slot_count(self.slots)
+        if self.platform_prefix and not self.platform_prefix.endswith("/"):
+            raise UsageError(f"platform_prefix {self.platform_prefix!r}: end it with '/'")
+        if not self.platform_prefix:
+            object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
+        if not self.keyspace_prefix:
+            object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
+
+    def own_prefixes_in(self, bucket: str, *, platform_bucket: str) -> tuple[str, ...]:
+        """Prefixes of the platform's own objects in `bucket`. See `table.own.own_prefixes`."""
+        return own_prefixes(
+            bucket,
+            platform_bucket=platform_bucket,
+            platform_prefix=self.platform_prefix,
+            keyspace_prefix=self.keyspace_prefix,
+            queue_prefix=self.queue_prefix,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,17 +312,7 @@ class LeaseTimeSettings:
     ] = DEFAULT_LEASES.test_interval_seconds
 
 
-LEASE_TIMES: Final = tuple(setting.name for setting in settings_of(LeaseTimeSettings))
-
-
-def lease_settings(values: Mapping[str, Any]) -> LeaseSettings:
-    """The lease times among these settings by name. `UsageError` for those that cannot be."""
-    return LeaseSettings(
-        **{name.removeprefix("lease_"): values[name] for name in LEASE_TIMES if name in values}
-    )
-
-
-_OF_TOPICS: Final = {setting.name: setting for setting in settings_of(TopicSettings)}
+_OF_TOPICS: Final = named(TopicSettings)
 
 QUEUE: Final = ("capacity", "shards", "max_event_bytes", "stale_seconds")
 """The settings of topics that a source gives to its own, which nothing is pushed from."""
@@ -389,10 +396,58 @@ class BatchSettings:
         return min(self.backoff_ceiling_seconds, doubled)
 
 
+_Region = Annotated[str | None, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")]
+_RegionOfTables = Annotated[str | None, About("Region, like eu-west-1; default: the buckets'")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Settings(S3Config):
+    """How to reach the buckets. Default: boto3's own chain (environment, profile, instance role).
+
+    Other credentials are given by the names of environment variables or of a profile, so that no secret is ever part
+    of the definitions, which Dagster shows, or of Spark's tasks. Dagster's processes and Spark's workers each read
+    them for themselves; a profile that changes is read again within a minute, variables only at a start.
+    """
+
+    region: _Region = None  # type: ignore[assignment] # null in YAML
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
+    """DynamoDB tables, created by `s3notify init`. Default: none; everything is on the bucket.
+
+    They are reached by boto3's own chain (environment, profile, instance role), whatever `s3` says of keys, unless
+    other credentials are named here; in the region of the bucket, unless another one is.
+    """
+
+    region: _RegionOfTables = None  # type: ignore[assignment] # null in YAML
+
+
 SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
 """What is the same in component, IO manager, data source and command line."""
 
-SETTINGS: Final = {
-    setting.name: setting for setting in settings_of(*SOURCE, TableSettings, LeaseTimeSettings)
+DYNAMODB: Final = {
+    name: f"dynamodb_{name}"
+    for name in named(DynamoSettings)
+    if name not in named(TableSettings, LeaseTimeSettings)
 }
-"""The settings of a source that the data source and the command line take, by name."""
+"""How DynamoDB is reached: the settings of YAML's group `dynamodb` that have other names elsewhere, and these."""
+
+
+def _of_dynamodb(setting: Setting) -> Setting:
+    about = replace(setting.about, description=f"Of DynamoDB: {setting.about.description}")
+    return replace(setting, name=DYNAMODB[setting.name], about=about)
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    **named(*SOURCE, TableSettings, LeaseTimeSettings, S3Settings),
+    **{DYNAMODB[name]: _of_dynamodb(named(DynamoSettings)[name]) for name in DYNAMODB},
+}
+"""All settings that make a source (`build`), by name."""
+
+
+def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as YAML groups them, by their own names. `None` for a group is none of it."""
+    own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb")}
+    tables = {DYNAMODB.get(name, name): value for name, value in (given.get("dynamodb") or {}).items()}
+    return {**own, **(given.get("s3") or {}), **tables}

@@ -1,8 +1,8 @@
-"""Rounds: the staged work of a run, the one place where it is committed, and the order of all that follows.
+"""The loop of a run: the one place where its rounds are committed, and the order of all that follows a commit.
 
 A round takes some slots through all tables of the run, table by table: first the source's, then those that are
-derived from it, each staged on top of the version that the one before has committed. Whoever takes the rounds of a run
-calls `commit_round` for each, and then `after_commit`: the rounds that follow depend on how this one ended.
+derived from it, each staged on top of the version that the one before has committed. Sensor runs, backfills and
+`s3notify ingest` take the rounds of a run through `commit_rounds`. The next round depends on how the one before ended.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,26 +77,31 @@ def commit_round(staged: Round) -> None:
         staged.results.setdefault(table.name, {}).update(table.commit())
 
 
-def after_commit(
-    done: Round,
+def commit_rounds(
+    rounds: Iterable[Round],
     *,
     queue: NotificationQueue,
     report: Callable[[Round], None] = lambda _: None,
     ask_again: Callable[[Iterable[Slot]], None] = lambda _: None,
     settle: Callable[[Round], None] = lambda _: None,
-) -> None:
-    """All that follows the commit of a round, in the one order that loses nothing.
+) -> Iterator[Round]:
+    """Commit the rounds of a run, one after the other, and do all that follows a commit, in the one order that loses
+    nothing. Yields each round when all of it is done. Whatever drives a run takes its rounds from here.
 
-    `known` has the version already. Then: `report` what is committed; remove the entries; have slots that were not read
-    whole taken up by the next batch (`ask_again`); `settle` the rescan backlog and stamp the batch's chain.
+    Rows are visible, and `known` has the version, when a round is committed. Then: `report` it; remove the entries;
+    have slots that were not read whole taken up by the next batch (`ask_again`); `settle` the rescan backlog and stamp
+    the batch's chain.
 
-    The order decides what a crash costs. Rows are visible before this is called. A crash leaves the batch open: its
-    slots are asked for again, found unchanged, and reported. The other way round a committed slot could stay unreported
-    for good.
+    The order decides what a crash costs. It leaves the batch open: its slots are asked for again, found unchanged, and
+    reported. The other way round a committed slot could stay unreported for good.
 
-    Requests: `NotificationQueue.remove` for the entries, and those of the functions that are given.
+    Requests of a round: those of `commit_round`, of `NotificationQueue.remove` for the entries, and of the functions
+    that are given.
     """
-    report(done)
-    queue.remove(done.done_entries())
-    ask_again(done.incomplete())
-    settle(done)
+    for each in rounds:
+        commit_round(each)
+        report(each)
+        queue.remove(each.done_entries())
+        ask_again(each.incomplete())
+        settle(each)
+        yield each

@@ -1,0 +1,171 @@
+"""Room in the shards: how it is counted, and what a process holds of it for its next reservations.
+
+Room is taken by adding to the counter of a shard's quota generation. A process that reserves often takes more than it
+needs, and uses that up before it asks again: nothing at first, then twice as much each time, up to `ROOM_HELD` entries.
+It stays with the shard meanwhile. Such room only fills a shard up to `ROOM_IDLE_SHARE` of it: beyond, exactly what is
+needed is asked for. It is room of one generation of the quota; the reservation that uses it is granted if that still is
+the current one (`reserving`). It does not expire: a process that is idle, or has ended, keeps nobody out, and where
+room becomes scarce a reconciler counts it again (`stale`), after which it is worth nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from threading import Lock
+from typing import Final
+
+from s3notify_platform.clock import Clock, backoff_seconds
+from s3notify_platform.errors import S3NotifyError, UnavailableError
+from s3notify_platform.limits import ROOM_HELD, ROOM_HELD_SHARE, ROOM_IDLE_SHARE
+from s3notify_platform.ports import Conflict, RecordStore
+from s3notify_platform.protocols.notification_queue.entries import (
+    Place,
+    Topic,
+    depth_key,
+    depth_partition,
+    shard_capacity,
+)
+from s3notify_platform.protocols.notification_queue.segments import ENTRIES_MAX
+from s3notify_platform.protocols.notification_queue.shards import Shards
+from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
+from s3notify_platform.protocols.updates import ATTEMPTS
+
+SEALED: Final = 1 << 40
+"""Added to a counter, it is above every ceiling."""
+
+
+def idle_ceiling(shard: int, settings: TopicSettings) -> int:
+    """Up to how many entries a shard may be filled by room that is held and not used."""
+    return int(shard_capacity(shard, settings) * ROOM_IDLE_SHARE)
+
+
+class Rooms:
+    """Room for reservations in the topics of one record store. Thread-safe; holds room."""
+
+    def __init__(self, records: RecordStore, clock: Clock, *, shards: Shards) -> None:
+        self._records = records
+        self._clock = clock
+        self._shards = shards
+        # Processes begin with different ones.
+        self._turn = int.from_bytes(clock.random_bytes(2), "little")
+        self._held: Counter[tuple[Place, int]] = Counter()
+        """By counter, and by the shard's capacity when it was taken."""
+        self._more: dict[str, int] = {}
+        """For how many entries room is taken the next time, beyond what is needed, by topic."""
+        self._lock = Lock()
+
+    def take(self, topic: Topic, wanted: int) -> list[tuple[int, int]]:
+        """Shards, and how many entries each takes, counted already: `wanted`, or as many as there is room for.
+
+        First what is held; then a segment's worth is asked of the shard whose turn it is, then of the others.
+        """
+        shard, held = self._use_held(topic, wanted)
+        rooms = Counter({shard: held} if held else {})
+        try:
+            for number, got in self._ask_in_turn(topic, wanted - held, first=shard):
+                rooms[number] += got
+        except S3NotifyError:
+            with self._lock:
+                self._held[_counter(topic, shard)] += held
+            raise
+        return list(rooms.items())
+
+    def any_held(self) -> bool:
+        """Whether room is held that may not have to be asked for. No request."""
+        with self._lock:
+            return any(self._held.values())
+
+    def give_back(self, topic: Topic, rooms: Iterable[tuple[int, int]]) -> None:
+        """Free room that was not used. 1 `add` for each shard."""
+        places: Counter[Place] = Counter()
+        for shard, number in rooms:
+            places[counted_at(topic, shard)] += number
+        self._shards.give_back_rooms(places)
+
+    def _use_held(self, topic: Topic, wanted: int) -> tuple[int, int]:
+        """The shard to begin with, and for how many entries room is held there."""
+        with self._lock:
+            for place, capacity in [at for at in self._held if at[0].topic == topic.name]:
+                at = place, capacity
+                if at != _counter(topic, place.shard) or not self._held[at]:
+                    del self._held[at]  # of another epoch, generation or capacity: not to be relied on
+                    continue
+                used = min(wanted, self._held[at])
+                self._held[at] -= used
+                return place.shard, used
+            self._turn += 1
+            return self._turn % topic.settings.shards, 0
+
+    def _ask_in_turn(self, topic: Topic, wanted: int, *, first: int) -> list[tuple[int, int]]:
+        shards = topic.settings.shards
+        in_turn = [(first + turn) % shards for turn in range(shards)]
+        full: set[int] = set()
+        rooms: list[tuple[int, int]] = []
+        asks = [min(ENTRIES_MAX, wanted - start) for start in range(0, wanted, ENTRIES_MAX)]
+        while asks:
+            if not (left := [shard for shard in in_turn if shard not in full]):
+                break
+            together: Counter[int] = Counter()
+            for turn, ask in enumerate(asks):
+                together[left[turn % len(left)]] += ask
+            answers = self._shards.in_parallel(lambda asked: self._try(topic, *asked), list(together.items()))
+            short = 0
+            for (shard, asked), answer in zip(together.items(), answers, strict=True):
+                got = answer if isinstance(answer, int) else 0
+                rooms += [(shard, got)] if got else []
+                if got < asked:
+                    full.add(shard)
+                    short += asked - got
+            if errors := [answer for answer in answers if isinstance(answer, S3NotifyError)]:
+                self.give_back(topic, rooms)
+                raise errors[0]
+            asks = [short] if short else []
+        return rooms
+
+    def _try(self, topic: Topic, shard: int, wanted: int) -> int | S3NotifyError:
+        try:
+            return self.ask(topic, shard, wanted, more=True)
+        except S3NotifyError as error:
+            return error
+
+    def ask(self, topic: Topic, shard: int, wanted: int, *, more: bool = False) -> int:
+        """Take room for up to `wanted` entries; how many it is. `more`: and hold some for later."""
+        quota, capacity = topic.quotas[shard], shard_capacity(shard, topic.settings)
+        ceiling, idle = capacity - quota.base, idle_ceiling(shard, topic.settings) - quota.base
+        key = depth_key(topic.epoch, shard, quota.generation)
+        most = min(ROOM_HELD, int(capacity * ROOM_HELD_SHARE))
+        asked = min(wanted, ceiling)
+        extra = min(self._more.get(topic.name, 0), most, max(0, idle - asked)) if more else 0
+        for attempt in range(ATTEMPTS):
+            if asked <= 0:
+                return 0
+            try:
+                limit = idle if extra else ceiling
+                outcome = self._records.add(depth_partition(topic.name), key, asked + extra, ceiling=limit)
+                if isinstance(outcome, int):
+                    with self._lock:
+                        self._held[_counter(topic, shard)] += extra
+                        # Not tried in vain where there will be no room for it.
+                        fits = outcome + 2 * extra + 1 <= idle
+                        self._more[topic.name] = min(2 * extra + 1, most) if fits else 0
+                    return asked
+                if isinstance(outcome, Conflict):
+                    if not extra:
+                        asked = min(wanted, ceiling - self._shards.counted(topic, shard))
+                    extra = 0
+                    continue
+                # Unknown: if it was applied, this room is unused until the reconciler counts again.
+            except UnavailableError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            self._clock.sleep(backoff_seconds(attempt, self._clock))
+        raise UnavailableError(f"no room could be counted in topic {topic.name!r}, shard {shard}; try again")
+
+
+def counted_at(topic: Topic, shard: int, key: str = "") -> Place:
+    """A place in the shard, counted by its current quota generation."""
+    quota = topic.quotas[shard].generation
+    return Place(topic=topic.name, epoch=topic.epoch, shard=shard, key=key, quota=quota)
+
+
+def _counter(topic: Topic, shard: int) -> tuple[Place, int]:
+    return counted_at(topic, shard), shard_capacity(shard, topic.settings)

@@ -1,0 +1,42 @@
+"""Where the buckets and tables of settings are, and how they are reached. Imports nothing heavy: publishers use it.
+
+The settings are by name, and of their types (`setting.values_in`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from s3notify_platform.setting import given_of
+from s3notify_platform.source.settings import DYNAMODB, LocationSettings, S3Settings
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.table.own import USUAL
+
+Keys = Mapping[str, Any]
+"""Keys of the bucket by value: `access_key_id`, `secret_access_key`, `session_token`. For this process alone."""
+
+
+def bucket_of(values: Mapping[str, Any], keys: Keys | None = None) -> S3Config:
+    """The bucket that is read; `keys` sign its requests, instead of credentials that are named."""
+    return S3Config(bucket=values["bucket"], **given_of(values, S3Settings), **(keys or {}))
+
+
+def platform_of(values: Mapping[str, Any], bucket: S3Config) -> S3Config:
+    """The bucket of the platform's own objects, reached as `bucket` is."""
+    return replace(bucket, bucket=values.get("platform_bucket") or bucket.bucket)
+
+
+def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
+    """The DynamoDB table that this setting names, in the bucket's region if in no other; None if none is named."""
+    if not values.get(setting):
+        return None
+    given: dict[str, Any] = {"region": values.get("region")}
+    given |= {name: values[flat] for name, flat in DYNAMODB.items() if values.get(flat)}
+    return DynamoConfig(table=values[setting], **given)
+
+
+def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:
+    """Prefixes of a source's own objects in `bucket` that no name tells to be the platform's."""
+    place = LocationSettings(**given_of(values, LocationSettings))
+    own = place.own_prefixes_in(bucket, platform_bucket=values.get("platform_bucket") or values["bucket"])
+    return (prefix for prefix in own if not prefix.startswith(USUAL))

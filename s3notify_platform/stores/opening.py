@@ -1,0 +1,152 @@
+"""The one opener of stores: all that is outside `stores` gets its stores here, and knows them as ports.
+
+Another kind of store is a file, and an item in `kinds.KINDS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ObjectStore, RecordStore
+from s3notify_platform.protocols import notification_queue
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
+from s3notify_platform.stores.kinds import KINDS
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+    from s3notify_platform.stores.s3.tags import ObjectTags
+
+READS_IN_FLIGHT: Final = 16
+"""Of the queue's records on a bucket."""
+
+
+_ALIASES: Final = {"s3a": "s3"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a URL like s3://acme-landing/raw/ names."""
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+
+def place_of(url: str) -> Place:
+    """The place of a URL. `UsageError` for one of no kind of store, or without a bucket."""
+    found = urlsplit(url)
+    scheme = _ALIASES.get(found.scheme, found.scheme)
+    if scheme not in KINDS or not found.netloc:
+        raise UsageError(f"{url!r}: give s3://bucket/prefix, or another URL of {', '.join(sorted(KINDS))}")
+    return Place(scheme=scheme, bucket=found.netloc, prefix=found.path.removeprefix("/"))
+
+
+def open_store(place: S3Config | str) -> ObjectStore:
+    """The store of a bucket, by how it is reached, or by a URL like s3://acme-landing. No request.
+
+    One store, with its connections, for each bucket and process: creating a client takes 0.1 s.
+    """
+    if isinstance(place, str):
+        named = place_of(place)
+        if named.prefix:
+            raise UsageError(f"{place!r}: a store is a whole bucket: leave out {named.prefix!r}")
+        place = S3Config(bucket=named.bucket, scheme=named.scheme)
+    return _opened(place)
+
+
+def open_tags(config: S3Config) -> "ObjectTags":
+    """The tags of a bucket's objects. No request. `UsageError` for a kind of store that has none."""
+    if not (path := KINDS[config.scheme].tags):
+        raise UsageError(f"{config.place}: this kind of store has no tags: leave out committed_tags")
+    tags: ObjectTags = resolve_name(path)(config)
+    return tags
+
+
+class _Refusing(Protocol):
+    def refusal(self, key: str) -> str: ...
+
+
+def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
+    """Why the store refuses to read this key; "" if it does not, or is of a kind that cannot tell. 1 GET."""
+    return store.refusal(key) if hasattr(store, "refusal") else ""
+
+
+@lru_cache(maxsize=32)
+def _opened(config: S3Config) -> ObjectStore:
+    if config.scheme not in KINDS:
+        raise UsageError(f"scheme={config.scheme!r}: use one of {', '.join(sorted(KINDS))}")
+    store: ObjectStore = resolve_name(KINDS[config.scheme].store)(config)
+    return store
+
+
+def open_reader(config: S3Config) -> "S3Store | None":
+    """A client of the hot read path: obstore's. None if this kind of store has none. No request."""
+    if not (path := KINDS[config.scheme].obstore):
+        return None
+    reader: S3Store = resolve_name(path)(config)
+    return reader
+
+
+def open_records(
+    bucket: S3Config,
+    prefix: str,
+    table: DynamoConfig | None = None,
+    *,
+    store: ObjectStore | None = None,
+    keys_recur: bool | Callable[[str], bool] = True,
+    parallelism: int = 1,
+) -> RecordStore:
+    """Records: in `table` if there is one, else below `prefix` of the bucket, through `store` if given. No request.
+
+    In the table, partitions begin with the bucket and the prefix. `keys_recur`, `parallelism`: see `ObjectRecordStore`.
+    """
+    if table is not None:
+        return _in_table(table, f"{bucket.bucket}/{prefix}")
+    if store is not None:
+        return ObjectRecordStore(store, prefix, keys_recur=keys_recur, parallelism=parallelism)
+    return _on_bucket(bucket, prefix, keys_recur, parallelism)
+
+
+@lru_cache(maxsize=32)
+def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
+    """One client for each table and process: creating one takes 0.1 s."""
+    return DynamoRecordStore(config, scope=scope)
+
+
+@lru_cache(maxsize=32)
+def _on_bucket(
+    bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
+) -> ObjectRecordStore:
+    """One for each place and process, since it knows what the store honours, and its counters."""
+    return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
+
+
+def queue_records(
+    platform: S3Config,
+    prefix: str = QUEUE_PREFIX,
+    table: DynamoConfig | None = None,
+    *,
+    store: ObjectStore | None = None,
+) -> RecordStore:
+    """The records of a bucket's notification queue: in `table` if there is one, else below `prefix` of the bucket.
+
+    Writers, inlets, outlets and sources of one bucket must name the same place. The queue's bound is strict in both. On
+    a bucket alone a counter is changed by compare-and-set, so its writers take turns.
+    """
+    if not prefix.endswith("/"):
+        raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
+    return open_records(
+        platform,
+        prefix,
+        table,
+        store=store,
+        keys_recur=notification_queue.keys_recur,
+        parallelism=READS_IN_FLIGHT,
+    )

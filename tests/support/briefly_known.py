@@ -1,0 +1,13 @@
+"""Topics that are known for 50 ms, for tests that change them by the real time, and have no other process."""
+
+import pytest
+
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+
+
+@pytest.fixture
+def briefly_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default of all queues that this process makes."""
+    defaults = NotificationQueue.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "known_seconds", 0.05)

@@ -1,0 +1,18 @@
+"""A kind of store, as a stranger would add it: this file, and an item in `stores.kinds`."""
+
+from functools import cache
+
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.kinds import Kind
+from s3notify_platform.stores.memory import MemoryObjectStore
+
+TOY = Kind(store="tests.support.toy_store:ToyStore.of")
+
+
+class ToyStore(MemoryObjectStore):
+    """A bucket in this process's memory, by its name."""
+
+    @staticmethod
+    @cache
+    def of(config: S3Config) -> "ToyStore":
+        return ToyStore()

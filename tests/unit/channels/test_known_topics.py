@@ -1,0 +1,171 @@
+"""A publisher relies on the topics that it knows; whatever others do to them meanwhile, no change is missed.
+
+Each topic has a consumer that lists the bucket once, as soon as its topic is served; later it looks at entries only.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
+from tests.support.clocks import SlowClock
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+from tests.support.queued_publisher import KS, meanwhile
+
+USER = TopicUser(slots=1000)
+
+
+class Consumers:
+    """The processes that change topics, and one that consumes `late`."""
+
+    def __init__(self, world):
+        self.world = world
+        self.listed = set()
+
+    def dying(self, method, fault=Fault.CRASH_AFTER):
+        """Topics as a process changes them that is killed at its first call of this method."""
+        records = FaultyStore(self.world.records, at(method, fault))
+        return NotificationQueue(records, clock=self.world.clock).topics
+
+    def begin(self):
+        topics = self.world.queue.topics
+        topics.serve(topics.get("late"), USER)
+        self.listed |= {meta.key for meta in self.world.objects.list("").objects}
+
+    def know(self, key):
+        return key in self.listed or key in {key for _, key, _ in self.world.announced("late")}
+
+    # What may happen while an object is written.
+
+    def created(self):
+        self.world.topic("late")
+        self.begin()
+
+    def created_by_a_dead_process(self):
+        with pytest.raises(CrashedError):
+            self.dying("create").create("late", TopicSettings(capacity=100, shards=2))
+        self.begin()
+
+    def created_while_the_other_is_deleted(self):
+        with pytest.raises(CrashedError):
+            self.dying("replace").delete("t")
+        self.created()
+
+    def created_after_the_other_takes_less(self):
+        topics = self.world.queue.topics
+        settings = topics.get("t").settings
+        topics.update("t", replace(settings, prefix="else/"))
+        self.world.topic("late", prefix="a")
+        self.begin()
+
+    def created_while_the_other_is_to_take_less(self):
+        settings = self.world.queue.topics.get("t").settings
+        with pytest.raises(CrashedError):
+            self.dying("replace").update("t", replace(settings, prefix="else/"))
+        self.world.topic("late", prefix="a")
+        self.begin()
+
+    def deleted_and_created(self):
+        self.world.queue.topics.delete("late")
+        self.created()
+
+
+CHANGES = [
+    "created",
+    "created_by_a_dead_process",
+    "created_while_the_other_is_deleted",
+    "created_after_the_other_takes_less",
+    "created_while_the_other_is_to_take_less",
+]
+
+
+def writer(world, act):
+    """A publisher that knows the topics, and writes `a` while this happens; with the slowest clock that it may have."""
+    clock = SlowClock(world.clock)
+    objects = FaultyStore(world.objects, meanwhile("a", act))
+    queue = NotificationQueue(world.records, clock=clock, parallelism=1)
+    publisher = QueuedPublisher(Publisher(objects, prefix=KS, clock=clock, parallelism=1), queue, bucket="b")
+    publisher.put("warm", b"1")
+    return publisher
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_topic_that_is_created_while_an_object_is_written(world, change):
+    """Its consumer finds the object by its listing, or is told of it."""
+    consumers = Consumers(world)
+    publisher = writer(world, getattr(consumers, change))
+    assert isinstance(publisher.put("a", b"1"), Written)
+    assert consumers.know("a")
+
+
+def test_a_topic_that_is_made_again_while_an_object_is_written(world):
+    """It was known, and even reserved in; its new consumer knows of nothing but what it lists and what is announced."""
+    world.topic("late")
+    consumers = Consumers(world)
+    publisher = writer(world, consumers.deleted_and_created)
+    assert isinstance(publisher.put("a", b"1"), Written)
+    assert consumers.know("a")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_read_of_the_topics_that_takes_long(world, change):
+    """Topics are known from its start on: what it says may be as old."""
+    consumers = Consumers(world)
+    acts = [getattr(consumers, change)]
+
+    class Slow(FaultyStore):
+        def scan(self, partition, **kwargs):
+            found = list(self.store.scan(partition, **kwargs))
+            if partition == "topics" and acts:
+                acts.pop()()
+            return iter(found)
+
+    clock = SlowClock(world.clock)
+    queue = NotificationQueue(Slow(world.records), clock=clock, parallelism=1)
+    publisher = QueuedPublisher(
+        Publisher(world.objects, prefix=KS, clock=clock, parallelism=1), queue, bucket="b"
+    )
+    assert isinstance(publisher.put("a", b"1"), Written)
+    assert consumers.know("a")
+
+
+def test_the_first_topic(world):
+    """A writer that knew none announces to it, though nobody waited."""
+    world.queue.topics.delete("t")
+    consumers = Consumers(world)
+    publisher = writer(world, consumers.created)
+    before = world.clock.now
+    assert isinstance(publisher.put("a", b"1"), Written)
+    assert world.clock.now == before
+    assert consumers.know("a")
+
+
+def test_a_topic_that_is_to_take_more(world):
+    """What is written once its update has returned is announced to it, also what had begun before."""
+    world.topic("late", prefix="else/")
+    settings = world.queue.topics.get("late").settings
+    publisher = writer(
+        world,
+        lambda: world.queue.topics.update("late", replace(settings, prefix="")),
+    )
+    assert isinstance(publisher.put("a", b"1"), Written)
+    assert [key for _, key, _ in world.announced("late")] == ["a"]
+
+
+def test_a_reservation_that_slept(world):
+    """The topics are read again before it is granted, and the new one is told of the change."""
+    consumers, slept = Consumers(world), []
+
+    def asleep(call):
+        if call.method == "create" and not slept:
+            slept.append(call)
+            consumers.created()
+        return Fault.NONE
+
+    publisher = world.publisher(records=asleep)
+    assert isinstance(publisher.put("a", b"1"), Written)
+    assert slept
+    assert consumers.know("a")

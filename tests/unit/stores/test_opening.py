@@ -1,0 +1,94 @@
+"""Stores are opened in one place: another kind of store is a file and an item, and a source lives on it."""
+
+from collections import Counter
+
+import pytest
+
+from s3notify_platform.channels import open_publisher
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.source.build import build
+from s3notify_platform.source.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.kinds import KINDS
+from s3notify_platform.stores.opening import open_reader, open_store, open_tags
+from tests.support.ingested import rows_of
+from tests.support.local_jobs import LocalJobs
+from tests.support.toy_store import TOY, ToyStore
+
+
+def test_one_store_for_each_bucket_and_process() -> None:
+    """By its configuration, or by a URL; clients take time to make."""
+    assert open_store("s3://acme") is open_store("s3a://acme/") is open_store(S3Config(bucket="acme"))
+    assert open_store("s3://acme") is not open_store(S3Config(bucket="acme", region="eu-west-3"))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("gs://acme", "'gs://acme': give s3://bucket/prefix, or another URL of s3"),
+        ("s3:///raw", "give s3://bucket/prefix"),
+        ("acme", "give s3://bucket/prefix"),
+        ("s3://acme/raw/", "a store is a whole bucket: leave out 'raw/'"),
+    ],
+)
+def test_urls_of_no_store(url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        open_store(url)
+
+
+def test_a_kind_that_there_is_not() -> None:
+    """As a setting, and by value."""
+    with pytest.raises(UsageError, match="scheme='gs': use one of s3"):
+        build({"name": "orders", "bucket": "b", "scheme": "gs"})
+    with pytest.raises(UsageError, match="scheme='gs': use one of s3"):
+        open_store(S3Config(bucket="b", scheme="gs"))
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Source:
+    """Of a kind of store that only this test has."""
+    monkeypatch.setitem(KINDS, "toy", TOY)
+    settings = {"name": "orders", "bucket": request.node.name, "prefix": "raw/", "scheme": "toy"}
+    return build(settings | {"format": "jsonl", "slots": 4, "platform_bucket": f"{request.node.name}-own"})
+
+
+def test_a_source_lives_on_another_kind_of_store(source: Source) -> None:
+    """Probed, published to, planned by a listing and by its queue, read, committed and read back."""
+    objects, own = open_store(source.input.bucket), open_store(source.location.platform)
+    assert isinstance(objects, ToyStore)
+    assert objects is not own
+    source = source.settle_commit_mode(own)
+    assert source.commit.choice == "native"
+    slots = source.location.all_slots()
+
+    def ingested(batch: str) -> Counter[int]:
+        run = Ingest(jobs=LocalJobs(source=source), source=source).run(slots, batch=batch)
+        assert all(result.ok for result in run.slots.values()), run
+        return Counter(row["a"] for row in rows_of(source))
+
+    objects.put("raw/1", b'{"a":1}\n')
+    objects.put("raw/a//b", b'{"a":2}\n')
+    assert ingested("one") == {1: 1, 2: 1}
+    objects.put("raw/1", b'{"a":3}\n')
+    objects.delete("raw/a//b")
+    assert ingested("two") == {3: 1}
+    queue = source.location.queue()
+    queue.topics.create("orders", TopicSettings(slots=4))
+    bucket, platform = source.input.bucket.bucket, source.location.platform.bucket
+    publisher = open_publisher("orders", bucket=bucket, platform_bucket=platform, scheme="toy", slots=4)
+    publisher.put("raw/2", b'{"a":4}\n')
+    assert [entry.event.key for entry in queue.entries("orders", slots)] == ["raw/2"]
+    assert ingested("three") == {3: 1, 4: 1}
+
+
+def test_what_another_kind_of_store_has_not(source: Source) -> None:
+    """Is refused by name."""
+    assert open_reader(source.input.bucket) is None
+    with pytest.raises(UsageError, match="has no tags: leave out committed_tags"):
+        open_tags(source.input.bucket)
+    with pytest.raises(UsageError, match="leases are for stores of S3's API"):
+        build(
+            {"name": "orders", "bucket": "b", "scheme": "toy", "commit": "dynamodb", "lease_table": "l"}
+        ).table()
