@@ -15,7 +15,7 @@ Steps, for one change or a batch
        new topic lists what was there before all writers had to know the topic, and the write may be later.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
        it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root (`signals: root`: alone, if all are queued).
+    6. Move the signal of each touched slot, marked as queued, then the root (`signals: root`: alone, if all queued).
 
 Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
 is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
