@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.protocols.notification_queue import Topic
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Topic
 from s3notify_platform.protocols.notification_queue.topic_settings import check_slots
 from s3notify_platform.protocols.source_enumerator import Choice
 from s3notify_platform.stores.config import OWN
@@ -40,6 +41,24 @@ def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[T
         if not topic.settings.endpoint:
             check_slots(topic.name, topic.settings, slots.get(topic.name, topic.settings.slots))
     return topics
+
+
+def named_in_root(
+    queue: NotificationQueue, bucket: str, events: Iterable[Event]
+) -> frozenset[tuple[str, str]]:
+    """Which changes, by key and topic, the consumer of a topic finds by its entry, once the root has moved alone.
+
+    Those of no topic if the topics are not known. Requests of `NotificationQueue.topics_of`.
+    """
+    try:
+        return frozenset(
+            (event.key, topic.name)
+            for event in events
+            for topic in queue.topics_of(bucket, event)
+            if topic.settings.signals == "root"
+        )
+    except S3NotifyError:
+        return frozenset()
 
 
 def source_of(signals: str) -> str:

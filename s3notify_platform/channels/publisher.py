@@ -15,7 +15,7 @@ Steps, for one change or a batch
        new topic lists what was there before all writers had to know the topic, and the write may be later.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
        it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root.
+    6. Move the signal of each touched slot, marked as queued, then the root (`signals: root`: alone, if all queued).
 
 Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
 is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
@@ -37,7 +37,7 @@ all topics that it knew were deleted since.
 | the topics | 1 scan each 2 s; where a write is not reserved, or not answered in time, 1 more after it |
 | reserve, commit | t × 2 writes, for each 256 changes and where the shard has room |
 | room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes at a time |
-| objects, signals | n + s + 1 PUT |
+| objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
 | a new topic | as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
@@ -49,7 +49,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from s3notify_platform.channels.keyspaces import Keyspace, checked
+from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root
 from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
@@ -225,7 +225,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 if isinstance(outcome, QuotaExceeded):
                     raise QuotaExceededError(f"topic {topic!r} is full", outcome.retry_after_seconds)
         queued = {event.key for announced in by_topic.values() for event in announced}
-        if error := self._move(wanted, queued):
+        if error := self._move(wanted, queued, events):
             raise error
 
     def _work(self, change: Change, writer: str) -> PendingChange:
@@ -403,14 +403,17 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
 
     # 6. Signal.
 
-    def _move(self, keys: Sequence[str], queued: Collection[str]) -> NotSignalledError | None:
+    def _move(
+        self, keys: Sequence[str], queued: Collection[str], done: Iterable[Event]
+    ) -> NotSignalledError | None:
         """Move the signals in every keyspace; one error for all keys whose signal did not move."""
-        missing: set[str] = set()
-        cause = ""
+        named = named_in_root(self._queue, self._bucket, done if queued else ())
+        missing, cause = set[str](), ""
         for keyspace in self._keyspaces:
             own = [key for key in keys if key.startswith(keyspace.prefix)]
             try:
-                keyspace.publisher.signal(own, queued=queued)
+                alone = all((key, keyspace.topic) in named for key in own)
+                keyspace.publisher.signal(own, queued=queued, alone=alone)
             except NotSignalledError as error:
                 missing.update(error.keys)
                 cause = str(error)
@@ -421,7 +424,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         moved = [work for work in works if work.happened is not False]
         unqueued = {work.event.key for work in moved if not work.announced}
         keys = list(dict.fromkeys(work.event.key for work in moved))
-        if error := self._move(keys, {*keys} - unqueued):
+        if error := self._move(keys, {*keys} - unqueued, (work.event for work in moved)):
             for work in moved:
                 if work.event.key in error.keys:
                     work.unsignalled = str(error)

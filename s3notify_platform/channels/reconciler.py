@@ -29,8 +29,14 @@ from typing import Final
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.service import Progress
 from s3notify_platform.errors import NotFoundError, RefusedError, S3NotifyError, UnavailableError, UsageError
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
+from s3notify_platform.ports import ETag, ObjectStore
+from s3notify_platform.protocols.keyspace import (
+    NotSignalledError,
+    Publisher,
+    Watcher,
+    WatcherState,
+    digest_of,
+)
 from s3notify_platform.protocols.notification_queue import (
     Entry,
     EntryCommitted,
@@ -283,7 +289,7 @@ class ReconcilerService:
             pending[entry.id] = found
             for number, watched in self._taking(entry.event.key):
                 age = now - found.since.setdefault(number, now)
-                unmoved = found.unmoved.get(number) == self._digest(watched, entry)
+                unmoved = found.unmoved.get(number) == self._digest(watched, watched.watcher.state, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
                     # And again later, in case the consumer misses this signal too.
                     found.since[number] = now
@@ -295,8 +301,7 @@ class ReconcilerService:
         unmoved = {}
         for number, watched in self._taking(entry.event.key):
             if watched.before is not None:
-                slot = watched.keyspace.publisher.slot_of(entry.event.key)
-                unmoved[number] = watched.before.seen(slot)
+                unmoved[number] = self._digest(watched, watched.before, entry)
         return WaitingEntry(since=self._from(entry, now), unmoved=unmoved)
 
     def _from(self, entry: Entry, now: float) -> dict[int, float]:
@@ -309,8 +314,11 @@ class ReconcilerService:
             if key.startswith(watched.keyspace.prefix)
         )
 
-    def _digest(self, watched: WatchedKeyspace, entry: Entry) -> bytes:
-        return watched.watcher.state.seen(watched.keyspace.publisher.slot_of(entry.event.key))
+    def _digest(self, watched: WatchedKeyspace, state: WatcherState, entry: Entry) -> bytes:
+        """Of the signal that moves after the entry: the root, where that moves alone."""
+        if watched.watcher.alone:
+            return digest_of(ETag(state.root_etag or ""))
+        return state.seen(watched.keyspace.publisher.slot_of(entry.event.key))
 
     def _signal(self, watched: WatchedKeyspace, errors: list[str]) -> int:
         keys, watched.rescans = watched.rescans, set()

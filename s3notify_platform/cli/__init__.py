@@ -201,7 +201,7 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     wanted = identity.prefix if identity else place.settings["prefix"]
     if outside := [key for key in keys if not key.startswith(wanted)]:
         raise click.UsageError(f"{shown(outside[0])}: source {place.name!r} reads keys below {wanted!r}")
-    publisher = location.signals()
+    publisher = location.slot_signals()
     publisher.signal(keys, queued=())
     slots = sorted({slot_of(key, location.slots) for key in keys})
     say(f"signalled {len({*keys})} objects: the root and slots {','.join(map(str, slots))} of {place.name!r}")

@@ -213,7 +213,7 @@ def backfill(
     if not dry_run:
         mode = location.settle_commit_mode(mode, store)
     table = location.table(store=store, commit=mode)
-    found = read_again(table, slots, location.signals(store), dry_run=dry_run)
+    found = read_again(table, slots, location.slot_signals(store), dry_run=dry_run)
     if as_json:
         print_json(asdict(found) | {"dry_run": dry_run})
         return

@@ -269,7 +269,7 @@ def forget(*, place: SourcePlace, asset: str | None) -> None:
     done = run_forget(location.table(asset, commit=settled).committer, backlog)
     if not done.table:
         raise location.no_table(asset)
-    location.signals().signal_slots([Slot(0)])  # so that there is a next batch
+    location.slot_signals().signal_slots([Slot(0)])  # so that there is a next batch
     if done.version < 0:
         say(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")
     else:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -31,7 +31,7 @@ from s3notify_platform.setting import named, settings_of
 _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"
 _TOPIC = named(TopicSettings)
-_OWN = ("bucket", "prefix", "rules", "shards", "ttl_seconds")
+_OWN = ("bucket", "prefix", "rules", "shards", "signals", "ttl_seconds")
 """Settings whose options are not called or given as they are."""
 
 
@@ -104,6 +104,7 @@ _table_option = click.option(
 @queue_options
 @_settings_options
 @option_of(_TOPIC["shards"], default=None)
+@option_of(_TOPIC["signals"], default=None)
 @setting_option("slots", default=None)
 @_table_option
 def create(
@@ -112,19 +113,22 @@ def create(
     place: QueuePlace,
     shards: int | None,
     slots: int | None,
+    signals: Literal["slots", "root"] | None,
     tables: tuple[str, ...],
     **settings: Any,
 ) -> None:
     """Create TOPIC. Safe to repeat with the same settings. If it has others it stays as it is: the error names them.
 
-    A source's topic has the source's name, and as many slots, which are taken from its YAML.
+    A source's topic has the source's name, and its slots and signals, which are taken from its YAML.
     """
     if settings["source_bucket"] is None:
         settings["source_bucket"] = place.bucket
-    if click.get_current_context().get_parameter_source("slots") is not ParameterSource.COMMANDLINE:
-        own = [source for source in configured() if source.name == topic]
-        slots = own[0].values.get("slots") if own else slots
-    sizes = {"shards": shards, "slots": slots}
+    fixed: dict[str, Any] = {"slots": slots, "signals": signals}
+    own = [source for source in configured() if source.name == topic]
+    for name, value in fixed.items():
+        if click.get_current_context().get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            fixed[name] = own[0].values.get(name) if own else value
+    sizes = {"shards": shards, **fixed}
     given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     made = _changed(TopicSettings(**given), settings)
     place.queue().topics.create(topic, made, tables=tables)

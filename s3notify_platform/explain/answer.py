@@ -76,6 +76,7 @@ class Answer:
     no_object: str
     """Why the store does not say whether there is an object; "" if it does."""
     signal: Signal | None
+    """Of its slot; the root, where that moves alone."""
     topics: tuple[TopicView, ...]
     topic_exists: bool
     """Whether the source's own topic exists."""
@@ -103,7 +104,7 @@ class Answer:
     refused: str
     """Why runs refuse the table, whatever changes: a loss, or other settings than the table's (`table.opening`)."""
     signal_taken: bool | None
-    """Whether the sensor has seen the slot's current signal; None: not known without its cursor."""
+    """Whether the sensor has seen the slot's current signal; None: not known without its cursor, or of a root."""
     sensor: SensorView | None
     failed: Failed | None = None
     """How often the slot has failed in `s3notify ingest`; None: not since its last commit."""

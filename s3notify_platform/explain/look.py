@@ -39,7 +39,7 @@ from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, unaddressable
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
-from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
+from s3notify_platform.protocols.keyspace import QUEUED, digest_of, root_key, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
 from s3notify_platform.protocols.notification_queue.entries import dead_partition
 from s3notify_platform.protocols.notification_queue.segments import decode_letter, may_hold
@@ -134,7 +134,8 @@ def _round(
     clock: Clock,
 ) -> Answer:
     slot = slot_of(key, source.location.slots)
-    signal = platform.head(signal_key(source.location.keyspace_prefix, slot))
+    keyspace, alone = source.location.keyspace_prefix, source.location.signals == "root"
+    signal = platform.head(root_key(keyspace) if alone else signal_key(keyspace, slot))
     queue = source.location.queue(platform)
     bucket = source.input.bucket.bucket
     taking = [t for t in queue.topics.all() if t.name == source.name or takes(t.settings, bucket, key)]
@@ -143,7 +144,7 @@ def _round(
     records = source.location.records(platform)
     rescans = RescanBacklog(records, clock=clock).read()
     epoch = next((topic.epoch for topic in every if topic.name == source.name), "")
-    taken = digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None
+    taken = digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor and not alone else None
     decision = decide(
         (slot,),
         rescans,

@@ -98,7 +98,7 @@ def erase(
             done = replace(done, cleared=(*done.cleared, asset))
     check_erasable(source, key)
     if done.cleared:
-        location.signals(store, clock=clock).signal_slots([slot])
+        location.slot_signals(store, clock=clock).signal_slots([slot])
     entries, waiting = location.queue(store).erase(
         source.input.bucket.bucket, key, own=source.name, user=opened.topic_user(location.slots)
     )

@@ -91,7 +91,7 @@ def migrate(
         return known and replace(known, identity=now, confirmed=known.version, rewriting=False)
 
     record.change(complete)
-    other.signals(store).signal_slots([Slot(0)])
+    other.slot_signals(store).signal_slots([Slot(0)])
     return Migrated(before=was, after=now, removed=removed)
 
 

@@ -39,4 +39,4 @@ class RetryRequest:
         slots = {slot_of(key, location.slots) for key in self.keys}
         slots |= {slot_from_partition_key(str(slot), location.slots) for slot in self.slots}
         wanted = slots or location.all_slots()
-        return retry(table, wanted, location.signals(store), choice, dry_run=dry_run)
+        return retry(table, wanted, location.slot_signals(store), choice, dry_run=dry_run)

@@ -101,7 +101,7 @@ def rollback(
     done = roll_back(table, version)
     if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):
         backlog.add(slots)
-        location.signals(store, clock=clock).signal_slots(slots)
+        location.slot_signals(store, clock=clock).signal_slots(slots)
     return done
 
 

@@ -90,9 +90,11 @@ def freshness(
     if state is not None:
         since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
     ages = [(now_ms - since_ms) / 1000 for since_ms in since]
+    # Where roots move alone, entries say that a slot is behind, and since when.
+    named = sum(signal is None for signal in signals) if io.source.location.signals == "root" else 0
     return Freshness(
         oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),
-        slots=len(since) + len(behind) - len(looked),
+        slots=len(since) + named + len(behind) - len(looked),
         limit_seconds=limit_seconds,
     )
 

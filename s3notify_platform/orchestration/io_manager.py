@@ -111,6 +111,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         topic = TopicSettings(
             **{name: getattr(self, f"queue_{name}") for name in QUEUE},
             slots=self.slots,
+            signals=self.signals,
             bucket=self.bucket,
             prefix=self.prefix,
         )

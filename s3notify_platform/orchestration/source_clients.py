@@ -13,7 +13,7 @@ from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
-from s3notify_platform.protocols.notification_queue.topic_settings import differing
+from s3notify_platform.protocols.notification_queue.topic_settings import check_signals, differing
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.settings import QUEUE
@@ -67,15 +67,14 @@ class SourceClients:
 
     def watcher(self) -> Watcher:
         """A watcher of this source's keyspace."""
-        place = self.source.location
-        return Watcher(self.store, prefix=place.keyspace_prefix, slots=place.slots)
+        return self.source.location.watcher(self.store)
 
     def ensure_topic(self, table: OpenTable | None) -> str:
         """Create the source's topic if there is none, and have it serve `table`; its epoch. 1 request, or 2.
 
-        `UsageError` for one of other slots, or that serves other tables (`Topics.serve`). Else one that exists stays as
-        it is: a warning says once what differs from the YAML, and what changes it. Rules are among that: what they
-        leave out of it, only the sweep finds.
+        `UsageError` for one of other slots or signals, or that serves other tables (`Topics.serve`). Else one that
+        exists stays as it is: a warning says once what differs from the YAML, and what changes it. Rules are among
+        that: what they leave out of it, only the sweep finds.
         """
         name, topics, slots = self.source.name, self.queue.topics, self.topic.slots
         user = table.topic_user(slots) if table is not None else TopicUser(slots=slots)
@@ -83,6 +82,7 @@ class SourceClients:
             found = topics.get(name)
         except NotFoundError:
             found = topics.create(name, self.topic, tables=(user.table,) if user.table else ())
+        check_signals(name, found.settings, self.topic.signals)
         found = topics.serve(found, user)
         own = {setting: getattr(self.topic, setting) for setting in (*QUEUE, "bucket", "prefix", "rules")}
         if why := differing(name, found.settings, replace(found.settings, **own)):

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -18,8 +18,8 @@ from s3notify_platform.protocols.conditional_commit import (
     NativeCommit,
 )
 from s3notify_platform.protocols.conditional_commit.operations import Operation
-from s3notify_platform.protocols.keyspace import Publisher, root_key
-from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState, root_key
+from s3notify_platform.protocols.notification_queue import NotificationQueue, marks_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.conditional import dynamo_commit
@@ -205,10 +205,27 @@ class Location(LocationSettings):
         records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
         return NotificationQueue(records)
 
-    def signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
+    def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
         """What moves the source's signals without an unqueued change: a batch need not list for them. No request."""
         store = store or open_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
+
+    def watcher(
+        self,
+        store: ObjectStore | None = None,
+        *,
+        state: WatcherState | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Watcher:
+        """A watcher of the source's signals; with `signals: root`, of its topic's entries, too. No request.
+
+        The LIST of a changed poll is then one of the topic's segments. See `marks_of`.
+        """
+        store = store or open_store(self.platform)
+        entries = partial(marks_of, self.queue(store).records, self.name) if self.signals == "root" else None
+        return Watcher(
+            store, prefix=self.keyspace_prefix, slots=self.slots, clock=clock, state=state, entries=entries
+        )
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""

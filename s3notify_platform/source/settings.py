@@ -62,6 +62,14 @@ class LocationSettings:
         str,
         About("Prefix of the notification queue in the platform's bucket; the same for all that share it"),
     ] = QUEUE_PREFIX
+    signals: Annotated[
+        Literal["slots", "root"],
+        About(
+            "What writers move after a change that is in the queue: the signals of its slot and the root; or the root "
+            "alone, which is 1 request fewer, where nearly all of them queue. As its topic is made, and cannot be "
+            "changed"
+        ),
+    ] = "slots"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):

@@ -255,7 +255,8 @@ class ContinuousIngest:
 
     def _topic_epoch(self) -> str:
         location = self.source.location
-        return topic_epoch(location.queue(), location.name, TopicUser(slots=location.slots))
+        user = TopicUser(slots=location.slots)
+        return topic_epoch(location.queue(), location.name, user, signals=location.signals)
 
     @property
     def _backlog(self) -> RescanBacklog:
@@ -355,10 +356,4 @@ class _Following:
         self._waiting |= dict.fromkeys(backlog.read().slots)  # what an earlier process has left
         self._table = seen.table if seen else ""
         location.open_table(platform, expected=self._table)  # refused, if it is not whole
-        return Watcher(
-            platform,
-            prefix=location.keyspace_prefix,
-            slots=location.slots,
-            clock=ingest.clock,
-            state=seen.state if seen else None,
-        )
+        return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

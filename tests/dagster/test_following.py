@@ -209,7 +209,7 @@ def test_a_signal_without_entries_leads_to_one_run(watched: Site, proxy: FaultPr
 
     site.write_silently(3)
     assert said()[0] == "unseen"
-    source.location.signals().signal([key], queued=())
+    source.location.slot_signals().signal([key], queued=())
     kind, text = said()
     assert (kind, "the next batch lists its slot" in text) == ("signalled", True)
     proxy.answered.clear()
@@ -384,7 +384,7 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     site.settle()
     site.io.settle_commit_mode()
     source = site.io.source
-    found = backfill(source.table(), [Slot(3)], source.location.signals())
+    found = backfill(source.table(), [Slot(3)], source.location.slot_signals())
     assert (found.slots, found.objects) == ((3,), 2)
     (request,) = site.tick()
     assert site.slots_of(request) == [3]

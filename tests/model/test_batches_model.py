@@ -26,10 +26,13 @@ CRASHES = st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 class BatchMachine(RuleBasedStateMachine):
     """Whatever happens, no slot is in two open batches, and every change is committed in the end."""
 
-    @initialize(parallel=st.integers(1, 3), max_open=st.integers(1, 2), attempts=st.integers(1, 3))
-    def start(self, parallel, max_open, attempts):
+    @initialize(
+        parallel=st.integers(1, 3), max_open=st.integers(1, 2), attempts=st.integers(1, 3), root=st.booleans()
+    )
+    def start(self, parallel, max_open, attempts, root):
         self.world = World(
             slots=SLOTS,
+            root=root,
             settings=BatchSettings(
                 parallel_runs=parallel,
                 max_open=max_open,
@@ -61,7 +64,8 @@ class BatchMachine(RuleBasedStateMachine):
     @rule(slot=st.integers(0, SLOTS - 1), queued=st.booleans())
     def publisher_dies_before_the_root(self, slot, queued):
         self.world.change(slot, queued=queued)
-        self.world.signal(slot, queued=queued)
+        if not (queued and self.world.root):
+            self.world.signal(slot, queued=queued)
         self.world.counts()
 
     @rule()
@@ -168,8 +172,10 @@ class BatchMachine(RuleBasedStateMachine):
             return
         before = world.state
         world.counts()
+        looks = world.looks
         tick = world.tick()
         counts = world.counts()
+        assert world.looks - looks <= world.root
         assert counts["keyspace"].pop("HEAD") == 1
         assert counts["keyspace"].pop("LIST", 0) <= 1
         assert not counts["keyspace"]

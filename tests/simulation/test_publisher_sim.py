@@ -5,7 +5,8 @@ Nobody ever writes again what he wrote, and consumers look at nothing but the en
 
 import io
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,7 @@ from s3notify_platform.protocols.notification_queue import (
     Reconciler,
     TopicSettings,
     TopicUser,
+    marks_of,
 )
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -84,6 +86,10 @@ class World:
     """What is written alone is uploaded by parts."""
     others: bool = True
     """Other topics than the late one."""
+    doubts: bool = True
+    """Reconcilers signal again what waits for long."""
+    root: bool = False
+    """Writers move the root alone, and consumers list their topics; they never list the signals for the time's sake."""
     views: dict = field(default_factory=dict)
     """What the consumer of each topic knows of its keys, and its cursor."""
 
@@ -92,10 +98,13 @@ class World:
         kept, self.plain = queue_stores.queue_stores(self.kind)
         self.stores = {"objects": self.objects} | kept
         self.queue = NotificationQueue(self.plain, parallelism=1, known_seconds=0.0)
-        for name, settings in TOPICS.items():
+        for name in TOPICS:
             if name != "late" and self.others:
-                self.queue.topics.create(name, settings)
+                self.queue.topics.create(name, self.settings(name))
             self.views[name] = {"known": {}, "cursor": None}
+
+    def settings(self, topic):
+        return replace(TOPICS[topic], signals="root" if self.root else "slots")
 
     def queue_of(self, stores, clock):
         records = records_of(stores, clock)
@@ -144,7 +153,8 @@ class World:
 
         def run(stores, clock):
             publisher = Publisher(stores["objects"], prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
-            queued = QueuedPublisher(publisher, self.queue_of(stores, clock), bucket="b")
+            topic = "all" if self.others else "late"
+            queued = QueuedPublisher(publisher, self.queue_of(stores, clock), bucket="b", topic=topic)
             while todo:
                 _, step, make = todo.pop(0)  # who dies does not write it again
                 tries[0] += 1
@@ -205,8 +215,8 @@ class World:
             stores["objects"],
             [Keyspace(publisher=publisher)],
             bucket="b",
-            unsignalled_seconds=1.5,
-            doubtful_seconds=4.0,
+            unsignalled_seconds=1.5 if self.doubts else float("inf"),
+            doubtful_seconds=4.0 if self.doubts else float("inf"),
             leak_seconds=2.0,
         )
         while not self.over():
@@ -221,7 +231,13 @@ class World:
             queue = self.queue_of(stores, clock)
             state = WatcherState.loads(view["cursor"]) if view["cursor"] else None
             watcher = Watcher(
-                stores["objects"], prefix=KS, slots=SLOTS, clock=clock, relist_seconds=5, state=state
+                stores["objects"],
+                prefix=KS,
+                slots=SLOTS,
+                clock=clock,
+                relist_seconds=float("inf") if self.root else 5,
+                state=state,
+                entries=partial(marks_of, queue.records, topic) if self.root else None,
             )
             ends = clock.monotonic() + seconds
             while not self.over() and clock.monotonic() < ends:
@@ -232,7 +248,7 @@ class World:
                         for entry in entries:
                             view["known"][entry.event.key] = _etag(stores["objects"].head(entry.event.key))
                         queue.remove(entries)
-                    watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+                    watcher.state = poll.taken(watcher.state)
                     view["cursor"] = watcher.state.dumps()
                 clock.sleep(0.5 * self.pace)
 
@@ -250,7 +266,7 @@ class World:
                         with suppress(NotFoundError):
                             topics.delete("late")
                         view["deleted"] = True
-                    made = topics.find("late") or topics.create("late", TOPICS["late"])
+                    made = topics.find("late") or topics.create("late", self.settings("late"))
                     topics.serve(made, TopicUser(slots=SLOTS))
                     found = list_all(stores["objects"], "")
                     view["known"] = {meta.key: meta.etag for meta in found if not meta.key.startswith(KS)}
@@ -299,6 +315,32 @@ def test_every_change_reaches_every_topic(kind, seed):
     """Writers, consumers and reconcilers die between any two steps; nobody writes anything twice."""
     world = World(kind=kind)
     world.run(seed, CRASHES)
+    world.check()
+
+
+@KINDS
+@simulated
+def test_every_change_reaches_every_topic_where_the_root_moves_alone(kind, seed):
+    """The same, where the topics' segments name the slots, and the reconciler alone signals some."""
+    world = World(kind=kind, root=True)
+    world.run(seed, CRASHES)
+    world.check()
+
+
+@simulated
+def test_roots_that_move_alone_suffice(seed):
+    """Nothing fails, and nobody signals again what waits: each change is found by a root that came after it."""
+    world = World(kind="memory", root=True, doubts=False)
+    world.run(seed, {})
+    assert [meta.key for meta in list_all(world.objects, KS)] == [f"{KS}_"]
+    world.check()
+
+
+@simulated
+def test_the_first_topic_hears_of_all_where_the_root_moves_alone(seed):
+    """Writers that began when there was none signal slots; nobody dies."""
+    world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
+    world.run(seed, SLEEPY)
     world.check()
 
 

@@ -45,10 +45,12 @@ class Run:
 class World:
     """One source. `versions` is what the bucket holds by slot, `committed` what the table holds.
 
-    `announced` counts the changes that have an entry in the queue, `unannounced` those that have none.
+    `announced` counts the changes that have an entry in the queue, `unannounced` those that have none. `root`: writers
+    that queue move the root alone.
     """
 
     slots: int = 8
+    root: bool = False
     settings: BatchSettings = field(default_factory=BatchSettings)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,10 @@ class World:
         self.topic = "life 0"
         self.announced: Counter[int] = Counter()
         self.unannounced: Counter[int] = Counter()
+        self.marks: dict[Slot, list[str]] = {}
+        """Of the entries."""
+        self.looks = 0
+        """At the marks."""
         self.listings = 0
         self.hidden: set[int] = set()
         """Slots whose plain signal was covered by a queued one, so that nobody need see it."""
@@ -76,7 +82,13 @@ class World:
         return SensorState.loads(self.cursor)
 
     def planner(self) -> BatchPlanner:
-        watcher = Watcher(self.keyspace, prefix=PREFIX, slots=self.slots, clock=self.clock)
+        watcher = Watcher(
+            self.keyspace,
+            prefix=PREFIX,
+            slots=self.slots,
+            clock=self.clock,
+            entries=self.looked if self.root else None,
+        )
         return BatchPlanner(
             source="s",
             watcher=watcher,
@@ -115,28 +127,37 @@ class World:
 
     def publish(self, *slots: int, queued: bool = True) -> None:
         """Change an object of each of these slots, announce it in the queue (or not), and signal."""
+        alone = self.root and queued
         for slot in slots:
             self.change(slot, queued=queued)
-            self.signal(slot, queued=queued)
-        self.signal("_", queued=queued)
+            if not alone:
+                self.signal(slot, queued=queued)
+        self.signal("_", queued=queued, alone=alone)
+
+    def looked(self) -> dict[Slot, list[str]]:
+        """The marks of each slot that has entries."""
+        self.looks += 1
+        return {slot: list(marks) for slot, marks in self.marks.items()}
 
     def change(self, slot: int, *, queued: bool = True) -> None:
         self.versions[slot] += 1
         if queued and self.unannounced[slot]:
             self.hidden.add(slot)
         (self.announced if queued else self.unannounced)[slot] += 1
+        if queued:
+            self.marks.setdefault(Slot(slot), []).append(f"{slot}.{self.versions[slot]}")
 
-    def signal(self, name: int | str, *, queued: bool = True) -> None:
+    def signal(self, name: int | str, *, queued: bool = True, alone: bool = False) -> None:
         key = root_key(PREFIX) if name == "_" else signal_key(PREFIX, int(name))
-        self.keyspace.put(
-            key, signal_body(self.clock, queued=queued), metadata={QUEUED: "1"} if queued else None
-        )
+        body = signal_body(self.clock, queued=queued, alone=alone)
+        self.keyspace.put(key, body, metadata={QUEUED: "1"} if queued else None)
 
     def lose_topic(self) -> None:
         """All entries are gone with it."""
         self.topic = f"life {int(self.topic.split()[1]) + 1}"
         self.unannounced += self.announced
         self.announced.clear()
+        self.marks.clear()
 
     def evaluate(self) -> Tick | None:
         """The sensor's function alone; None for the first tick."""
@@ -199,6 +220,7 @@ class World:
         found = 0
         for slot in slots:
             self.committed[slot] += self.announced.pop(slot, 0)
+            self.marks.pop(Slot(slot), None)
             if listing:
                 self.committed[slot] += self.unannounced[slot]
                 found += self.unannounced.pop(slot, 0)

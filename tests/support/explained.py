@@ -92,7 +92,7 @@ class Place:
             op = "put" if isinstance(change, Put) else "delete"
             for topic in self.queue.topics_of("b", Event(key=change.key)):
                 assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), EntryCommitted)
-        publisher.signal([change.key])
+        publisher.signal([change.key], alone=self.source.location.signals == "root")
 
     def put(self, body=b"one", *, queued=True):
         self.publish(Put(key=KEY, body=body), queued=queued)
@@ -171,7 +171,8 @@ class Place:
 
     def ask(self, key=KEY, **sensor):
         self.reads.counts.clear()
-        epoch = topic_epoch(self.queue, "orders", TopicUser(slots=self.source.location.slots))
+        place = self.source.location
+        epoch = topic_epoch(self.queue, "orders", TopicUser(slots=place.slots), signals=place.signals)
         view = SensorView(**({"seen": b"", "enumerated": epoch} | sensor)) if sensor else None
         return explain(
             self.source, key, sensor=view, objects=self.reads, platform=self.reads, clock=self.clock

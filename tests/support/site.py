@@ -103,6 +103,7 @@ class Site:
             Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots),
             self.io.clients.queue,
             bucket=source.input.bucket.bucket,
+            topic=source.name,
         )
         assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))
 
@@ -133,7 +134,7 @@ class Site:
         every = source.location.all_slots()
         committer = source.location.table(commit=mode).committer
         done = forget(committer, lambda: self.io.clients.backlog.add(every))
-        source.location.signals().signal_slots(every[:1])
+        source.location.slot_signals().signal_slots(every[:1])
         return done.table
 
     # Dagster.

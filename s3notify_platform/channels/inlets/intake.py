@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Final, Literal, assert_never
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.channels.keyspaces import Keyspace, checked, source_of
+from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root, source_of
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
@@ -276,7 +276,9 @@ class Intake:
         missing: frozenset[str] = frozenset()
         try:
             keys = [report.event.key for report in lacking]
-            target.publisher.signal(keys, queued=keys)
+            named = named_in_root(self._queue, self.bucket, (report.event for report in lacking))
+            alone = all((key, target.topic) in named for key in keys)
+            target.publisher.signal(keys, queued=keys, alone=alone)
         except NotSignalledError as error:
             if isinstance(error.__cause__, UsageError):
                 raise error.__cause__ from error

@@ -22,6 +22,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicUser
+from s3notify_platform.protocols.notification_queue.topic_settings import check_signals
 from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.location import Location
@@ -83,13 +84,16 @@ def decide(
     )
 
 
-def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser) -> str:
+def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
     """Which life of the topic this is; "" if there is none. 1 request, and as `Topics.serve`.
 
-    `UsageError` if the topic has other slots than its user, or serves other tables.
+    `UsageError` if the topic has other slots than its user, or other `signals`, or serves other tables.
     """
     found = queue.topics.find(topic)
-    return queue.topics.serve(found, user).epoch if found is not None else ""
+    if found is None:
+        return ""
+    check_signals(topic, found.settings, signals)
+    return queue.topics.serve(found, user).epoch
 
 
 def topic_problem(location: Location) -> str:
@@ -99,6 +103,7 @@ def topic_problem(location: Location) -> str:
     found = location.queue().topics.find(location.name)
     try:
         if found is not None:
+            check_signals(location.name, found.settings, location.signals)
             user.claimed(found)
             user.released(found)
     except UsageError as error:
@@ -156,4 +161,4 @@ def ask_again(
         return
     if listing:
         RescanBacklog(location.records(store), clock=clock).add(wanted)
-    location.signals(store, clock=clock).signal_slots(wanted)
+    location.slot_signals(store, clock=clock).signal_slots(wanted)

@@ -128,15 +128,17 @@ class BatchPlanner:
         state, silent, notes = self._settle(state, now_ms)
         state, lost = self._look_at_topic(state, now_ms)
         relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
-        poll = self.watcher.observe(state.watch, relist=relist)
+        poll = self.watcher.observe(state.watch, relist=relist, listed_ago=(now_ms - state.listed_ms) / 1000)
         if poll.listed:
+            state = replace(state, listed_ms=now_ms)
+        if poll.changed:
             # Parked slots whose signal moved have all their attempts again, and at once, but still alone.
             again = {
                 slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
                 for slot, item in state.failing.items()
                 if item.parked and slot in poll.changed
             }
-            state = replace(state, listed_ms=now_ms, failing={**state.failing, **again})
+            state = replace(state, failing={**state.failing, **again})
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
         warnings = lost
@@ -148,8 +150,7 @@ class BatchPlanner:
             warnings = (*lost, *table.warnings, *filter(None, [another]))
             state, requests, waits = self._open(replace(state, table=table.id), table, wanted, poll, now_ms)
             notes += waits
-        if poll.listed and not state.watch.changed(poll.signals):
-            state = replace(state, watch=state.watch.at_root(poll.root_etag))
+        state = replace(state, watch=poll.settled(state.watch))
         note = ", ".join([*warnings, *notes, _note_of(state, poll)])
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
 
@@ -375,7 +376,7 @@ def _chain(batch: OpenBatch) -> Chain:
 
 def _note_of(state: SensorState, poll: Poll) -> str:
     listed = f"{len(poll.changed)} slots changed (1 HEAD, {poll.pages} LIST)"
-    notes = [listed if poll.listed else "nothing changed (1 HEAD)"]
+    notes = [listed if poll.pages else "nothing changed (1 HEAD)"]
     if state.open:
         notes.append(f"{len({slot for batch in state.open for slot in batch.slots})} in flight")
     if waiting := [slot for slot, item in state.failing.items() if not item.parked]:

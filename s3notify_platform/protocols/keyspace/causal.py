@@ -209,7 +209,7 @@ class CausalCache:
         except UnavailableError as error:
             return error
         else:
-            self._state = self._state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+            self._state = poll.taken(self._state)
             with self._turn:
                 self._applied = number
                 self._polled_at = self._clock.monotonic()

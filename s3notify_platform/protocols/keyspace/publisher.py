@@ -178,18 +178,21 @@ class Publisher(LargeObjects[WriteOutcome]):
         return self._objects.head(key)
 
     def watcher(self) -> "Watcher":
-        """A new watcher of the signals that this publisher moves. No request."""
-        return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock)
+        """A new watcher of the signals that this publisher moves, whether or not roots move alone. No request."""
+        return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock, entries=dict)
 
     def slot_of(self, key: str) -> Slot:
         """The key's slot in this keyspace."""
         return slot_of(key, self.slots)
 
-    def signal(self, keys: Iterable[str], *, queued: Collection[str] | None = None) -> None:
+    def signal(
+        self, keys: Iterable[str], *, queued: Collection[str] | None = None, alone: bool = False
+    ) -> None:
         """Move the signals of objects that others wrote: s + 1 requests for keys of s slots, none for no key.
 
         `queued`: the keys whose changes are in the notification queue (default: all or none, as the publisher
-        was made). The signal of a slot says so only if it holds for all its keys.
+        was made). The signal of a slot says so only if it holds for all its keys. `alone`: if all are queued, the root
+        moves alone, with 1 request; for keyspaces whose watchers look at the queue.
         `NotSignalledError` names the keys whose signals may not have moved; the others have.
         """
         slot_by_key = {key: slot_of(key, self.slots) for key in keys}
@@ -199,10 +202,11 @@ class Publisher(LargeObjects[WriteOutcome]):
         if queued is None:
             queued = slot_by_key if self._queued else ()
         unqueued = {slot for key, slot in slot_by_key.items() if key not in queued}
-        errors = self._move_each(slots, unqueued)
+        alone = alone and not unqueued
+        errors = {} if alone else self._move_each(slots, unqueued)
         # The root moves for the slots that did succeed; without it they would wait for another publisher's root.
-        root_error = self._move("_", queued=not unqueued)
-        missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors[slot])
+        root_error = self._move("_", queued=not unqueued, alone=alone)
+        missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors.get(slot))
         if missing:
             cause = root_error or next(error for error in errors.values() if error)
             raise NotSignalledError(
@@ -278,12 +282,11 @@ class Publisher(LargeObjects[WriteOutcome]):
 
         return dict(zip(slots, in_parallel(move, slots, self._parallelism), strict=True))
 
-    def _move(self, name: str, *, queued: bool) -> S3NotifyError | None:
+    def _move(self, name: str, *, queued: bool, alone: bool = False) -> S3NotifyError | None:
         metadata = {QUEUED: "1"} if queued else None
+        body = signal_body(self._clock, queued=queued, alone=alone)
         try:
-            outcome = self._keyspace.put(
-                f"{self._prefix}{name}", signal_body(self._clock, queued=queued), metadata=metadata
-            )
+            outcome = self._keyspace.put(f"{self._prefix}{name}", body, metadata=metadata)
         except S3NotifyError as error:
             return error
         return None if isinstance(outcome, Written) else UnknownOutcomeError(f"signal {name}: {outcome}")

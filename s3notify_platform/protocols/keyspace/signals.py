@@ -1,7 +1,7 @@
 """Signals: their keys and bodies in the bucket, and what a watcher remembers of them."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from json import dumps, loads
 
@@ -18,6 +18,11 @@ QUEUED = "s3notify-queued"
 QUEUED_BYTES = 13 + 1 + 32 + 1
 """Bytes of such a signal: one more than of any other, so that a LIST tells, too. The metadata decides."""
 
+ALONE_BYTES = QUEUED_BYTES + 1
+"""Bytes of a root that moved without the signal of a slot: entries of the queue name the slots."""
+
+_OF_ENTRIES = "entries:"
+
 DIGEST_BYTES = 8
 
 NEVER_SEEN = bytes(DIGEST_BYTES)
@@ -33,12 +38,18 @@ def root_key(prefix: str) -> str:
     return f"{prefix}_"
 
 
-def signal_body(clock: Clock, *, queued: bool = False) -> bytes:
+def signal_body(clock: Clock, *, queued: bool = False, alone: bool = False) -> bytes:
     """A body that was never written before, so that the ETag moves even where it is a hash of the body.
 
-    `queued`: of `QUEUED_BYTES`.
+    `queued`: of `QUEUED_BYTES`; `alone`: of `ALONE_BYTES`.
     """
-    return f"{clock.wall_ms():013d},{unique_name(clock)}{'q' if queued else ''}".encode("ascii")
+    mark = "qr" if alone else "q" if queued else ""
+    return f"{clock.wall_ms():013d},{unique_name(clock)}{mark}".encode("ascii")
+
+
+def entries_etag(marks: Sequence[str]) -> ETag:
+    """What stands for the signal of a slot that has these marks in the queue."""
+    return ETag(_OF_ENTRIES + blake3("\n".join(sorted(marks)).encode()).hexdigest(length=16))
 
 
 def digest_of(etag: ETag) -> bytes:
@@ -61,16 +72,21 @@ class WatcherState:
 
     To forget a slot, or to leave one out, costs one more request and misses no change. A caller that takes the new
     root but leaves changed slots out must remember these itself: no poll lists them until the root moves.
+
+    Where the root moves alone, `entries` has 8 bytes more for each slot, of its entries in the queue (another 11 KB),
+    and `listed_root` is the root at which also the signals were listed.
     """
 
     slots: int = SLOT_COUNT
     digests: bytes = b""
     root_etag: ETag | None = None
+    entries: bytes = b""
+    listed_root: ETag | None = None
 
     def __post_init__(self) -> None:
         check_slot_count(self.slots)
         object.__setattr__(self, "digests", self.digests or NEVER_SEEN * self.slots)
-        if len(self.digests) != DIGEST_BYTES * self.slots:
+        if len(self.digests) != DIGEST_BYTES * self.slots or len(self.entries) not in (0, len(self.digests)):
             raise CorruptError(f"a state of {self.slots} slots has {len(self.digests)} bytes of digests")
 
     def seen(self, slot: int) -> bytes:
@@ -79,17 +95,27 @@ class WatcherState:
 
     def changed(self, signals: Mapping[Slot, ETag]) -> tuple[Slot, ...]:
         """The slots, ascending, whose signal differs from the remembered one. Vanished ones do not."""
-        return tuple(slot for slot in sorted(signals) if self.seen(slot) != digest_of(signals[slot]))
+
+        def seen(slot: Slot) -> bytes:
+            if not signals[slot].startswith(_OF_ENTRIES):
+                return self.seen(slot)
+            return self.entries[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)] or NEVER_SEEN
+
+        return tuple(slot for slot in sorted(signals) if seen(slot) != digest_of(signals[slot]))
 
     def advance(self, slots: Iterable[int], signals: Mapping[Slot, ETag]) -> "WatcherState":
         """The state with the signals of exactly these slots also remembered. The root stays as it is."""
-        vector = bytearray(self.digests)
+        digests, entries = bytearray(self.digests), bytearray(self.entries)
         for slot in slots:
             if not 0 <= slot < self.slots:
                 raise UsageError(f"slot {slot} of {self.slots}")
-            digest = digest_of(signals[Slot(slot)])
-            vector[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)] = digest
-        return replace(self, digests=bytes(vector))
+            etag = signals[Slot(slot)]
+            if etag.startswith(_OF_ENTRIES):
+                vector = entries = entries or bytearray(NEVER_SEEN * self.slots)
+            else:
+                vector = digests
+            vector[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)] = digest_of(etag)
+        return replace(self, digests=bytes(digests), entries=bytes(entries))
 
     def at_root(self, root_etag: ETag | None) -> "WatcherState":
         """The state with this root; None makes the next poll LIST."""
@@ -97,15 +123,19 @@ class WatcherState:
 
     def dumps(self) -> str:
         """A compact string, for a sensor's cursor."""
-        vector = b64encode(self.digests).decode("ascii")
-        return dumps({"slots": self.slots, "root": self.root_etag, "digests": vector})
+        body = {"slots": self.slots, "root": self.root_etag, "listed": self.listed_root}
+        vectors = {"digests": self.digests, "entries": self.entries}
+        return dumps(body | {name: b64encode(vector).decode("ascii") for name, vector in vectors.items()})
 
     @classmethod
     def loads(cls, text: str) -> "WatcherState":
         """The state that `dumps` wrote; `CorruptError` for any other text."""
         try:
             found = loads(text)
-            root, digests = found["root"], b64decode(found["digests"], validate=True)
-            return cls(slots=found["slots"], digests=digests, root_etag=None if root is None else ETag(root))
+            root, listed = (None if etag is None else ETag(etag) for etag in (found["root"], found["listed"]))
+            digests, entries = (b64decode(found[name], validate=True) for name in ("digests", "entries"))
+            return cls(
+                slots=found["slots"], digests=digests, root_etag=root, entries=entries, listed_root=listed
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"not the state of a watcher: {text[:80]!r}") from error

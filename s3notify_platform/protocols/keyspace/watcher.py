@@ -1,13 +1,21 @@
 """Watcher: which slots changed since the last look."""
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag, ObjectStore
-from s3notify_platform.protocols.keyspace.signals import QUEUED_BYTES, WatcherState, root_key, slot_of_signal
+from s3notify_platform.protocols.keyspace.signals import (
+    ALONE_BYTES,
+    QUEUED_BYTES,
+    WatcherState,
+    entries_etag,
+    root_key,
+    slot_of_signal,
+)
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 
 log = logging.getLogger(__name__)
@@ -15,32 +23,55 @@ log = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
 """A watcher LISTs this often even if the root did not move, to find a slot signalled without the root."""
 
+HIDDEN_SECONDS = 10.0
+"""Where the root moves alone, that may hide that another writer has moved it after a slot: so long at most. The next
+poll that begins later LISTs the signals."""
+
 PAGES_MAX = 100
 """Pages of one LIST. More than 100,000 foreign objects are a misplaced prefix, not a keyspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What one poll found. `signals` and `changed` are empty if it did not LIST.
+    """What one poll found. `signals` is empty if they were not `listed`, `entries` if the queue was not `followed`.
 
     `unqueued`: of the changed slots, those whose last signal is of a writer that does not queue. `root_ms`: when the
-    root moved, by the store's clock, which may count in seconds; for people.
+    root moved, by the store's clock, which may count in seconds; for people. `pages`: LISTs of both.
     """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
     signals: Mapping[Slot, ETag] = field(default_factory=dict)
+    entries: Mapping[Slot, ETag] = field(default_factory=dict)
     unqueued: frozenset[Slot] = frozenset()
     root_etag: ETag | None
     root_ms: int = 0
     listed: bool
+    followed: bool = False
     foreign: int = 0
     pages: int = 0
+
+    def settled(self, state: WatcherState) -> WatcherState:
+        """The state at this poll's root if it remembers all that was found; else as it is, and the next poll looks."""
+        if not self.pages or state.changed(self.signals) or state.changed(self.entries):
+            return state
+        listed_root = self.root_etag if self.listed else state.listed_root
+        return replace(state, root_etag=self.root_etag, listed_root=listed_root)
+
+    def taken(self, state: WatcherState) -> WatcherState:
+        """The state with all that was found also remembered, at this poll's root."""
+        for found in (self.signals, self.entries):
+            state = state.advance(state.changed(found), found)
+        return self.settled(state)
 
 
 class Watcher:
     """Finds which slots changed since its last poll. One thread polls; `observe` may be called by many.
 
     An idle poll is 1 HEAD; a changed one 1 HEAD and 1 LIST, more pages only if foreign objects fill them.
+
+    `entries`: the marks of the entries in the queue, by slot, for a keyspace of which queued writers move the root
+    alone. A changed poll is 1 HEAD and these; and 1 LIST, if another writer has moved the root, or may have done so
+    since the last one, `HIDDEN_SECONDS` ago. Without it such a keyspace is refused with `UsageError`.
     """
 
     def __init__(
@@ -52,14 +83,18 @@ class Watcher:
         clock: Clock = SYSTEM_CLOCK,
         relist_seconds: float = RELIST_SECONDS,
         state: WatcherState | None = None,
+        entries: Callable[[], Mapping[Slot, Sequence[str]]] | None = None,
     ) -> None:
         self._keyspace = keyspace
         self._prefix = prefix
         self._slots = check_slot_count(slots)
         self._clock = clock
         self._relist_seconds = relist_seconds
+        self._entries = entries
         self._listed_at: float | None = None
         self._warned_of = 0
+        self.alone = False
+        """Whether the root that it saw last had moved without a slot."""
         self.state = state if state is not None else self.fresh_state()
 
     def fresh_state(self) -> WatcherState:
@@ -69,14 +104,16 @@ class Watcher:
     def poll(self, *, relist: bool | None = None) -> Poll:
         """What changed since the last poll, each change once. An error leaves `state` as it was."""
         poll = self.observe(self.state, relist=relist)
-        self.state = self.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+        self.state = poll.taken(self.state)
         return poll
 
-    def observe(self, state: WatcherState, *, relist: bool | None = None) -> Poll:
+    def observe(
+        self, state: WatcherState, *, relist: bool | None = None, listed_ago: float | None = None
+    ) -> Poll:
         """What changed since `state`, which the caller has to advance.
 
         LISTs if the root differs from the state's, or if `relist`; by default also if this object has not listed
-        for `relist_seconds`, or never.
+        for `relist_seconds`, or never. `listed_ago`: seconds since a poll last listed the signals, if the caller knows.
         """
         if state.slots != self._slots:
             raise UsageError(
@@ -84,25 +121,49 @@ class Watcher:
             )
         root = self._keyspace.head(root_key(self._prefix))
         root_etag = root.etag if root else None
-        if root_etag == state.root_etag and not (self._relist_due() if relist is None else relist):
+        self.alone = root is not None and root.size == ALONE_BYTES
+        if self.alone and self._entries is None:
+            raise UsageError(
+                f"writers of the keyspace {self._prefix!r} move its root alone, as their topic has it: a source needs "
+                "`signals: root`, and other watchers a topic with `signals: slots`. If the topic was made anew since, "
+                "`s3notify signal KEY` once"
+            )
+        ago = self._listed_ago() if listed_ago is None else listed_ago
+        relist = ago >= self._relist_seconds if relist is None else relist
+        moved = root_etag != state.root_etag
+        # Of the roots before this one: so a poll that finds a change after a while need not wait for both LISTs.
+        hidden = self._entries is not None and state.root_etag != state.listed_root and ago >= HIDDEN_SECONDS
+        listing = relist or hidden or (moved and not self.alone)
+        following = self._entries is not None and (moved or relist)
+        if not listing and not following:
             return Poll(root_etag=root_etag, listed=False)
-        started = self._clock.monotonic()
-        signals, plain, foreign, pages = self._list()
-        self._listed_at = started
-        changed = {slot: signals[slot] for slot in state.changed(signals)}
+        entries: dict[Slot, ETag] = {}
+        if following and self._entries is not None:
+            marks = self._entries()
+            entries = {slot: entries_etag(marks[slot]) for slot in marks if slot < self._slots}
+        signals: dict[Slot, ETag] = {}
+        plain: set[Slot] = set()
+        foreign = pages = 0
+        if listing:
+            started = self._clock.monotonic()
+            signals, plain, foreign, pages = self._list()
+            self._listed_at = started
+        changed = {slot: found[slot] for found in (entries, signals) for slot in state.changed(found)}
         return Poll(
             changed=changed,
             signals=signals,
-            unqueued=frozenset(plain & changed.keys()),
+            entries=entries,
+            unqueued=frozenset(slot for slot in plain if changed.get(slot) == signals[slot]),
             root_etag=root_etag,
             root_ms=root.modified_ms if root else 0,
-            listed=True,
+            listed=listing,
+            followed=following,
             foreign=foreign,
-            pages=pages,
+            pages=pages + following,
         )
 
-    def _relist_due(self) -> bool:
-        return self._listed_at is None or self._clock.monotonic() - self._listed_at >= self._relist_seconds
+    def _listed_ago(self) -> float:
+        return math.inf if self._listed_at is None else self._clock.monotonic() - self._listed_at
 
     def _list(self) -> tuple[dict[Slot, ETag], set[Slot], int, int]:
         signals: dict[Slot, ETag] = {}

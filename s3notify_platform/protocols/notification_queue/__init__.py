@@ -20,7 +20,8 @@ Steps
     4. A reservation that stays is resolved by HEAD (`Reconciler`): the write happened: committed; else taken out.
        Its upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard, and reads the segments whose keys name its slots (those of more than 12 slots
-       name none). After its own commit it takes entries out that are not claimed.
+       name none). After its own commit it takes entries out that are not claimed. If writers move no signals of slots
+       (`signals: root`), the same LIST tells it which slots have new entries (`marks_of`).
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims what is due of
        a segment and counts its attempts, by one replacement; it reads the owners; still its own: it delivers
        (`ShardConsumer`). One replacement takes out what was delivered, stores errors, and drops the claims. What failed
@@ -92,8 +93,8 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: topic_settings, entries, segments, topics, shards, rooms, reserving, facts, queue, stale, owners,
-consumer; s3_event is the message that is pushed.
+Reading order: topic_settings, entries, segments, topics, shards, rooms, reserving, facts, queue, marks, stale,
+owners, consumer; s3_event is the message that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
@@ -112,6 +113,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.facts import TopicStats
+from s3notify_platform.protocols.notification_queue.marks import marks_of
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, ShardOwner, Worker, owners_of
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
 from s3notify_platform.protocols.notification_queue.reserving import (
@@ -153,6 +155,7 @@ __all__ = [
     "decode_events",
     "encode_events",
     "keys_recur",
+    "marks_of",
     "owners_of",
     "resolve",
 ]

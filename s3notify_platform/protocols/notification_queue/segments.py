@@ -26,6 +26,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     dump,
     load,
 )
+from s3notify_platform.slots import Slot
 
 ENTRIES_MAX: Final = 256
 """Entries of a segment."""
@@ -109,6 +110,12 @@ def segment_key(shard: int, name: str, slots: Iterable[int]) -> str:
     distinct = sorted(set(slots))
     named = "_".join(map(str, distinct)) if len(distinct) <= SLOTS_NAMED else _ALL
     return f"{shard_prefix(shard)}{name}.{named}"
+
+
+def slots_in(key: str) -> tuple[Slot, ...] | None:
+    """The slots that the key of a segment names; None: only its value does."""
+    named = key.partition(".")[2].split("_")
+    return tuple(Slot(int(slot)) for slot in named) if all(map(str.isdecimal, named)) else None
 
 
 def may_hold(slots: Collection[int]) -> Callable[[str], bool]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import re2
 
@@ -52,7 +52,7 @@ _EVENT: Final = re.compile(rf"(?:{'|'.join(EVENT_KINDS)})(?::[A-Za-z]{{1,40}}){{
 _OPTIONS: Final = re2.Options()
 _OPTIONS.dot_nl, _OPTIONS.log_errors, _OPTIONS.max_mem = True, False, 1 << 20
 
-FIXED: Final = ("shards", "slots")
+FIXED: Final = ("shards", "slots", "signals")
 """Settings that a topic keeps."""
 
 
@@ -215,6 +215,13 @@ class TopicSettings:
     ] = 4096
     slots: int = SLOT_COUNT
     """As in the keyspace of the bucket."""
+    signals: Annotated[
+        Literal["slots", "root"],
+        About(
+            "What writers move after a change that is in the queue: the signals of its slot and the root; or the root "
+            "alone, which is 1 request fewer, where nearly all of them queue; cannot be changed"
+        ),
+    ] = "slots"
     bucket: Annotated[str, About("Only changes of this bucket; empty: of any")] = ""
     prefix: Annotated[str, About("Only changes of keys that begin with it")] = ""
     rules: Annotated[
@@ -284,6 +291,15 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
         raise UsageError(
             f"topic {name!r} has {settings.slots} slots, and its source {slots}: set slots: {settings.slots}, or "
             f"delete the topic and create it with --slot-count {slots}"
+        )
+
+
+def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
+    """`UsageError` if writers of a topic do not signal as its source expects: it would not see all changes."""
+    if settings.signals != signals:
+        raise UsageError(
+            f"topic {name!r} has signals: {settings.signals}, and its source {signals}: set signals: "
+            f"{settings.signals}, or delete the topic and create it with --signals {signals}"
         )
 
 

@@ -21,6 +21,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     Worker,
 )
+from s3notify_platform.protocols.notification_queue.topic_settings import FIXED
 from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.stores import opening
 from s3notify_platform.stores.memory import MemoryRecordStore
@@ -40,6 +41,7 @@ VALUES: dict[str, Any] = {
     "verify": False,
     "opaque_data": "for me",
     "rules": (Rule(suffix=".csv", events=("ObjectCreated:*",)),),
+    "signals": "root",
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""
 
@@ -73,12 +75,12 @@ def flag_of(setting: Setting) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_is_an_option(setting: Setting) -> None:
-    """Of both commands, with its description; shards cannot be changed."""
+    """Of both commands, with its description; shards and signals cannot be changed."""
     for name in ("create", "update"):
         command = topics.get_command(click.Context(topics), name)
         assert command is not None
         found = [each for each in command.params if flag_of(setting) in each.opts]
-        if (name, setting.name) == ("update", "shards"):
+        if name == "update" and setting.name in FIXED:
             assert found == []
             continue
         (option,) = found
@@ -231,18 +233,18 @@ def test_what_cannot_be_is_refused(queue: NotificationQueue, arguments: list[str
     assert said in ran.output
 
 
-def test_a_sources_topic_has_its_slots(queue: NotificationQueue, tmp_path: Path) -> None:
+def test_a_sources_topic_has_its_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
     """As its YAML says, whatever other sources have; the command line goes before."""
-    for name, slots in (("orders", 40), ("clicks", 7)):
+    for name, slots, signals in (("orders", 40, "root"), ("clicks", 7, "slots")):
         (tmp_path / name).mkdir()
-        attributes = {"name": name, "bucket": "b", "slots": slots}
+        attributes = {"name": name, "bucket": "b", "slots": slots, "signals": signals}
         (tmp_path / name / "defs.yaml").write_text(json.dumps({"attributes": attributes}))
     defs = ["--defs", str(tmp_path)]
     done("create", "orders", *defs)
     done("create", "copies", *defs)
-    done("create", "clicks", "--slot-count", "9", *defs)
-    slots = {topic.name: topic.settings.slots for topic in queue.topics.all()}
-    assert slots == {"orders": 40, "copies": 1000, "clicks": 9}
+    done("create", "clicks", "--slot-count", "9", "--signals", "root", *defs)
+    found = {topic.name: (topic.settings.slots, topic.settings.signals) for topic in queue.topics.all()}
+    assert found == {"orders": (40, "root"), "copies": (1000, "slots"), "clicks": (9, "root")}
 
 
 def test_the_tables_that_a_topic_serves(queue: NotificationQueue) -> None:

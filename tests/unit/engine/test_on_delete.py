@@ -202,6 +202,6 @@ def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
     for number in range(4):
         place.leave(f"{number}", AWS)
     place.follow()
-    backfill(place.source.table(), place.source.location.all_slots(), place.source.location.signals())
+    backfill(place.source.table(), place.source.location.all_slots(), place.source.location.slot_signals())
     assert place.follow() == Counter(range(6))
     assert place.snapshot().manifest.slot(Slot(0)).backfill == 0

@@ -104,7 +104,7 @@ def test_quarantined(place):
     (line,) = [line for line in answer.lines if line.startswith("quarantine: ")]
     assert line.endswith("s3notify quarantine retry orders")
     place.commit(place.state(reach_end=False, reason="timed out"))
-    table, signals = place.source.table(store=place.store), place.source.location.signals(place.store)
+    table, signals = place.source.table(store=place.store), place.source.location.slot_signals(place.store)
     assert retry(table, [SLOT], signals, ALL).failing == 1
     text = said(place.ask())[1]
     assert text == (

@@ -7,7 +7,8 @@ from s3notify_platform.protocols.notification_queue import (
     WillRetry,
     Worker,
 )
-from tests.support.explained import Place, said
+from tests.support.explained import KEY, Place, said
+from tests.support.sources import with_settings
 
 
 def test_other_topics_that_take_it(place):
@@ -56,3 +57,19 @@ def consumers(place, topic):
     worker.balance()
     worker.balance()
     return [ShardConsumer(worker, lease) for lease in worker.leases if lease.topic == topic]
+
+
+def test_where_the_root_moves_alone():
+    """The root stands for the slot's signal, of which there is none."""
+    place = Place().with_topic(signals="root")
+    place.source = with_settings(place.source, signals="root")
+    place.put()
+    assert said(place.ask()) == ("waiting", "waiting in the queue for 0 s; nothing of it is committed")
+    place.commit(place.state())
+    assert said(place.ask())[0] == "committed"
+    place.pass_time(5)
+    place.store.put(KEY, b"two")
+    kind, text = said(place.ask(seen=b""))
+    assert kind == "unseen"
+    assert "signal is older than the object" in text
+    assert not any("never signalled" in line for line in place.ask().lines)

@@ -76,7 +76,7 @@ def test_of_a_source(source: Source) -> None:
     queue = source.location.queue()
     queue.topics.create("orders", TopicSettings(bucket=source.input.bucket.bucket, prefix="raw/"))
     assert isinstance(queue.push("orders", Event(key=KEY, bucket=source.input.bucket.bucket)), EntryCommitted)
-    source.location.signals().signal([KEY])
+    source.location.slot_signals().signal([KEY])
     RescanBacklog(source.location.records()).add([Slot(3), Slot(4)])
     AckChains(source.location.records()).open_batch(
         "batch-1", ["0", "1"], payload=BatchPayload(slots=(SLOT,), listing=False).dumps()
@@ -106,7 +106,7 @@ def test_of_a_source(source: Source) -> None:
     narrow = run(columns=80).stdout
     assert "Rejects" in narrow
     assert "…" not in narrow, "nothing is cut on a terminal of 80 columns"
-    source.location.signals().signal([KEY])
+    source.location.slot_signals().signal([KEY])
     assert json.loads(run("--json").stdout)[0]["last"]["latency_seconds"] is None
     queue.topics.create("hooks", TopicSettings(shards=1, endpoint='{"url": "https://hooks.example.com/"}'))
     assert "paused" not in run().stdout

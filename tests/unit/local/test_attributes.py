@@ -32,6 +32,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "keyspace_prefix": (["signals/"], [7]),
     "known_bucket": (["vault"], [7]),
     "queue_prefix": (["q/"], [7]),
+    "signals": (["slots", "root"], ["none", "", True]),
     "prefix": (["raw/", "", "1_000", "[raw]", "{{ env.SEVEN }}"], ["/raw/", "s3://landing/raw", 7, None, ["raw/"]]),
     "include": (["*.jsonl|*.json"], [7, ["*.jsonl"]]),
     "exclude": (["tmp/*"], [7]),

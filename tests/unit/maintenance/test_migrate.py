@@ -52,7 +52,7 @@ def test_other_slots(
         place.put(f"{number}", number)
     place.run("1")
     location = place.source.location
-    location.signals(place.store).signal_slots(location.all_slots())
+    location.slot_signals(place.store).signal_slots(location.all_slots())
     location.queue(place.store).topics.create(
         "orders", TopicSettings(bucket="b", prefix="raw/", slots=4, shards=4)
     )

@@ -35,7 +35,7 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
     queue.push("hooks", Event(key="raw/a"))
     stay = place.objects()
     place.run("1")
-    place.source.location.signals().signal_slots([Slot(1)])
+    place.source.location.slot_signals().signal_slots([Slot(1)])
     location = place.source.location
     location.settle_commit_mode(place.source.commit, place.store)
     derive(place.source, "daily", pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})

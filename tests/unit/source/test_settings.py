@@ -71,6 +71,7 @@ OTHERS: dict[str, Any] = {
     "csv_names": "a;b",
     "csv_nulls": "-",
     "json_path": "data.items",
+    "signals": "root",
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""
 

@@ -103,3 +103,15 @@ def test_a_topic_of_other_slots_is_refused_by_name() -> None:
     queue.topics.create("orders", TopicSettings())
     with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
         topic_epoch(queue, "orders", TopicUser(slots=40))
+
+
+def test_a_topic_of_other_signals_is_refused_by_name() -> None:
+    """Its writers move what the source does not look at."""
+    queue = NotificationQueue(MemoryRecordStore())
+    queue.topics.create("orders", TopicSettings(signals="root"))
+    user = TopicUser(slots=1000)
+    assert topic_epoch(queue, "orders", user, signals="root")
+    with pytest.raises(
+        UsageError, match="'orders' has signals: root, and its source slots: set signals: root"
+    ):
+        topic_epoch(queue, "orders", user)

@@ -1,0 +1,28 @@
+"""Which slots have entries in a topic, for consumers whose writers move no signal of a slot (`signals: root`)."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from s3notify_platform.ports import RecordStore
+from s3notify_platform.protocols.notification_queue.entries import queue_partition
+from s3notify_platform.protocols.notification_queue.segments import decode_segment, slots_in
+from s3notify_platform.slots import Slot
+
+
+def marks_of(records: RecordStore, topic: str) -> Mapping[Slot, Sequence[str]]:
+    """By slot, the marks of what the topic holds for it: each entry that is committed brings one that never was there.
+
+    A slot may have marks without a committed entry. 1 scan; on a bucket alone 1 GET for each segment of more slots than
+    its key names.
+    """
+    found: defaultdict[Slot, list[str]] = defaultdict(list)
+    for record in records.scan(queue_partition(topic), keys_only=lambda key: slots_in(key) is not None):
+        named = slots_in(record.key)
+        if named is not None:
+            for slot in named:
+                found[slot].append(f"{record.key} {record.version}")
+            continue
+        for entry in decode_segment(topic, record).entries:
+            if entry.state == "committed":
+                found[Slot(entry.slot)].append(entry.id)
+    return found

@@ -1,0 +1,61 @@
+"""A source with `signals: root` in Dagster: its sensor asks for what entries name, and for what others signal."""
+
+from collections.abc import Callable
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.orchestration.freshness import freshness
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import root_key
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from tests.support.site import Site
+
+
+@pytest.fixture
+def site(site_of: Callable[..., Site]) -> Site:
+    """Whose topic the sensor has made, enumerated and settled."""
+    site = site_of(signals="root", slots=40)
+    site.settle()
+    assert site.io.clients.queue.topics.get(site.name).settings.signals == "root"
+    return site
+
+
+def signals(site: Site) -> list[str]:
+    """The signals that are there."""
+    return [meta.key for meta in list_all(site.store, site.io.source.location.keyspace_prefix)]
+
+
+def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
+    """Creates, overwrites and deletes; no slot has a signal."""
+    site.write(3, 7)
+    assert freshness(site.io, site.instance, 60.0).slots == 2
+    (request,) = site.tick()
+    assert site.slots_of(request) == [3, 7]
+    assert site.launch(request).success
+    site.write(3, body=site.line(30))
+    site.delete(7)
+    site.write(*range(8, 30))
+    site.settle()
+    assert site.rows() == {3: [30], **{slot: [slot] for slot in range(8, 30)}}
+    assert site.metadata(29)["batch_facts"]["found_by"] == "queue"
+    assert signals(site) == [root_key(site.io.source.location.keyspace_prefix)]
+    assert not site.tick()
+    assert freshness(site.io, site.instance, 60.0).slots == 0
+
+
+def test_a_writer_that_does_not_queue_beside_others(site: Site) -> None:
+    """Its root says so: what it has changed is found by a listing."""
+    site.write(3)
+    site.write_unqueued(5)
+    site.settle()
+    assert site.rows() == {3: [3], 5: [5]}
+
+
+def test_a_topic_of_other_signals_is_refused(site: Site) -> None:
+    """The sensor would not see all changes."""
+    topics = site.io.clients.queue.topics
+    topics.delete(site.name)
+    topics.create(site.name, TopicSettings(slots=site.component.slots))
+    with pytest.raises(UsageError, match="has signals: slots, and its source root"):
+        site.io.clients.ensure_topic(None)

@@ -1,0 +1,139 @@
+"""Topics with `signals: root`: what publisher, inlets and reconciler move, and when they move slots all the same."""
+
+import pytest
+
+from s3notify_platform.channels.keyspaces import Keyspace
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.reconciler import UNSIGNALLED_SECONDS, ReconcilerService
+from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Put
+from s3notify_platform.protocols.notification_queue import NotificationQueue, Rule, TopicSettings
+from s3notify_platform.slots import slot_of
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+from tests.support.intake_site import SIGNALS, Site, event
+from tests.support.queued_publisher import KS, World
+
+
+@pytest.fixture
+def world():
+    """A source `t` of which the root moves alone."""
+    world = World()
+    world.topic(signals="root")
+    return world
+
+
+def opened(world, objects=None, records=None, topic="t", others=()):
+    queue = NotificationQueue(records or world.records, clock=world.clock, parallelism=1)
+    plain = Publisher(objects or world.objects, prefix=KS, clock=world.clock, parallelism=1)
+    return QueuedPublisher(plain, queue, bucket="b", topic=topic, others=others)
+
+
+def signals(world, prefix=KS):
+    """The names of the signals that are there."""
+    return {meta.key.removeprefix(prefix) for meta in world.objects.list(prefix).objects}
+
+
+def slots(*keys):
+    return {str(slot_of(key)) for key in keys} | {"_"}
+
+
+def test_a_put_moves_the_root_alone(world):
+    """After its entry; one PUT less than where slots are signalled."""
+    faulty = FaultyStore(world.objects)
+    opened(world, faulty).put("a", b"1")
+    assert [f"{call.method} {call.key}" for call, _ in faulty.calls] == ["put a", f"put {KS}_"]
+    opened(world).publish([Put(key=key, body=b"2") for key in "abc"])
+    opened(world).announce(["d"])
+    assert signals(world) == {"_"}
+    assert sorted({key for _, key, _ in world.announced()}) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("topic", ["", "other"])
+def test_not_by_a_topic_that_is_not_its_source_s(world, topic):
+    opened(world, topic=topic).put("a", b"1")
+    assert signals(world) == slots("a")
+
+
+def test_each_source_as_its_own_topic_has_it(world):
+    """One of two moves its root alone, the other one its slots, too."""
+    world.topic("slots", prefix="raw/")
+    other = Publisher(world.objects, prefix="other/", parallelism=1)
+    both = [Keyspace(publisher=other, prefix="raw/", topic="slots")]
+    opened(world, others=both).put("raw/a", b"1")
+    assert (signals(world), signals(world, "other/")) == ({"_"}, slots("raw/a"))
+
+
+def test_a_change_that_its_topic_does_not_take_moves_its_slot(world):
+    """By a rule, say: no entry names it to the source's consumer, who may list."""
+    world.queue.topics.delete("t")
+    world.topic(signals="root", rules=(Rule(suffix=".csv"),))
+    world.topic("all")
+    opened(world).put("a.csv", b"1")
+    assert signals(world) == {"_"}
+    opened(world).publish([Put(key="a.csv", body=b"2"), Put(key="b", body=b"2")])
+    assert signals(world) == slots("a.csv", "b")
+
+
+def test_a_change_that_is_not_announced_moves_its_slot(world):
+    """The queue did not answer after the write."""
+
+    def schedule(call):
+        return Fault.REFUSED if call.method == "replace" and world.objects.head("a") else Fault.NONE
+
+    publisher = opened(world, records=FaultyStore(world.records, schedule))
+    with pytest.raises(NotSignalledError):
+        publisher.put("a", b"1")
+    assert signals(world) == slots("a")
+
+
+def test_another_life_of_the_topic_may_differ(world):
+    """It is read after the write, so a writer that goes on does as the topic of now says."""
+    publisher = opened(world)
+    publisher.put("a", b"1")
+    world.queue.topics.delete("t")
+    publisher.put("a", b"2")
+    assert signals(world) == slots("a"), "there is none"
+    world.topic(signals="slots")
+    publisher.put("b", b"3")
+    assert signals(world) == slots("a", "b")
+
+
+def test_inlets_move_the_root_alone():
+    site = Site(
+        targets=(("", SIGNALS, "orders"),),
+        orders=TopicSettings(bucket="b", signals="root", rules=(Rule(prefix="k"),)),
+        all=TopicSettings(bucket="b"),
+    )
+    assert site.intake.accept([event("k")]).outcomes == ("queued",)
+    assert signals(site, SIGNALS) == {"_"}
+    assert site.intake.accept([event("other")]).outcomes == ("queued",)
+    assert signals(site, SIGNALS) == slots("other")
+
+
+@pytest.fixture
+def reconciler(world):
+    publisher = Publisher(world.objects, prefix=KS, clock=world.clock, parallelism=1)
+    queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
+    return ReconcilerService(queue, world.objects, [Keyspace(publisher=publisher)], bucket="b")
+
+
+def test_a_reconciler_leaves_alone_what_the_root_has_announced(world, reconciler):
+    opened(world).put("a", b"1")
+    reconciler.reconcile()
+    opened(world).put("b", b"1")
+    for _ in range(3):
+        reconciler.reconcile()
+        world.clock.now += UNSIGNALLED_SECONDS / 2
+    # What was there before the first pass may not be announced; any root announces it.
+    assert signals(world) == {"_"}
+
+
+def test_a_reconciler_signals_what_no_root_has_announced(world, reconciler):
+    """A writer died between its commit and the root."""
+    opened(world).put("a", b"1")
+    reconciler.reconcile()
+    with pytest.raises(CrashedError):
+        opened(world, FaultyStore(world.objects, at("put", Fault.CRASH_BEFORE, nth=1))).put("b", b"1")
+    reconciler.reconcile()
+    world.clock.now += UNSIGNALLED_SECONDS + 1
+    reconciler.reconcile()
+    assert str(slot_of("b")) in signals(world)

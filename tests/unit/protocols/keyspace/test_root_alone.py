@@ -1,0 +1,192 @@
+"""Keyspaces of which queued writers move the root alone: what moves, what a poll asks for, and what it remembers."""
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.protocols.keyspace import (
+    CausalCache,
+    NotSignalledError,
+    Publisher,
+    Watcher,
+    WatcherState,
+)
+from s3notify_platform.protocols.keyspace.watcher import HIDDEN_SECONDS
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.counting import CountingStore
+from tests.support.clocks import HandClock
+from tests.support.faults import Fault, FaultyStore, at
+
+KS = "ks/"
+A, B = Slot(3), Slot(5)
+
+
+class Queue:
+    """The marks of a topic, and how often they were looked at."""
+
+    def __init__(self):
+        self.marks, self.looks = {}, 0
+
+    def __call__(self):
+        self.looks += 1
+        return dict(self.marks)
+
+
+@pytest.fixture
+def queue():
+    return Queue()
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def keyspace(store):
+    return CountingStore(store)
+
+
+@pytest.fixture
+def watcher(keyspace, queue, clock):
+    watcher = Watcher(keyspace, prefix=KS, clock=clock, entries=queue)
+    watcher.poll()
+    keyspace.counts.clear()
+    queue.looks = 0
+    return watcher
+
+
+def put(publisher, queue, slot, mark):
+    """As a writer that queues: its entry, then the root."""
+    queue.marks = {**queue.marks, slot: [*queue.marks.get(slot, []), mark]}
+    publisher.signal(["any"], queued=["any"], alone=True)
+
+
+def test_the_root_moves_alone_if_all_changes_are_queued(store):
+    """1 PUT; one that is not queued moves its slot, as do those beside it."""
+    counting = CountingStore(store)
+    publisher = Publisher(counting, prefix=KS)
+    publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
+    assert counting.counts == {"PUT": 1}
+    assert [meta.key for meta in store.list(KS).objects] == [f"{KS}_"]
+    publisher.signal(["a", "b"], queued=["a"], alone=True)
+    assert {meta.key for meta in store.list(KS).objects} == {f"{KS}{slot_of(k)}" for k in "ab"} | {f"{KS}_"}
+
+
+def test_a_root_that_did_not_move_alone_is_named(store):
+    """All keys: no signal of a slot says it for them."""
+    publisher = Publisher(FaultyStore(store, at("put", Fault.REFUSED)), prefix=KS)
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
+    assert caught.value.keys == ("a", "b")
+
+
+def test_a_changed_poll_is_one_head_and_one_look_at_the_queue(keyspace, publisher, queue, watcher):
+    put(publisher, queue, A, "1")
+    poll = watcher.poll()
+    assert (set(poll.changed), poll.unqueued, poll.listed, poll.pages) == ({A}, frozenset(), False, 1)
+    assert (keyspace.counts, queue.looks) == ({"HEAD": 1}, 1)
+    assert not watcher.poll().changed
+    assert (keyspace.counts, queue.looks) == ({"HEAD": 2}, 1), "idle"
+
+
+def test_each_entry_is_seen_once_and_their_removal_is_none(publisher, queue, watcher):
+    for slot, mark in ((A, "1"), (A, "2"), (B, "3")):
+        put(publisher, queue, slot, mark)
+        assert set(watcher.poll().changed) == {slot}
+    del queue.marks[A]
+    put(publisher, queue, B, "4")
+    assert set(watcher.poll().changed) == {B}
+
+
+def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publisher, queue, watcher):
+    """Also if entries came before it, of whose root nothing is left."""
+    put(publisher, queue, A, "1")
+    publisher.put("b", b"1")
+    poll = watcher.poll()
+    assert set(poll.changed) == {A, slot_of("b")}
+    assert poll.unqueued == {slot_of("b")}
+    assert (keyspace.counts, queue.looks) == ({"HEAD": 1, "LIST": 1}, 1)
+
+
+def test_a_signal_that_the_next_root_hides_is_seen_soon(keyspace, clock, publisher, queue, watcher):
+    """A little later, without another change; and listed once. At the next poll, if the last LIST is old."""
+    publisher.put("b", b"1")
+    put(publisher, queue, A, "1")
+    assert set(watcher.poll().changed) == {A}
+    assert not watcher.poll().changed
+    clock.now += HIDDEN_SECONDS
+    assert set(watcher.poll().changed) == {slot_of("b")}
+    keyspace.counts.clear()
+    clock.now += HIDDEN_SECONDS
+    assert not watcher.poll().changed
+    assert keyspace.counts == {"HEAD": 1}
+    publisher.put("b", b"2")
+    put(publisher, queue, A, "2")
+    assert set(watcher.poll().changed) == {A}
+    assert set(watcher.poll().changed) == {slot_of("b")}
+
+
+def test_a_poll_that_cannot_look_at_the_queue_remembers_nothing(publisher, queue, store, clock):
+    def fails():
+        raise UnavailableError("no answer")
+
+    watcher = Watcher(store, prefix=KS, clock=clock, entries=queue)
+    watcher.poll()
+    put(publisher, queue, A, "1")
+    state = watcher.state
+    failing = Watcher(store, prefix=KS, clock=clock, entries=fails, state=state)
+    with pytest.raises(UnavailableError):
+        failing.poll()
+    assert failing.state is state
+    assert set(watcher.poll().changed) == {A}
+
+
+def test_what_is_left_is_looked_at_again(publisher, queue, watcher):
+    """A sensor takes one slot of two: the root is not remembered until it has taken the other."""
+    put(publisher, queue, A, "1")
+    put(publisher, queue, B, "2")
+    poll = watcher.observe(watcher.state)
+    state = poll.settled(watcher.state.advance([A], poll.changed))
+    again = watcher.observe(state)
+    assert (set(again.changed), again.followed) == ({B}, True)
+    state = again.settled(state.advance([B], again.changed))
+    assert not watcher.observe(state).pages
+
+
+def test_a_slot_that_has_both_is_taken_with_both_in_the_end(publisher, queue, watcher):
+    key = "b"
+    queue.marks = {slot_of(key): ["1"]}
+    publisher.put(key, b"1")
+    poll = watcher.observe(watcher.state)
+    state = poll.settled(watcher.state.advance(poll.changed, poll.changed))
+    again = watcher.observe(state)
+    assert set(again.changed) == {slot_of(key)}
+    assert not watcher.observe(again.settled(state.advance(again.changed, again.changed))).pages
+    assert not watcher.observe(poll.taken(watcher.state)).pages
+
+
+def test_the_state_of_both_is_kept(publisher, queue, watcher):
+    put(publisher, queue, A, "1")
+    publisher.put("b", b"1")
+    watcher.poll()
+    state = WatcherState.loads(watcher.state.dumps())
+    assert state == watcher.state
+    assert not watcher.observe(state, relist=True).changed
+
+
+def test_other_watchers_refuse_such_a_keyspace(store, publisher, queue):
+    """They would miss changes: a watcher without the queue, and so a cache."""
+    watcher = Watcher(store, prefix=KS)
+    cache = CausalCache(store, Watcher(store, prefix=KS))
+    put(publisher, queue, A, "1")
+    for look in (watcher.poll, lambda: cache.get("a")):
+        with pytest.raises(UsageError, match="signals: root"):
+            look()
+    publisher.put("a", b"1")
+    assert set(watcher.poll().changed) == {slot_of("a")}
+
+
+def test_a_watcher_with_the_queue_sees_all_where_slots_are_signalled(store, publisher, queue):
+    watcher = Watcher(store, prefix=KS, entries=queue)
+    publisher.put("a", b"1")
+    assert set(watcher.poll().changed) == {slot_of("a")}
