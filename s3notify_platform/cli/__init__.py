@@ -157,7 +157,9 @@ def dev(defs: Path, home: Path, port: int) -> None:
     A defs.yaml that cannot be loaded is said here, and shown in the UI, under Deployment: correct it, and reload there.
     Credentials come from the environment, a profile or an instance role.
     """
-    from s3notify_platform.local.dagster_dev import DagsterDev, definitions_problem
+    from s3notify_platform.local.dagster_dev import DagsterDev, check_installed, definitions_problem
+
+    check_installed()  # before modules of other extras are missed
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.local.project import FIRST_SOURCE, sources_of
 

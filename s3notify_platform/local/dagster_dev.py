@@ -95,6 +95,12 @@ def definitions_problem(environment: Mapping[str, str]) -> str:
     return ran.stderr.strip() if ran.returncode else ""
 
 
+def check_installed() -> None:
+    """`UsageError` if Dagster's UI is not installed."""
+    if importlib.util.find_spec("dagster_webserver") is None:
+        raise UsageError("Dagster's UI is not installed: pip install 's3notify-platform[local]'")
+
+
 class DagsterDev:
     """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
 
@@ -155,8 +161,7 @@ class DagsterDev:
 
         `UsageError`, before anything is started or ended, if another process serves the home, or the port is taken.
         """
-        if importlib.util.find_spec("dagster_webserver") is None:
-            raise UsageError("Dagster's UI is not installed: pip install 's3notify-platform[local]'")
+        check_installed()
         self.home.mkdir(parents=True, exist_ok=True)
         self._lock = locked(self.home / "dagster.lock")
         if self._lock is None:

@@ -11,8 +11,8 @@ import pytest
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, slot_of

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from s3notify_platform.errors import UsageError
 from s3notify_platform.limits import MAX_COLUMNS
 from tests.support.spark import Lake
-from tests.unit.ingest.test_declared_schema import BAD, GOOD
+from tests.unit.source.test_declared_schema import BAD, GOOD
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

@@ -105,7 +105,7 @@ def test_rows_that_are_written_again_do_not_come_again(place: Place) -> None:
 
 
 def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle poll is 3 requests at once, and none if it comes too soon after another one."""
+    """An idle poll is 2 requests at once, and none if it comes too soon after another one."""
     ingest(place, **{f"o{n}": (n,) for n in range(5)})
     query = query_of(place)
     query.drain()
@@ -115,12 +115,12 @@ def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         counted.counts.clear()
         assert query.batch() is None
-        assert dict(counted.counts) == {"HEAD": 1, "GET": 2}
+        assert dict(counted.counts) == {"LIST": 1, "GET": 1}
     ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
     # To see it: the version, what may follow it, and its manifest; what it has; its changes; its pack.
-    assert counted.counts == {"HEAD": 2, "GET": 4 + 2 + 2 + 2 + 1}
+    assert counted.counts == {"LIST": 2, "GET": 3 + 1 + 2 + 2 + 1}
     lazy = query_of(place, poll_seconds=3600)
     lazy.drain()
     counted.counts.clear()
