@@ -315,7 +315,7 @@ class ReconcilerService:
         )
 
     def _digest(self, watched: WatchedKeyspace, state: WatcherState, entry: Entry) -> bytes:
-        """Of the signal that moves after the entry: the root, where that moves alone."""
+        """The signal that moves after the entry: the root, where that moves alone."""
         if watched.watcher.alone:
             return digest_of(ETag(state.root_etag or ""))
         return state.seen(watched.keyspace.publisher.slot_of(entry.event.key))

@@ -28,7 +28,7 @@ Option = Callable[[Command], Command]
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg] # of newer versions of click alone
-    """What a text stands for, and what is refused, as wherever else the setting is given."""
+    """A setting's value as a text: converted, or refused in the words that it is refused in elsewhere."""
 
     def __init__(self, setting: Setting) -> None:
         self.name = {int: "integer", float: "float", bool: "boolean"}.get(setting.base, "text")
@@ -199,7 +199,7 @@ _UNUSUAL: Final = {*named(S3Settings), *TABLES} - {
     "dynamodb_endpoint_url",
     *named(TableSettings),
 }
-"""What few need on the command line, and most have in YAML: only the help of `ingest` shows it."""
+"""Options that few need on the command line, and most have in YAML: only the help of `ingest` shows them."""
 
 
 def settings_options(*names: str) -> Option:

@@ -1,4 +1,4 @@
-"""What the versions of a table hold: its history, and its rows as of one of them."""
+"""Commands that read versions of a table: its history, and its rows as of one of them."""
 
 import json
 from datetime import UTC, datetime

@@ -25,7 +25,7 @@ from s3notify_platform.local.project import ConfiguredSource
 from s3notify_platform.setting import named, values_in
 
 _OF_SERVICE: Final = "set_"
-"""What its parameters are prefixed with, because the queue's options have some of the same names."""
+"""Prefix of its parameters, because the queue's options have some of the same names."""
 
 
 class ServiceGroup(ConfiguredGroup):

@@ -9,5 +9,6 @@ One folder for each step, in the order of the way; each knows only those before 
     stage/    tasks write packs, and the driver collects them
     commit/   the new states of each slot, and the round as one version of the table
     loop      through all tables of the run, and all that follows a commit
+    jobs      what takes a cluster, as a port
     driver    the run, round by round
 """

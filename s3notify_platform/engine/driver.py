@@ -8,12 +8,13 @@ read. Nothing here raises for one slot.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.engine.commit.round_commit import RoundCommit
 from s3notify_platform.engine.commit.settle import RoundFacts, settled
 from s3notify_platform.engine.commit.staged import Base, StagedRound, outcomes_of
+from s3notify_platform.engine.jobs import Jobs
 from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round
 from s3notify_platform.engine.read.splits import may_be_cut
 from s3notify_platform.engine.stage.collect import StagedPart
@@ -28,14 +29,12 @@ from s3notify_platform.engine.values.results import (
 )
 from s3notify_platform.errors import OUTAGES
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
-from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
-from s3notify_platform.table.schema import TableSchema
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 MAX_CONFLICTS: Final = 6
@@ -46,40 +45,6 @@ MAX_EVOLUTIONS: Final = 3
 
 QUARANTINED_SHOWN: Final = 5
 """Objects of a slot that go to quarantine and are named in the log."""
-
-
-class Jobs(Protocol):
-    """What the engine has a cluster do."""
-
-    def plan(
-        self,
-        slots: Iterable[Slot],
-        base: Base,
-        *,
-        listing: bool = True,
-        skip: frozenset[str] = frozenset(),
-        user: TopicUser | None = None,
-    ) -> Plan:
-        """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
-
-        `listing`: by one LIST for each 1000 objects of the source prefix (`listing_chains` says what more). Else by the
-        entries of the source's topic: `NotificationQueue.entries` for them, and at most 1 HEAD for each key that they
-        name; `NotFoundError` if there is no topic. For the states `StateReader.columns`, or `lookup`. `user`: the
-        table, if the entries will be taken out once they are committed.
-        """
-
-    def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
-        """The schema of the batch: declared, pinned (`known`), or inferred from a sample."""
-
-    def widen_schema(
-        self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
-    ) -> TableSchema:
-        """The schema with new fields (`Outcome.new_fields`); the same one if it cannot be widened."""
-
-    def stage(
-        self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
-    ) -> list[StagedPart]:
-        """Read what is planned, write it to packs. Adds what that took to `run.result`."""
 
 
 @dataclass(slots=True, kw_only=True)

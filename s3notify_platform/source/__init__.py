@@ -2,6 +2,7 @@
 
 Reading order:
     settings          each setting once: name, type, default, description, unit
+    batch_settings    those of its batches, which the source itself does not need
     build             from settings by name to a `Source`: the one way, wherever settings are given
     reach             where buckets and tables are, and how they are reached, for those who need no more
     location          where a source keeps its tables, signals, queue and records, and how these are committed to

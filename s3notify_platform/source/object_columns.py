@@ -65,15 +65,15 @@ class ObjectColumns:
                 "declare a schema without it, if the data's columns are inferred"
             )
 
-    def misfits(self, key: str) -> Mapping[str, str]:
+    def mismatched(self, key: str) -> Mapping[str, str]:
         """The texts in a key that do not fit their columns, by name. Pure."""
         return self._parts(key)[1] if self.paths else {}
 
     def reason(self, key: str) -> str:
         """Why an object is a reject as a whole for what its key says; "" if it is none. Pure."""
-        misfits = self.misfits(key)
+        mismatched = self.mismatched(key)
         return next(
-            (misfit_reason(name, self.paths)(text) + ", in its key" for name, text in misfits.items()), ""
+            (misfit_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()), ""
         )
 
     def values(self, objects: Iterable[tuple[str, ObjectMeta | None]]) -> list[pa.Array]:
@@ -118,7 +118,7 @@ def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[
     parts = (part.partition("=") for part in directory.split("/"))
     texts = {unquote(name).casefold(): text for name, equals, text in parts if equals}
     values: list[Any] = []
-    misfits: dict[str, str] = {}
+    mismatched: dict[str, str] = {}
     for column in paths:
         text = texts.get(column.name.casefold(), HIVE_NULL)
         value = None
@@ -126,9 +126,9 @@ def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[
             if text != HIVE_NULL:
                 value = _value(unquote(text, errors="strict"), column.type)
         except (pa.ArrowException, UnicodeError):
-            misfits[column.name] = text
+            mismatched[column.name] = text
         values.append(value)
-    return tuple(values), misfits
+    return tuple(values), mismatched
 
 
 def _value(text: str, kind: pa.DataType) -> Any:

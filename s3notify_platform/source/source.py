@@ -62,7 +62,7 @@ class Input(InputSettings):
         """The tags of `committed_tags`."""
         return tags_of(self.committed_tags)
 
-    def misfit(self, key: str) -> str:
+    def mismatch(self, key: str) -> str:
         """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 

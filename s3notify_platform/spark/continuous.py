@@ -44,7 +44,7 @@ from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
-from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
@@ -137,7 +137,7 @@ class ContinuousIngest:
         Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
         slot that fails is in `failing`, and asked for again.
         """
-        rescans = self._backlog.read()
+        rescans = self.backlog.read()
         return self.take_decided(signals, self.decided(signals, rescans), rescans, batch=batch)
 
     def tag(self, *, seconds: float | None) -> int:
@@ -187,7 +187,7 @@ class ContinuousIngest:
         self, signals: Mapping[Slot, str | None], decision: Decision, rescans: Rescans, *, batch: str
     ) -> BatchResult:
         """As `take`, by what `decided` said."""
-        location, backlog, topic = self.source.location, self._backlog, decision.topic
+        location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
         slots = frozenset(location.all_slots()) if decision.everything else decision.slots
@@ -259,7 +259,8 @@ class ContinuousIngest:
         return topic_epoch(location.queue(), location.name, user, signals=location.signals)
 
     @property
-    def _backlog(self) -> RescanBacklog:
+    def backlog(self) -> RescanBacklog:
+        """Slots that wait for a rescan, and slots that failed."""
         return RescanBacklog(self.source.location.records(), clock=self.clock)
 
     def _failed(self, result: BatchResult) -> dict[Slot, Failed]:
@@ -325,7 +326,7 @@ class _Following:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
         with readers(1) as ahead:
-            reading = ahead.submit(RescanBacklog(location.records(), clock=ingest.clock).read)
+            reading = ahead.submit(ingest.backlog.read)
             table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             rescans = reading.result()
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
@@ -350,7 +351,7 @@ class _Following:
         seen = None if self._sweep else read_seen(location)
         if seen is None:
             self._waiting = dict.fromkeys(location.all_slots())
-        backlog = RescanBacklog(location.records(), clock=ingest.clock)
+        backlog = ingest.backlog
         if self._sweep:
             backlog.add(location.all_slots())
         self._waiting |= dict.fromkeys(backlog.read().slots)  # what an earlier process has left

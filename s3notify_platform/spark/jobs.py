@@ -70,7 +70,7 @@ from s3notify_platform.table.schema import TableSchema, size_of
 
 
 class SparkJobs:
-    """What the engine has Spark do, for one run. Implements `engine.driver.Jobs`; holds a Spark session.
+    """What the engine has Spark do, for one run. Implements `engine.jobs.Jobs`; holds a Spark session.
 
     `width`: tasks that run at once; by default those that the cluster has room for whenever a job begins.
     """

@@ -31,7 +31,7 @@ from s3notify_platform.orchestration.channels import RECONCILE_SECONDS
 from s3notify_platform.orchestration.sensor import LOOP_SECONDS
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.config import DynamoConfig, SqsConfig
 from s3notify_platform.stores.sqs import SqsQueue
 from tests.benchmarks.figures import Figure, times

@@ -11,7 +11,7 @@ from s3notify_platform.errors import TagNotFound
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from tests.support.batches import World
 from tests.support.faults import CrashedError, Fault, FaultyStore, at

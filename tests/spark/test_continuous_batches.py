@@ -19,7 +19,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.failures import TransformError

@@ -87,3 +87,8 @@ def state(key, etag="e", **fields):
 
 def gone(key):
     return ObjectState(key=key, etag="", size=0, gone=True)
+
+
+def keys(count, start=0):
+    """So many keys, in order."""
+    return [f"events/2026/{n % 12:02d}/part-{n:07d}.json" for n in range(start, start + count)]

@@ -51,7 +51,7 @@ from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
-from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.opening import OpenTable
 
 TOPIC_SECONDS: Final = 30.0

@@ -173,10 +173,10 @@ class _Counted:
         self._output = output
         self._object_columns = source.input.object_columns
         self._metas = metas
-        self._misfits = {
-            place: misfits
+        self._mismatched = {
+            place: mismatched
             for place, version in enumerate(versions)
-            if (misfits := self._object_columns.misfits(version.key))
+            if (mismatched := self._object_columns.mismatched(version.key))
         }
         self._rows = np.zeros(len(versions), np.int64)
         self._rejects = np.zeros(len(versions), np.int64)
@@ -195,10 +195,10 @@ class _Counted:
             self._rows += rows
             keys = (version.key for version in self._versions)
             values = self._object_columns.values(zip(keys, self._metas(), strict=True))
-            if self._misfits:  # rescued, else the object is not parsed
-                parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._misfits)
+            if self._mismatched:  # rescued, else the object is not parsed
+                parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._mismatched)
                 self._mismatches.append(
-                    {n: Counter(dict.fromkeys(texts, int(rows[n]))) for n, texts in self._misfits.items()}
+                    {n: Counter(dict.fromkeys(texts, int(rows[n]))) for n, texts in self._mismatched.items()}
                 )
             yield from _row_batches(self._versions, parsed, values, self._output)
         kept = []
@@ -241,7 +241,7 @@ def _refused(key: str, source: Source) -> str:
     """Why an object is a reject as a whole, by its key alone; "" if it is none."""
     if format_of(key, source.input.format) is None:
         return "the key's suffix names no format; set the source's format"
-    return source.input.misfit(key)
+    return source.input.mismatch(key)
 
 
 def _parse_window(
@@ -252,7 +252,7 @@ def _parse_window(
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
         form = format_of(fetched.version.key, source.input.format)
-        return fetched.status, form.name if form and not source.input.misfit(fetched.version.key) else ""
+        return fetched.status, form.name if form and not source.input.mismatch(fetched.version.key) else ""
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)

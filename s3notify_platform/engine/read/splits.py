@@ -38,7 +38,7 @@ def may_be_cut(split: Split, source: Source) -> bool:
     """
     key, form = split.version.key, format_for(split.version.key, source.input)
     cuttable = form is not None and not split.by_record and form.may_be_cut(key, source.input.encoding)
-    return cuttable and not source.input.misfit(key)
+    return cuttable and not source.input.mismatch(key)
 
 
 def may_be_quoted(split: Split, source: Source) -> bool:

@@ -125,7 +125,7 @@ class Watcher:
         if self.alone and self._entries is None:
             raise UsageError(
                 f"writers of the keyspace {self._prefix!r} move its root alone, as their topic has it: a source needs "
-                "`signals: root`, and other watchers a topic with `signals: slots`. If the topic was made anew since, "
+                "`signals: root`, and other watchers a topic with `signals: slots`. If the topic was created again since, "
                 "`s3notify signal KEY` once"
             )
         ago = self._listed_ago() if listed_ago is None else listed_ago

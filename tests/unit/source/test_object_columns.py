@@ -29,7 +29,7 @@ def value_of(declared: str, key: str) -> Any:
     """Of the only column, and the texts that do not fit."""
     origin = ObjectColumns.of(declared, "")
     (column,) = origin.values([(key, None)])
-    return column[0].as_py(), dict(origin.misfits(key))
+    return column[0].as_py(), dict(origin.mismatched(key))
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_values_that_do_not_fit(declared: str, text: str) -> None:
     """Null, kept as they stand in the key; under `quarantine` the reason names column, value and type."""
     key = f"raw/dt={text}/a.json"
     assert value_of(declared, key) == (None, {"dt": text})
-    reason = input_of(partition_columns=declared).misfit(key)
+    reason = input_of(partition_columns=declared).mismatch(key)
     assert reason.startswith(f"dt: {text!r} does not fit")
-    assert input_of(partition_columns=declared, mismatches="rescue").misfit(key) == ""
-    assert input_of(partition_columns=declared).misfit("raw/a.json") == ""
+    assert input_of(partition_columns=declared, mismatches="rescue").mismatch(key) == ""
+    assert input_of(partition_columns=declared).mismatch("raw/a.json") == ""
 
 
 @given(st.text().filter(lambda text: text != HIVE_NULL), st.sampled_from(["", "a/", "a=b/", "%/", "=/"]))
@@ -103,7 +103,7 @@ def test_no_key_fails(key: str) -> None:
     values = [column[0].as_py() for column in origin.values([(key, None)])]
     assert len(values) == 2
     for column, value in zip(origin.paths.names, values, strict=True):
-        assert value is None or column not in origin.misfits(key)
+        assert value is None or column not in origin.mismatched(key)
 
 
 def test_all_columns_of_several_objects() -> None:

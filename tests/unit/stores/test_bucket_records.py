@@ -172,6 +172,15 @@ def test_an_add_overtaken_too_often_is_unknown(store):
     assert isinstance(records.add("p", "n", 1), Unknown)
 
 
+def test_a_counter_that_others_have_lowered_is_not_refused(records, store):
+    """The counter that a process remembers never refuses: it is read before."""
+    assert records.add("p", "n", 5, ceiling=5) == 5
+    ObjectRecordStore(store, "r/").add("p", "n", -3)
+    assert records.add("p", "n", 3, ceiling=5) == 5
+    ObjectRecordStore(store, "r/").add("p", "n", 2)
+    assert records.add("p", "n", -7) == 0
+
+
 def test_requests(records, store):
     """The costs of the module's docstring."""
 

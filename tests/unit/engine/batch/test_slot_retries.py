@@ -1,6 +1,6 @@
 """Slots that fail: when they are asked for again, and with which others."""
 
-from s3notify_platform.source.settings import BatchSettings
+from s3notify_platform.source.batch_settings import BatchSettings
 from tests.support.batches import World, last_attempt, settled
 
 

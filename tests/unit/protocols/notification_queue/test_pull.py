@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.values.rows import QueuedEntry
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
     Reconciler,
     TopicSettings,
+    TopicUser,
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.entries import Claim
@@ -110,6 +111,26 @@ def test_a_removal_that_fails_is_reported(queue, records, clock):
     assert queue.remove(entries) == 1
     stats = queue.stats("t")
     assert (stats.depth, stats.counted) == (0, 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_who_relies_on_a_topic_hears_that_its_entries_left_with_it(records, clock, again):
+    """Deleted while the entries are read, and perhaps created again: there is nothing, and that is no answer."""
+    queue, other = (NotificationQueue(records, clock=clock) for _ in range(2))
+    topic = queue.topics.create("t", ONE_SHARD)
+    queue.push_many("t", events(3))
+
+    class DeletedMeanwhile:
+        def __getattr__(self, method):
+            if method == "scan" and other.topics.find("t") == topic:
+                other.topics.delete("t")
+                if again:
+                    other.topics.create("t", ONE_SHARD)
+            return getattr(records, method)
+
+    reading = NotificationQueue(DeletedMeanwhile(), clock=clock)
+    with pytest.raises(NotFoundError):
+        reading.entries("t", range(1000), user=TopicUser(slots=1000, epoch=topic.epoch))
 
 
 # Costs

@@ -1,0 +1,46 @@
+"""The port of what takes a cluster: a Spark session has it done, and tests do it in their own process."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from s3notify_platform.engine.commit.staged import Base
+from s3notify_platform.engine.stage.collect import StagedPart
+from s3notify_platform.engine.values.plan import Plan, SlotPlan
+from s3notify_platform.engine.values.results import Run
+from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.schema import TableSchema
+
+
+class Jobs(Protocol):
+    """What the engine has a cluster do."""
+
+    def plan(
+        self,
+        slots: Iterable[Slot],
+        base: Base,
+        *,
+        listing: bool = True,
+        skip: frozenset[str] = frozenset(),
+        user: TopicUser | None = None,
+    ) -> Plan:
+        """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
+
+        `listing`: by one LIST for each 1000 objects of the source prefix (`listing_chains` says what more). Else by the
+        entries of the source's topic: `NotificationQueue.entries` for them, and at most 1 HEAD for each key that they
+        name; `NotFoundError` if there is no topic. For the states `StateReader.columns`, or `lookup`. `user`: the
+        table, if the entries will be taken out once they are committed.
+        """
+
+    def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
+        """The schema of the batch: declared, pinned (`known`), or inferred from a sample."""
+
+    def widen_schema(
+        self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
+    ) -> TableSchema:
+        """The schema with new fields (`Outcome.new_fields`); the same one if it cannot be widened."""
+
+    def stage(
+        self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
+    ) -> list[StagedPart]:
+        """Read what is planned, write it to packs. Adds what that took to `run.result`."""

@@ -1,0 +1,33 @@
+"""The object versions under the keys that entries of the queue name."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion
+from s3notify_platform.slots import Slot
+
+
+def named_versions(
+    enumerator: Enumerator, entries: Iterable[Entry], pool: Executor
+) -> dict[str, ObjectVersion | None]:
+    """What is there now, by key, under the keys that entries name; None if nothing is. At most 1 HEAD each.
+
+    No request if our own publisher has just said what is there. If that is no longer true, the read, which is pinned,
+    finds out, and the next entry names it.
+    """
+    by_key: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_key.setdefault(entry.event.key, []).append(entry)
+    return dict(zip(by_key, pool.map(partial(_named, enumerator), by_key.values()), strict=True))
+
+
+def _named(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
+    event = entries[0].event
+    own = event.writer and event.op == "put" and event.etag is not None and event.size is not None
+    if own and len(entries) == 1 and enumerator.choice.covers(event.key):
+        assert event.etag is not None
+        assert event.size is not None
+        return ObjectVersion(slot=Slot(entries[0].slot), key=event.key, etag=event.etag, size=event.size)
+    return enumerator.current(event.key)

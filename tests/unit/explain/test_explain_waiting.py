@@ -1,0 +1,167 @@
+"""`explain` of changes that are not in the table yet: where each waits, and for what."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
+from s3notify_platform.explain import BatchView
+from s3notify_platform.protocols.keyspace import Put, digest_of
+from s3notify_platform.protocols.notification_queue import (
+    Reservation,
+)
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import slot_of
+from tests.support.explained import KEY, SLOT, Place, said
+
+
+def test_waiting(place):
+    """An entry names it; the version before it is said to be committed."""
+    place.put()
+    place.commit(place.state())
+    place.put(b"two")
+    place.pass_time(12)
+    assert said(place.ask()) == (
+        "waiting",
+        "waiting in the queue for 12 s; an older version is committed, in version 1",
+    )
+
+
+def test_waiting_for_a_signal(place):
+    """Its writer died after the entry, so that the sensor has no reason to look."""
+    place.put()
+    assert "reconciler" not in said(place.ask(seen=b"another"))[1]
+    kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
+    assert kind == "waiting"
+    assert "not signalled yet: its writer or the reconciler will do that" in text
+
+
+def test_being_written(place):
+    """Reserved, and neither committed nor aborted: with and without the object."""
+    assert isinstance(place.queue.reserve("orders", place.event()), Reservation)
+    place.pass_time(3)
+    kind, text = said(place.ask())
+    assert kind == "writing"
+    assert "reserved in the queue for 3 s" in text
+    place.store.put(KEY, b"one")
+    assert place.ask().verdict.kind == "writing"
+
+
+def test_in_an_open_batch_by_the_chains(place):
+    """Without a Dagster instance: the chain that misses its slot; not one that is about others, or done with it."""
+    place.put()
+    place.open_batch(1, slots=[SLOT, 15 - SLOT])
+    place.open_batch(2, slots=[15 - SLOT])
+    kind, text = said(place.ask())
+    assert kind == "in_batch"
+    assert text.startswith("in batch orders-e-1, open for 0 s; nothing of it")
+    place.chains.stamp_children("orders-e-1", [str(SLOT)], operation_id="r")
+    assert place.ask().verdict.kind == "waiting"
+
+
+def test_in_an_open_batch_by_the_sensor(place):
+    """With the run; only as long as the batch's chain misses the slot."""
+    place.put()
+    place.open_batch()
+    batch = BatchView(
+        id="orders-e-1", opened_ms=place.clock.wall_ms(), listing=False, runs=("run-7 (STARTED)",)
+    )
+    assert said(place.ask(batches=(batch,)))[1].startswith(
+        "in batch orders-e-1, open for 0 s, run run-7 (STARTED)"
+    )
+    place.chains.fail("orders-e-1", "gone")
+    assert place.ask(batches=(batch,)).verdict.kind == "waiting"
+    assert place.ask(batches=(replace(batch, id="orders-e-9"),)).verdict.kind == "waiting"
+
+
+def test_an_open_batch_that_reads_entries_does_not_take_in_what_has_none(place):
+    """One that lists does."""
+    place.put(queued=False)
+    place.open_batch(1)
+    assert place.ask().verdict.kind == "signalled"
+    batch = BatchView(id="orders-e-1", opened_ms=place.clock.wall_ms(), listing=False)
+    kind, text = said(place.ask(seen=digest_of(place.signal_etag()), batches=(batch,)))
+    assert kind == "signalled"
+    assert "batch orders-e-1 reads entries; the next batch lists its slot" in text
+    place.open_batch(2, listing=True)
+    assert place.ask().verdict.kind == "in_batch"
+
+
+def test_in_the_first_batch(place):
+    """Whose only child stands for everything."""
+    place.store.put(KEY, b"one")
+    place.open_batch(0, slots=[EVERYTHING], listing=True)
+    assert place.ask().verdict.kind == "in_batch"
+
+
+@pytest.mark.parametrize(
+    ("parked", "words"),
+    [
+        (False, "requested again in 30 s"),
+        (True, "parked, requested again in 30 s or as soon as the slot changes"),
+    ],
+)
+def test_failing(place, parked, words):
+    """The sensor knows why, and when it comes again."""
+    place.put()
+    again_ms = place.clock.wall_ms() + 30_000
+    failing = Failing(attempts=2, reason="no such column", parked=parked, not_before_ms=again_ms, group=0)
+    kind, text = said(place.ask(failing=failing))
+    assert kind == "failing"
+    assert text == f"failing: 2 attempts, {words}: no such column; nothing of it is committed"
+
+
+def test_waiting_for_a_rescan(place):
+    """An unqueued writer's slot that waits for a listing."""
+    place.put(queued=False)
+    assert said(place.ask())[1].startswith(
+        "signalled 0 s ago without an entry: the next batch lists its slot, once a listing is due"
+    )
+    place.backlog.add([SLOT], unqueued=True)
+    kind, text = said(place.ask())
+    assert kind == "rescan"
+    assert text.startswith(f"waits for a rescan: the next batch that lists compares slot {SLOT}")
+
+
+def test_the_source_is_still_to_be_listed():
+    """No topic yet, or the sensor says so: nothing that is there is lost."""
+    place = Place()
+    place.store.put(KEY, b"one")
+    assert place.ask().verdict.kind == "rescan"
+    place.with_topic()
+    assert place.ask().verdict.kind == "unseen"
+    assert place.ask(enumerated="an earlier topic").verdict.kind == "rescan"
+
+
+def test_never_seen(place):
+    """No entry and no signal, an older signal, or one that was about another key."""
+    place.store.put(KEY, b"one")
+    assert "was never signalled" in said(place.ask())[1]
+    place.put()
+    place.commit(place.state())
+    place.pass_time(5)
+    place.store.put(KEY, b"two")
+    kind, text = said(place.ask())
+    assert kind == "unseen"
+    assert text.startswith(
+        "not announced: no entry, and the slot's signal is older than the object: its writer does not signal, or an"
+    )
+    place.pass_time(5)
+    other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
+    place.publish(Put(key=other, body=b""))
+    assert "for another key, since its writer queues" in said(place.ask())[1]
+    place.publish(Put(key=other, body=b""), queued=False)
+    assert place.ask().verdict.kind == "signalled"
+    assert place.ask(seen=digest_of(place.signal_etag())).verdict.kind == "unseen"
+    place.commit(ObjectState(key=other, etag="x", size=0))
+    assert "the batch of the slot's signal did not find it" in said(place.ask())[1]
+
+
+def test_where_unqueued_writers_are_about_every_signal_leads_to_a_listing(place):
+    """So one of a writer that queues does, too."""
+    place.store.put(KEY, b"one")
+    other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
+    place.publish(Put(key=other, body=b""))
+    assert place.ask().verdict.kind == "unseen"
+    place.backlog.add((), unqueued=True)
+    assert place.ask().verdict.kind == "signalled"
