@@ -52,7 +52,7 @@ KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
 """On the records of the source's tables (`table.known`), which are apart from their other objects."""
 
 VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
-"""Keys that Delta engines read below a source's platform prefix. Files that they write themselves begin with `part-`."""
+"""Keys that Delta engines read below a source's platform prefix. Files of their own begin with `part-`."""
 
 CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
 """Of objects, as far as a policy denies them."""

@@ -92,3 +92,11 @@ def gone(key):
 def keys(count, start=0):
     """So many keys, in order."""
     return [f"events/2026/{n % 12:02d}/part-{n:07d}.json" for n in range(start, start + count)]
+
+
+def filled(batches, of=300, **options):
+    """States that so many rounds have written, and nobody has merged."""
+    site = Site(**options)
+    for n in range(batches):
+        site.write([state(key, rows=n) for key in keys(of, n * 100)], merged=False)
+    return site

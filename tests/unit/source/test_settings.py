@@ -18,11 +18,11 @@ from s3notify_platform.orchestration.setting_fields import group_of
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSettings
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.setting import Setting, settings_of
+from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.build import build
 from s3notify_platform.source.settings import (
     SETTINGS,
     SOURCE,
-    BatchSettings,
     DynamoSettings,
     InputSettings,
     LeaseTimeSettings,

@@ -8,14 +8,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.table import state_merge
 from s3notify_platform.table.states import StateSet
-from tests.support.states import Site, gone, keys, state
-
-
-def filled(batches, of=300, **options):
-    site = Site(**options)
-    for n in range(batches):
-        site.write([state(key, rows=n) for key in keys(of, n * 100)], merged=False)
-    return site
+from tests.support.states import Site, filled, gone, keys, state
 
 
 def test_level_0_is_merged_when_it_has_8_files():

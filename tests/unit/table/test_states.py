@@ -19,7 +19,7 @@ from s3notify_platform.table.state_file import StateFile, state_files
 from s3notify_platform.table.state_filter import filter_of, hash_of, may_hold
 from s3notify_platform.table.state_reader import StateReader
 from s3notify_platform.table.states import StateSet
-from tests.support.states import Site, gone, keys, state
+from tests.support.states import Site, filled, gone, keys, state
 
 MANY = 30_000
 
