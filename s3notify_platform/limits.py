@@ -38,6 +38,9 @@ OUTAGE_WAIT_SECONDS: Final = 10.0
 MAX_RAW_BYTES: Final = 1 << 20
 """Raw bytes that quarantine keeps of one rejected record or object."""
 
+CARRIED_PACK_BYTES: Final = 64 << 10
+"""Bytes of a pack up to which a task sends it to the driver, which writes it with the version."""
+
 WITHDRAWN_SHARE: Final = 0.5
 """Share of the objects compared that one listing may withdraw; more waits until a person confirms it."""
 

@@ -29,6 +29,9 @@ from s3notify_platform.engine.values.results import (
 )
 from s3notify_platform.errors import OUTAGES
 from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
+from s3notify_platform.parallel import readers
+from s3notify_platform.protocols.notification_queue import Entry, TopicUser
+from s3notify_platform.protocols.notification_queue.segments import Segment, committed_in
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
@@ -82,6 +85,7 @@ class Ingest:
         only_found: bool = False,
         last_attempt: Iterable[Slot] = (),
         topic: str = "",
+        segments: Sequence[Segment] | None = None,
         seen_ms: int = 0,
     ) -> Iterator[Round]:
         """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
@@ -99,7 +103,8 @@ class Ingest:
         where nothing could be planned `UnavailableError` is raised.
 
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name, which is
-        of the epoch `topic`, if that is given (else `NotFoundError`).
+        of the epoch `topic`, if that is given (else `NotFoundError`). `segments`: those of the slots, if they were read
+        already, after the signals were seen.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
@@ -113,6 +118,7 @@ class Ingest:
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
             topic=topic,
+            segments=segments,
             seen_ms=seen_ms,
         )
         state, self._fresh = self.state, self._opened().snapshot
@@ -208,14 +214,9 @@ class _Round:
         ingest.progress(f"planning {len(slots)} slots")
         self._store = CountingStore(open_store(ingest.source.location.platform))
         started = ingest.clock.monotonic()
-        base = self._base = ingest.base(self._store)
-        found = self._plan = ingest.jobs.plan(
-            slots,
-            base,
-            listing=state.listing,
-            skip=state.skip,
-            user=replace(ingest.table.topic_user(ingest.source.location.slots), epoch=state.topic),
-        )
+        base, entries, user = self._looked(slots)
+        self._base = base
+        found = self._plan = ingest.jobs.plan(slots, base, entries=entries, skip=state.skip, user=user)
         state.result.took("plan", ingest.clock.monotonic() - started)
         state.planned_ms = ingest.clock.wall_ms()
         facts, known = base.snapshot.manifest.slot, base.snapshot.known
@@ -232,12 +233,16 @@ class _Round:
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         staged = StagedRound()
-        if busy:
-            self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
-            try:
-                staged = self._stage(busy)
-            finally:
-                self.ingest.reads(None)
+        with readers(1) as beside:
+            checked = beside.submit(self._check_topic, user) if entries is not None else None
+            if busy:
+                self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
+                try:
+                    staged = self._stage(busy)
+                finally:
+                    self.ingest.reads(None)
+            if checked is not None:
+                checked.result()
         staged.failed |= found.failed
         commit = RoundCommit(
             source=ingest.source, base=base, plan=found, run=state, staged=staged, clock=ingest.clock
@@ -245,6 +250,29 @@ class _Round:
         table = StagedTable(name=ingest.source.name, commit=lambda: self._settle(commit.committed()))
         self.round = Round(tables=iter([table]), unannounced=unannounced)
         return self.round
+
+    def _looked(self, slots: Sequence[Slot]) -> tuple[Base, Sequence[Entry] | None, TopicUser]:
+        """The newest table, and at the same time the entries of these slots; None if they are listed."""
+        ingest, state, source = self.ingest, self.ingest.state, self.ingest.source
+        entries: Sequence[Entry] | None = None
+        epoch = state.topic
+        if state.listing:
+            base = ingest.base(self._store)
+        else:
+            queue = source.location.queue(self._store)
+            epoch = epoch or queue.topics.get(source.name).epoch
+            known, state.segments = state.segments, None
+            with readers(1) as beside:
+                reading = beside.submit(
+                    lambda: queue.segments(source.name, slots) if known is None else known
+                )
+                base = ingest.base(self._store)
+                entries = committed_in(reading.result(), frozenset(slots), epoch=epoch)
+        return base, entries, replace(ingest.table.topic_user(source.location.slots), epoch=epoch)
+
+    def _check_topic(self, user: TopicUser) -> None:
+        source = self.ingest.source
+        source.location.queue(self._store).check_topic(source.name, user)
 
     def _reading(self) -> int:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())

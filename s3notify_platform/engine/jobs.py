@@ -7,7 +7,7 @@ from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.stage.collect import StagedPart
 from s3notify_platform.engine.values.plan import Plan, SlotPlan
 from s3notify_platform.engine.values.results import Run
-from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema
 
@@ -20,16 +20,16 @@ class Jobs(Protocol):
         slots: Iterable[Slot],
         base: Base,
         *,
-        listing: bool = True,
+        entries: Sequence[Entry] | None = None,
         skip: frozenset[str] = frozenset(),
         user: TopicUser | None = None,
     ) -> Plan:
         """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
-        `listing`: by one LIST for each 1000 objects of the source prefix (`listing_chains` says what more). Else by the
-        entries of the source's topic: `NotificationQueue.entries` for them, and at most 1 HEAD for each key that they
-        name; `NotFoundError` if there is no topic. For the states `StateReader.columns`, or `lookup`. `user`: the
-        table, if the entries will be taken out once they are committed.
+        `entries`: those of these slots, which name what may have changed: at most 1 HEAD for each key. None: by one
+        LIST for each 1000 objects of the source prefix (`listing_chains` says what more). For the states
+        `StateReader.lookup`, or `columns`. `user`: the table, if a listing's entries will be taken out once they are
+        committed.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:

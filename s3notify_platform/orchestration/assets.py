@@ -32,7 +32,9 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
 from s3notify_platform.orchestration.source_clients import SourceClients
+from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.ack_chain import Chain
+from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.jobs import spark_ingest
@@ -133,15 +135,18 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing,
     ):
         slots = config.targets(context, io.slots, io.source.table)
-        io.settle_commit_mode()
         selected = {key.path[-1] for key in context.selected_asset_keys}
         selected &= set(config.only) or selected
         made = [asset for asset in settings.slot_assets if asset.name in selected]
         context.instance.add_run_tags(context.run.run_id, {made_tag(asset.name): "true" for asset in made})
-        table = io.source.open_table(store=io.clients.store)
+        with readers(2) as beside:
+            chained = beside.submit(_chain, io.clients, config, is_retry=PARENT_TAG in context.run.tags)
+            looked = beside.submit(_segments, io.clients, config, slots)
+            io.settle_commit_mode()
+            table = io.source.open_table(store=io.clients.store)
+            chain, segments = chained.result(), looked.result()
         for warning in table.warnings:
             context.log.warning(warning)
-        chain = _chain(io.clients, config, is_retry=PARENT_TAG in context.run.tags)
         opened = BatchPayload.loads(chain.payload if chain is not None else "")
         acknowledgement = Acknowledgement(
             clients=io.clients, batch=config, chain=chain, opened=opened, run_id=context.run.run_id
@@ -154,6 +159,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
             opened=opened,
             made=made,
             table=table,
+            segments=segments,
             doing=doing,
             batch=config.batch or _asked_for(context),
         )
@@ -177,6 +183,8 @@ class _Step:
     opened: BatchPayload
     made: Sequence[SlotAsset]
     table: OpenTable
+    segments: Sequence[Segment] | None
+    """Those of its slots, as they were when the run began."""
     doing: Progress
     """Shown by `s3notify status`."""
     batch: str
@@ -239,6 +247,8 @@ class _Step:
             listing=self.opened.listing,
             only_found=self.config.everything,
             last_attempt=map(Slot, self.opened.last_attempt),
+            topic="" if self.opened.listing else self.opened.topic,
+            segments=self.segments,
             seen_ms=self.opened.opened_ms,
         ):
             each.tables = chain(each.tables, self._derived_of(each))
@@ -346,6 +356,13 @@ def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chai
         if is_retry:
             return None
         raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error
+
+
+def _segments(clients: SourceClients, config: SlotBatch, slots: Sequence[Slot]) -> tuple[Segment, ...] | None:
+    """The segments of a batch's slots, before it is known whether it lists. 1 scan; none for a batch of everything."""
+    if not config.batch or config.everything:
+        return None
+    return clients.queue.segments(clients.source.name, slots)
 
 
 def _asked_for(context: dg.AssetExecutionContext) -> str:

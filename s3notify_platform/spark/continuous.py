@@ -42,6 +42,7 @@ from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
@@ -140,6 +141,14 @@ class ContinuousIngest:
         rescans = self.backlog.read()
         return self.take_decided(signals, self.decided(signals, rescans), rescans, batch=batch)
 
+    def segments(self, slots: Iterable[Slot]) -> Sequence[Segment] | None:
+        """The segments of these slots, to be read while other things are; None as long as the topic is not known.
+
+        1 scan (`NotificationQueue.segments`).
+        """
+        location = self.source.location
+        return location.queue().segments(location.name, slots) if self._topic else None
+
     def tag(self, *, seconds: float | None) -> int:
         """Tag what was committed, if the source has `committed_tags`; what cannot be now is tagged after a later batch.
 
@@ -184,9 +193,15 @@ class ContinuousIngest:
         return decided()
 
     def take_decided(
-        self, signals: Mapping[Slot, str | None], decision: Decision, rescans: Rescans, *, batch: str
+        self,
+        signals: Mapping[Slot, str | None],
+        decision: Decision,
+        rescans: Rescans,
+        *,
+        batch: str,
+        segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """As `take`, by what `decided` said."""
+        """As `take`, by what `decided` said. `segments`: those of the slots, if they were read since."""
         location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
@@ -194,7 +209,7 @@ class ContinuousIngest:
         result = BatchResult()
         for part in in_halves(
             [sorted(self.failing.keys() & set(slots)), sorted(set(slots) - self.failing.keys())],
-            lambda part: self._taken(part, signals, decision, batch),
+            lambda part: self._taken(part, signals, decision, batch, segments),
             self._all_failed,
             errors=(*JOB_ERRORS, ConflictError, CorruptError),
             what="a batch",
@@ -221,7 +236,12 @@ class ContinuousIngest:
         return result
 
     def _taken(
-        self, slots: Sequence[Slot], signals: Mapping[Slot, str | None], decision: Decision, batch: str
+        self,
+        slots: Sequence[Slot],
+        signals: Mapping[Slot, str | None],
+        decision: Decision,
+        batch: str,
+        segments: Sequence[Segment] | None,
     ) -> BatchResult:
         ingest = spark_ingest(
             self.spark,
@@ -243,6 +263,7 @@ class ContinuousIngest:
                 seen_ms=self.clock.wall_ms(),
                 last_attempt=last,
                 topic="" if decision.listing else decision.topic,
+                segments=segments,
             )
             for _ in commit_rounds(rounds, queue=self.source.location.queue()):
                 pass
@@ -311,6 +332,8 @@ class _Following:
         self._unqueued: frozenset[Slot] = frozenset()
         self._seen: Record | None = None
         self._table = ""
+        self._followed = False
+        """Whether the last batch followed entries: then they are read before it is known that this one does."""
         self._untagged = 0
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
@@ -325,16 +348,20 @@ class _Following:
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
-        with readers(1) as ahead:
+        follows = self._followed and not self._unqueued
+        with readers(2) as ahead:
             reading = ahead.submit(ingest.backlog.read)
+            looking = ahead.submit(ingest.segments, [*self._waiting]) if follows else None
             table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             rescans = reading.result()
+            segments = looking.result() if looking is not None else None
         if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
-            self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
+            self._waiting, segments = {**dict.fromkeys(location.all_slots()), **self._waiting}, None
         decision = ingest.decided(self._waiting, rescans, unqueued=bool(self._unqueued))
+        self._followed = not decision.listing
         if decision.wait_seconds and not hurry:
             return decision.wait_seconds
-        ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches))
+        ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches), segments=segments)
         if ingest.failing:
             ingest.spark.range(1).count()  # raises if Spark is what failed
         self._waiting, self._unqueued, self._table = {}, frozenset(), table.id

@@ -234,4 +234,4 @@ def _write(spark: SparkSession, frame: DataFrame, source: Source, asset: str, la
         lines = [line for line in str(error.getMessage() or error).splitlines() if line.strip()]
         raise UsageError(f"slot asset {asset!r} failed: {lines[-1] if lines else error}") from error
     rows = STAGED.read(found.to_batches())
-    return [StagedPack.loads(row.pack) for row in rows if isinstance(row, WrittenPack)]
+    return [row.staged for row in rows if isinstance(row, WrittenPack)]

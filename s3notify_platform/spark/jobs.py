@@ -46,7 +46,7 @@ from s3notify_platform.engine.values.rows import (
 )
 from s3notify_platform.engine.values.unforeseen import REASON_MAX, described
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
@@ -113,7 +113,7 @@ class SparkJobs:
         slots: Iterable[Slot],
         base: Base,
         *,
-        listing: bool = True,
+        entries: Sequence[Entry] | None = None,
         skip: frozenset[str] = frozenset(),
         user: TopicUser | None = None,
     ) -> Plan:
@@ -121,8 +121,8 @@ class SparkJobs:
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         table, snapshot = base.table, base.snapshot
-        if not listing:
-            rows = follow(source, table, snapshot, wanted, quota=quota, skip=skip, user=user)
+        if entries is not None:
+            rows = follow(source, table, snapshot, wanted, entries, quota=quota, skip=skip)
             return Plan.of(rows)
         width = self.width
         begun_listing = begin_listing(source, frozenset(wanted), width, snapshot, table, user=user)

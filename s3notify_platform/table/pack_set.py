@@ -47,20 +47,24 @@ ORDERED_ROWS: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPack:
-    """A pack of a round, which is stored already and named by nothing yet. `slots`: its rows by slot."""
+    """A pack of a round that no version names yet. `slots`: its rows by slot.
+
+    `body`: of a pack that is written with the version; b"" if it is stored already.
+    """
 
     add: Add
     slots: Mapping[int, int]
+    body: bytes = b""
 
     def dumps(self) -> str:
-        """JSON, in which it travels from a task to its driver."""
+        """JSON, in which it travels from a task to its driver, beside its body."""
         return json.dumps([self.add.json(), [*self.slots.items()]], separators=(",", ":"))
 
     @classmethod
-    def loads(cls, text: str) -> "StagedPack":
+    def loads(cls, text: str, body: bytes) -> "StagedPack":
         """Inverse of `dumps`."""
         add, slots = json.loads(text)
-        return cls(add=Add.of(add), slots=dict(slots))
+        return cls(add=Add.of(add), slots=dict(slots), body=body)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,16 +173,21 @@ class PackSet:
         dropped = frozenset(without & own.slots.keys())
         if not dropped:
             found.adds.append(own.add)
+            if own.body:
+                found.files[self.layout.file(own.add.path)] = own.body
             return
         if dropped == own.slots.keys():
             return
         key = (own.add.id, dropped)
         if key not in self._made:
-            stored = self.store.get(self.layout.file(own.add.path))
-            if not isinstance(stored, StoredObject):
-                found.lost |= own.slots.keys()
-                return
-            whole = NewPack(body=stored.body, slots=own.slots, keys=own.add.keys)
+            body = own.body
+            if not body:
+                stored = self.store.get(self.layout.file(own.add.path))
+                if not isinstance(stored, StoredObject):
+                    found.lost |= own.slots.keys()
+                    return
+                body = stored.body
+            whole = NewPack(body=body, slots=own.slots, keys=own.add.keys)
             left = without_slots(whole, dropped, self.sizes)
             self._made[key] = ([(unique_name(self.clock), left)] if left else [], Counter())
         for name, pack in self._made[key][0]:
@@ -213,19 +222,21 @@ class PackSet:
         return found, files
 
     def narrowed(self, own: StagedPack, slots: frozenset[int]) -> list[StagedPack]:
-        """A staged pack without the rows of these slots, stored under a new name; empty if nothing is left of it.
+        """A staged pack without the rows of these slots, under a new name; empty if nothing is left of it.
 
-        No request if it has none of them, or no others; else 1 GET and 1 PUT.
+        No request if it has none of them, or no others, or its body is here; else 1 GET. The new body is written with
+        the version.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():
             return [] if dropped else [own]
         found = PackChanges()
         self._join(own, dropped, found)
-        for key, body in found.files.items():
-            put(self.store, key, body)
         rest = {slot: rows for slot, rows in own.slots.items() if slot not in dropped}
-        return [StagedPack(add=add, slots=rest) for add in found.adds]
+        return [
+            StagedPack(add=add, slots=rest, body=found.files[self.layout.file(add.path)])
+            for add in found.adds
+        ]
 
     def opened(self, pack: Add) -> PackReader:
         """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector that is in a file."""

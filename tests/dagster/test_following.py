@@ -103,7 +103,7 @@ def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> Non
     counted()
     assert site.tick() == []
     counted()
-    assert requests <= [7, 19, 5], requests
+    assert requests <= [6, 17, 3], requests
 
 
 def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:

@@ -30,7 +30,7 @@ from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
-ROUND_TRIP_SECONDS = 0.02
+ROUND_TRIP_SECONDS = 0.05
 """So long that requests which are sent at once overlap."""
 
 
@@ -131,7 +131,7 @@ def test_one_object(site: Site) -> None:
     for puts, batch in (second, third):
         assert puts.total <= 6, puts
         assert batch.total <= 16, batch
-        assert batch.in_sequence <= 14, batch
+        assert batch.in_sequence <= 11, batch
     keys = [row["_key"] for row in rows_of(site.source) if row["a"]]
     assert keys == ["raw/0", "raw/1", "raw/2"]
 

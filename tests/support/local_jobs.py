@@ -16,7 +16,7 @@ from s3notify_platform.engine.stage.staging import staging_task
 from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.engine.values.results import Run
 from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, LISTED, STAGED, WORK
-from s3notify_platform.protocols.notification_queue import TopicUser
+from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.schema import TableSchema, grown
@@ -36,14 +36,14 @@ class LocalJobs:
         slots: Iterable[Slot],
         base: Base,
         *,
-        listing: bool = True,
+        entries: Sequence[Entry] | None = None,
         skip: frozenset[str] = frozenset(),
         user: TopicUser | None = None,
     ) -> Plan:
         source, wanted, snapshot = self.source, sorted(set(slots)), base.snapshot
         quota = max(1, source.input.max_objects // len(wanted))
-        if not listing:
-            rows = follow(source, base.table, snapshot, wanted, quota=quota, skip=skip, user=user)
+        if entries is not None:
+            rows = follow(source, base.table, snapshot, wanted, entries, quota=quota, skip=skip)
             return Plan.of(rows)
         begun = begin_listing(source, frozenset(wanted), self.width, snapshot, base.table, user=user)
         list_part = lister(source, frozenset(wanted), begun.parts, begun.cuts)

@@ -14,6 +14,9 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ports import Conflict, RecordStore, Version, WriteOutcome, Written
 
 BEAT_SECONDS: Final = 5.0
+FIRST_BEAT_SECONDS: Final = 2.0
+"""A run that ends sooner has no heartbeat, which saves its two requests."""
+
 HEARTBEATS: Final = "heartbeats"
 
 FRESH_MS: Final = 60_000
@@ -55,13 +58,17 @@ def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
 
 
 @contextmanager
-def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator[Progress]:
-    """Beat every `BEAT_SECONDS` as long as the body runs, which may say what it does. 1 PUT for each beat, 1 DELETE.
+def heartbeat(
+    records: RecordStore, run_id: str, *, batch: str = "", first_seconds: float = FIRST_BEAT_SECONDS
+) -> Iterator[Progress]:
+    """Beat every `BEAT_SECONDS` as long as the body runs, which may say what it does; first after `first_seconds`.
 
-    A beat that fails is skipped: the sensor fails a run only after several missing beats.
+    A beat that fails is skipped: the sensor fails a run only after several missing beats. 1 PUT for each beat, and
+    1 DELETE if there was one.
     """
     stop, doing = threading.Event(), [""]
     last: WriteOutcome = Conflict()
+    number = 0
 
     def say(text: str) -> None:
         doing[0] = text
@@ -74,8 +81,8 @@ def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator
         return found.version if found is not None else None
 
     def beat() -> None:
-        nonlocal last
-        number = 0
+        nonlocal last, number
+        stop.wait(first_seconds)
         while not stop.is_set():
             number += 1
             body = Beat(number=number, at_ms=SYSTEM_CLOCK.wall_ms(), batch=batch, doing=doing[0]).dumps()
@@ -96,7 +103,7 @@ def heartbeat(records: RecordStore, run_id: str, *, batch: str = "") -> Iterator
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
         with suppress(S3NotifyError):  # a heartbeat that stays behind stops, and the run has ended anyway
-            if (known := version()) is not None:
+            if number and (known := version()) is not None:
                 records.remove(HEARTBEATS, run_id, expected=known)
 
 

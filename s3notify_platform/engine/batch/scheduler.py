@@ -95,8 +95,8 @@ class BatchPlanner:
     (`Source.open_table`), and `claim` notes whose sensor works on it (`opening.claim`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
-    and 1 GET for each of its runs; to open a batch 2 GETs (topic, backlog), 1 PUT, and those of `table` and `claim`;
-    the 2 GETs when one has ended, too.
+    and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and those of `table` and `claim`; once in
+    `TOPIC_SECONDS` 1 GET of the topic; 2 GETs (topic, backlog) when a batch has ended that listed, or left slots.
     """
 
     source: str
@@ -194,7 +194,9 @@ class BatchPlanner:
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
         """Open a batch of these slots, and of all that wait for a rescan if it makes one."""
         changed = poll.changed
-        topic, rescans = self.topic_epoch(table), self.backlog.read()
+        # A run that follows entries fails if the topic is another one since: then it is read again.
+        topic = state.enumerated or self.topic_epoch(table)
+        rescans = self.backlog.read()
         decision = decide(
             map(Slot, wanted),
             rescans,
@@ -206,7 +208,7 @@ class BatchPlanner:
             list_seconds=self.settings.list_seconds,
         )
         gone = [self._topic_gone()] if decision.everything and state.enumerated else []
-        state = replace(state, backlog=bool(rescans.slots), topic_ms=now_ms)
+        state = replace(state, backlog=bool(rescans.slots))
         if decision.wait_seconds:
             return state, (), [f"the next listing is due in {decision.wait_seconds:.0f} s"]
         if decision.everything:
@@ -284,6 +286,7 @@ class BatchPlanner:
         failing = dict(state.failing)
         silent: list[str] = []
         notes: list[str] = []
+        unsure = False  # whether the topic may be another one, or slots may wait for a rescan
         for batch in state.open:
             chain = self._state(batch)
             if chain is not None and chain.status == "open":
@@ -303,6 +306,7 @@ class BatchPlanner:
             compared_all = EVERYTHING in batch.slots and EVERYTHING not in missing
             for slot in {*batch.slots, *(failing if compared_all else ())} - missing:
                 failing.pop(slot, None)
+            unsure |= batch.listing or bool(missing)
             if batch.listing:
                 self.backlog.add(Slot(slot) for slot in missing if slot != EVERYTHING)
             if compared_all:
@@ -310,10 +314,10 @@ class BatchPlanner:
             notes.append(
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
             )
-        if len(still_open) < len(state.open):
+        if unsure:
             state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
             if self.topic_epoch(None) != state.enumerated:
-                # What the earlier topic held is gone, and perhaps a run has followed the new one already.
+                # What the earlier topic held is gone.
                 notes += [self._topic_gone()] if state.enumerated else []
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes

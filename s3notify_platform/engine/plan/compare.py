@@ -45,7 +45,7 @@ from s3notify_platform.table.state_columns import pending_in, states_of
 from s3notify_platform.table.table import LogTable
 
 if TYPE_CHECKING:
-    from s3notify_platform.protocols.notification_queue import Entry, TopicUser
+    from s3notify_platform.protocols.notification_queue import Entry
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
@@ -162,27 +162,25 @@ def follow(
     table: LogTable,
     snapshot: Snapshot,
     slots: Sequence[Slot],
+    named: "Iterable[Entry]",
     *,
     quota: int,
     skip: frozenset[str],
-    user: "TopicUser | None" = None,
 ) -> Iterator[Planned]:
-    """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each.
+    """Look at the keys that the entries of these slots have `named`, and compare; at most `quota` changes of each slot.
 
-    `user`: see `NotificationQueue.entries`. Requests: of that; 1 HEAD for each key that an entry does not describe, and
-    `StateReader.lookup` for all of them together.
+    Requests: 1 HEAD for each key that an entry does not describe, and `StateReader.lookup` for all of them together.
     """
     manifest = snapshot.manifest
     bucket = CountingStore(open_store(source.input.bucket))
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    queue = source.location.queue(table.reader.store)
-    for entry in queue.entries(source.name, slots, user=user):
+    for entry in named:
         by_slot[Slot(entry.slot)].append(entry)
     found: list[_Found] = []
     with readers(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             try:
-                named = named_versions(source.enumerator(bucket), entries, pool)
+                versions = named_versions(source.enumerator(bucket), entries, pool)
             except UsageError:
                 raise
             except S3NotifyError as error:
@@ -191,9 +189,9 @@ def follow(
             found.append(
                 _Found(
                     slot,
-                    versions=[version for version in named.values() if version is not None],
+                    versions=[version for version in versions.values() if version is not None],
                     entries=[*map(QueuedEntry.of, entries)],
-                    touched=frozenset(named),
+                    touched=frozenset(versions),
                 )
             )
     comparison = Comparison(source, manifest, quota, skip)

@@ -66,8 +66,8 @@ class Collected:
     ) -> StagedPart:
         """The packs and outcomes of the job. `UsageError`: a transform has made rows of a slot that is not planned."""
         kept = [pack for pack in self.packs if not pack.key or _counts(pack, outcomes.get(pack.key))]
-        rows = [StagedPack.loads(pack.pack) for pack in kept if not pack.of_rejects]
-        rejects = [StagedPack.loads(pack.pack) for pack in kept if pack.of_rejects]
+        rows = [pack.staged for pack in kept if not pack.of_rejects]
+        rejects = [pack.staged for pack in kept if pack.of_rejects]
         failed = _foreign(self.stored, plans, outcomes) if transformed else _lost(plans, outcomes, rows)
         if transformed:
             made = {row.key: row.rows for row in self.stored}

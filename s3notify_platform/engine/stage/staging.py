@@ -2,7 +2,8 @@
 
 A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
 object has packs of its own, which are left out if another part turns out to be of another version. Rejects go to packs
-of their own in the same way. Outcomes and packs reach the driver, rows never do.
+of their own in the same way. The driver learns outcomes and packs. A pack of at most `CARRIED_PACK_BYTES` travels to
+it, and is written together with the manifest, which saves a round trip.
 
 Where a transform has to see the rows, tasks first read (`reading_task`), and the rows stay in Spark; the driver learns
 which objects were read whole, and has the transform's rows of these written (`storing_task`).
@@ -15,7 +16,7 @@ Memory of a task: `GATHERED_BYTES` of Arrow rows, as much while they are sorted 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -29,14 +30,14 @@ from s3notify_platform.engine.read.splits import work_of
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.limits import BATCH_BYTES
+from s3notify_platform.limits import BATCH_BYTES, CARRIED_PACK_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.pack_file import ORDER, NewPack
-from s3notify_platform.table.pack_set import PackSet, put
+from s3notify_platform.table.pack_set import PackSet, StagedPack, put
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.reading import in_slices
 from s3notify_platform.table.table import LogTable
@@ -216,7 +217,7 @@ class Packs:
     pool: ThreadPoolExecutor
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
-    stored: list[Future[list[str]]] = field(default_factory=list)
+    stored: list[Future[list[StagedPack]]] = field(default_factory=list)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take in rows."""
@@ -239,21 +240,23 @@ class Packs:
                 self.stored[-WRITES_IN_FLIGHT - 1].result()
 
     def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
-        """All packs, once they are stored."""
+        """All packs, once those are stored that do not travel to the driver."""
         self.flush()
         key, start = (split.version.key, split.start) if split else ("", 0)
         return [
-            WrittenPack(of_rejects=of_rejects, key=key, start=start, pack=pack)
+            WrittenPack(of_rejects=of_rejects, key=key, start=start, pack=pack.dumps(), body=pack.body)
             for future in self.stored
             for pack in future.result()
         ]
 
-    def _store(self, pack: NewPack, schema: pa.Schema) -> list[str]:
+    def _store(self, pack: NewPack, schema: pa.Schema) -> list[StagedPack]:
         check_readable(pack, schema)
         staged, files = self.packs.staged([pack], label=self.label)
+        if len(pack.body) <= CARRIED_PACK_BYTES:
+            return [replace(each, body=pack.body) for each in staged]
         for key, body in files.items():
             put(self.packs.store, key, body)
-        return [each.dumps() for each in staged]
+        return staged
 
 
 def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.slots import Slot
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
@@ -140,6 +141,8 @@ class Run:
     last_attempt: frozenset[Slot]
     topic: str = ""
     """Epoch of the source's topic on which the batch relies; "": on none."""
+    segments: Sequence[Segment] | None = None
+    """Segments of the topic that were read already, for the first round."""
     seen_ms: int = 0
     planned_ms: int = 0
     """When the round's plan was ready."""

@@ -25,6 +25,7 @@ from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place, SegmentRead
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.pack_set import StagedPack
 
 # What the bucket and the queue hold, on its way to be compared
 
@@ -187,13 +188,19 @@ class WrittenPack:
     """A pack that a task has written: of rows, or `of_rejects`.
 
     `key`, `start`: the part of a big object that alone is in it; key "": any whole objects are. `pack`: as
-    `pack_set.dumped`.
+    `StagedPack.dumps`. `body`: of a small pack, which the driver writes with the version; else b"".
     """
 
     of_rejects: bool
     key: str
     start: int
     pack: str
+    body: bytes = b""
+
+    @property
+    def staged(self) -> StagedPack:
+        """The pack."""
+        return StagedPack.loads(self.pack, self.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

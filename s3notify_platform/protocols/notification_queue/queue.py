@@ -19,7 +19,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Upload,
     counts_partition,
     dead_partition,
-    segment_id,
     takes_event,
 )
 from s3notify_platform.protocols.notification_queue.facts import (
@@ -39,6 +38,7 @@ from s3notify_platform.protocols.notification_queue.reserving import (
 from s3notify_platform.protocols.notification_queue.rooms import Rooms
 from s3notify_platform.protocols.notification_queue.segments import (
     Segment,
+    committed_in,
     decode_letter,
     may_hold,
     read_whole,
@@ -274,28 +274,34 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Whoever relies on an epoch of the topic (`TopicUser.epoch`) has all the entries
-        that were there during the call, or `NotFoundError`: the topic is read after them. Requests: 1, and 1 scan,
-        which on a bucket alone reads only segments that may have such entries.
+        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may
+        have such entries. `segments` and `check_topic` are the two halves of it, for a caller that relies on an epoch.
         """
-        wanted = set(slots)
-        found = None if user is not None and user.epoch else self.topics.get(topic)
-        segments = [*self.shards.scan_name(topic, wanted=may_hold(wanted))] if wanted else []
-        found = found or self.topics.get(topic)
+        wanted = frozenset(slots)
+        found = self.topics.get(topic)
+        segments = self.segments(topic, wanted)
         if user is not None:
             found = self.topics.serve(found, user)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
+        return committed_in(segments, wanted, epoch=found.epoch)
 
-        entries = [
-            replace(entry, read=read)
-            for segment in segments
-            if segment.place.epoch == found.epoch
-            for read in [segment.as_read()]
-            for entry in segment.entries
-            if entry.state == "committed" and entry.slot in wanted
-        ]
-        return tuple(sorted(entries, key=lambda entry: (entry.slot, segment_id(entry.place.key), entry.n)))
+    def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
+        """The segments, of any epoch of the topic, that may have entries of these slots.
+
+        `committed_in` gives the entries, which count once `check_topic`, called afterwards, has found the epoch that
+        the caller relies on. 1 scan, which on a bucket alone reads only segments that may have such entries.
+        """
+        wanted = frozenset(slots)
+        return tuple(self.shards.scan_name(topic, wanted=may_hold(wanted))) if wanted else ()
+
+    def check_topic(self, topic: str, user: TopicUser) -> None:
+        """Read the topic, which serves this table from now on if it serves none yet.
+
+        1 request, and those of `Topics.serve`. `NotFoundError`: there is none, or it is not of `user.epoch`, so that
+        entries which the caller relies on may be gone. `UsageError`: see `Topics.serve`.
+        """
+        self.topics.serve(self.topics.get(topic), user)
 
     def remove(self, entries: Iterable[Entry]) -> int:
         """Remove committed entries that were consumed; how many this call removed.

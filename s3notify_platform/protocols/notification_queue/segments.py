@@ -25,6 +25,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Upload,
     dump,
     load,
+    segment_id,
 )
 from s3notify_platform.slots import Slot
 
@@ -116,6 +117,19 @@ def slots_in(key: str) -> tuple[Slot, ...] | None:
     """The slots that the key of a segment names; None: only its value does."""
     named = key.partition(".")[2].split("_")
     return tuple(Slot(int(slot)) for slot in named) if all(map(str.isdecimal, named)) else None
+
+
+def committed_in(segments: Iterable[Segment], slots: Collection[int], *, epoch: str) -> tuple[Entry, ...]:
+    """The committed entries of these slots, in order of slot, then roughly of age. Pure."""
+    entries = [
+        replace(entry, read=read)
+        for segment in segments
+        if segment.place.epoch == epoch
+        for read in [segment.as_read()]
+        for entry in segment.entries
+        if entry.state == "committed" and entry.slot in slots
+    ]
+    return tuple(sorted(entries, key=lambda entry: (entry.slot, segment_id(entry.place.key), entry.n)))
 
 
 def may_hold(slots: Collection[int]) -> Callable[[str], bool]:

@@ -148,6 +148,15 @@ def test_many_new_objects(process):
     assert found == {**PROBE, "PUT data": 1, "PUT state": 1, "PUT changes": 1, **VERSION}
 
 
+def test_1000_slots_committed(process):
+    """A version of all slots takes no request for each."""
+    keys = [f"raw/all/{n}.json" for n in range(9000)]
+    assert len({slot_of(key) for key in keys}) == 1000
+    found = process.round(keys, "e1")
+    writes = {kind: number for kind, number in found.items() if kind.startswith("PUT")}
+    assert sum(writes.values()) <= 10, writes
+
+
 def test_many_overwritten_objects(process):
     """Pages that lie together are read together; 2 requests for each pack that is rewritten."""
     before = process.whole.newest().packs.keys()

@@ -33,13 +33,18 @@ def test_what_another_version_wrote_stands_still():
 
 
 def test_requests_of_a_run():
-    """The record of a run is written and removed, and not read."""
+    """The record of a run is written and removed, and not read; a short run has none."""
     records = CountedRecords(MemoryRecordStore())
 
+    def end_soon():
+        with heartbeat(records, "run", batch="b"):
+            pass
+
     def beat_once():
-        with heartbeat(records, "run", batch="b") as say:
+        with heartbeat(records, "run", batch="b", first_seconds=0) as say:
             say("works")
             until(lambda: beats_of(records.records, "run"))
 
+    assert records.cost(end_soon) == {}
     assert records.cost(beat_once) == {"create": 1, "remove": 1}
     assert beats_of(records.records, "run") is None

@@ -33,12 +33,31 @@ def rows(*places: tuple[int, str, int], **more: pa.Array) -> pa.RecordBatch:
     )
 
 
-def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPack]:
+def written(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPack]:
     with ThreadPoolExecutor(2) as pool:
         packs = Packs(packs=Table(store=store).whole.data, label=7, pool=pool)
         for batch in batches:
             packs.add(batch)
-        return [StagedPack.loads(each.pack) for each in packs.written(of_rejects=False, split=None)]
+        return [each.staged for each in packs.written(of_rejects=False, split=None)]
+
+
+def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPack]:
+    found = written(store, *batches)
+    for each in found:
+        if each.body:
+            store.put(LAYOUT.file(each.add.path), each.body)
+    return found
+
+
+def test_small_packs_travel_and_big_ones_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack that travels is nowhere else: the version's writer stores it."""
+    store = MemoryObjectStore()
+    (small,) = written(store, rows((1, "a", 0)))
+    monkeypatch.setattr(stage, "CARRIED_PACK_BYTES", 0)
+    (big,) = written(store, rows((1, "a", 0)))
+    assert small.body
+    assert not big.body
+    assert [meta.key for meta in list_all(store, LAYOUT.prefix)] == [LAYOUT.file(big.add.path)]
 
 
 def test_rows_in_any_order() -> None:
