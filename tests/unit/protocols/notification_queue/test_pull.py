@@ -15,6 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.entries import Claim
+from s3notify_platform.protocols.notification_queue.segments import committed_in
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -129,8 +130,9 @@ def test_who_relies_on_a_topic_hears_that_its_entries_left_with_it(records, cloc
             return getattr(records, method)
 
     reading = NotificationQueue(DeletedMeanwhile(), clock=clock)
+    assert committed_in(reading.segments("t", range(1000)), range(1000), epoch=topic.epoch) == ()
     with pytest.raises(NotFoundError):
-        reading.entries("t", range(1000), user=TopicUser(slots=1000, epoch=topic.epoch))
+        reading.check_topic("t", TopicUser(slots=1000, epoch=topic.epoch))
 
 
 # Costs

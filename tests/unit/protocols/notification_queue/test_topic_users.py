@@ -1,13 +1,11 @@
 """A topic serves the tables that it names; the first one that uses it claims it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, TopicUser
-from s3notify_platform.protocols.notification_queue.segments import committed_in
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.faults import Call, Fault, FaultyStore
 
@@ -37,22 +35,6 @@ def test_the_first_table_claims_a_topic_and_others_are_refused(queue: Notificati
     queue.topics.delete("orders", user=PROD)
     with pytest.raises(NotFoundError):
         queue.topics.get("orders")
-
-
-def test_segments_count_once_their_topic_is_found_to_be_the_same(queue: NotificationQueue) -> None:
-    """Entries of a topic that was deleted meanwhile are gone: their reader learns it, and compares everything."""
-    epoch = queue.topics.get("orders").epoch
-    user = replace(PROD, epoch=epoch)
-    segments = queue.segments("orders", EVERY)
-    queue.check_topic("orders", user)
-    assert [each.event.key for each in committed_in(segments, EVERY, epoch=epoch)] == ["raw/a"]
-    assert committed_in(segments, EVERY, epoch="another") == ()
-    queue.topics.delete("orders", user=PROD)
-    with pytest.raises(NotFoundError):
-        queue.check_topic("orders", user)
-    queue.topics.create("orders", TopicSettings())
-    with pytest.raises(NotFoundError, match="created again"):
-        queue.check_topic("orders", user)
 
 
 def test_two_tables_that_claim_at_once_do_not_both_win() -> None:
