@@ -46,16 +46,16 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "pipeline": (pipeline.run, 1.5),
     "scale": (scale.run, 9),
     "sweeping": (sweeping.run, 7),
-    "reading": (reading.run, 4),
-    "growth": (growth.run, 7),  # after sweeping: it changes objects of the million
+    "reading": (reading.run, 14),
+    "growth": (growth.run, 8),  # after sweeping: it changes objects of the million
     "memory": (memory.run, 6),
-    "money": (money.run, 6),
+    "money": (money.run, 8),
 }
 """Benchmarks that share a server: each takes it, and `small`. With the minutes of each on two quiet cores."""
 
 IN_FOLDER: dict[str, tuple[Run, float]] = {
     "committing": (committing.run, 2),
-    "latency": (latency.run, 14),
+    "latency": (latency.run, 19),
     "sources": (sources.run, 5),
     "queueing": (queueing.run, 6),
     "acking": (acking.run, 2),

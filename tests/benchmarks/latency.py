@@ -12,8 +12,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from operator import sub
@@ -36,6 +36,7 @@ from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
 from tests.benchmarks.figures import Figure, Seconds, short, timed
 from tests.benchmarks.lake import DDL, body_of, followed
+from tests.benchmarks.slow_proxy import FAR, slow_proxy
 from tests.support.platform import BUCKET, Platform, running
 from tests.support.sources import source_of
 from tests.support.waiting import until
@@ -145,6 +146,10 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
                 ratio="–",
             )
         )
+    with _site(folder / "far", way=slow_proxy) as site:
+        site.ended(*site.put())
+        spent, far = timed(lambda: [site.sample() for _ in range(few * 5)])
+    figures.append(_figure(f"put to materialization, warm, {FAR}", far, spent))
     with _site(folder / "cold", cold=True) as site:
         spent, cold = timed(lambda: [site.sample() for _ in range(few)])
     figures.append(
@@ -154,20 +159,26 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
             spent,
         )
     )
-    spent, alone = timed(lambda: _by_ingest(folder / "ingest", many))
     what = f"put to commit by `s3notify ingest --every {EVERY_SECONDS}`, no slot asset"
-    return [*figures, _figure(what, alone, spent)]
+    spent, alone = timed(lambda: _by_ingest(folder / "ingest", many))
+    figures.append(_figure(what, alone, spent))
+    spent, alone = timed(lambda: _by_ingest(folder / "far-ingest", many, way=slow_proxy))
+    return [*figures, _figure(f"{what}, {FAR}", alone, spent)]
+
+
+Way = Callable[[str], AbstractContextManager[str]]
+"""By which a platform reaches its server: from the server's URL."""
 
 
 @contextmanager
-def _site(folder: Path, *, cold: bool = False) -> Iterator[Site]:
+def _site(folder: Path, *, cold: bool = False, way: Way = nullcontext) -> Iterator[Site]:
     if cold:
         settings = yaml.safe_load(INSTANCE + storage(folder / "dagster"))
         del settings["run_launcher"]
         (folder / "dagster").mkdir(parents=True)
         (folder / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(settings))
     with (
-        running(folder, ready_seconds=600) as platform,
+        running(folder, way=way, ready_seconds=600) as platform,
         DagsterInstance.from_config(str(platform.dagster.home)) as instance,
     ):
         # The first batch enumerates the source; it is not what is measured.
@@ -180,23 +191,25 @@ def _site(folder: Path, *, cold: bool = False) -> Iterator[Site]:
 # Without Dagster.
 
 
-def _by_ingest(folder: Path, samples: int) -> list[Sample]:
+def _by_ingest(folder: Path, samples: int, *, way: Way = nullcontext) -> list[Sample]:
     folder.mkdir()
-    with LocalS3Server(folder / "s3") as server:
+    with LocalS3Server(folder / "s3") as server, way(server.endpoint_url) as url:
         server.create_bucket(BUCKET)
         config = server.config(BUCKET)
         at = {"bucket": config, "platform": config, "commit": "native"}
         source = followed(source_of(name="alone", prefix="in/", format="jsonl", schema=DDL, **at))
-        with _ingesting(server, folder, source) as said:
+        with _ingesting(server, url, folder, source) as said:
             return [_commit(source, said, number) for number in range(-2, samples)][2:]
 
 
 @contextmanager
-def _ingesting(server: LocalS3Server, folder: Path, source: Source) -> Iterator[list[tuple[float, str]]]:
+def _ingesting(
+    server: LocalS3Server, url: str, folder: Path, source: Source
+) -> Iterator[list[tuple[float, str]]]:
     """The command, in a process; yields when it said what."""
     command = [sys.executable, "-m", "s3notify_platform.cli", "ingest", source.name, "--bucket", BUCKET]
     command += ["--prefix", source.input.prefix, "--format", "jsonl", "--schema", DDL, "--commit", "native"]
-    command += ["--endpoint-url", server.endpoint_url, "--every", str(EVERY_SECONDS)]
+    command += ["--endpoint-url", url, "--every", str(EVERY_SECONDS)]
     environment = {**os.environ, **server.environment(), **java_environment(), "PYTHONPATH": str(Path.cwd())}
     said: list[tuple[float, str]] = []
     with subprocess.Popen(

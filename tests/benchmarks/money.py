@@ -82,7 +82,8 @@ class Source:
     def publisher(self) -> QueuedPublisher:
         place = self.site.io.source.location
         signals = Publisher(self.site.store, prefix=place.keyspace_prefix, slots=place.slots, queued=True)
-        return QueuedPublisher(signals, self.site.io.clients.queue, bucket=place.platform.bucket)
+        queue = self.site.io.clients.queue
+        return QueuedPublisher(signals, queue, bucket=place.platform.bucket, topic=place.name)
 
     def publish(self, count: int) -> None:
         assert all(isinstance(outcome, Written) for outcome in self.publisher.publish(self.puts(count)))
@@ -127,12 +128,15 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         table = replace(ministack.table_config(), endpoint_url=proxies[1].url)
         create_record_table(table)
         in_table = source("bench-money-table", table=table)
+        by_root = source("bench-money-root", signals="root")
         idle = _idle(alone)
         queue = _event_queue(ministack, proxies[1])
         once, twice = "as batches of {0}", "one by one"
         ways = {
             once: (alone, lambda: alone.publish(minute)),
             twice: (alone, lambda: alone.put_each(minute)),
+            f"{once}, `signals: root`": (by_root, lambda: by_root.publish(minute)),
+            f"{twice}, `signals: root`": (by_root, lambda: by_root.put_each(minute)),
             f"{once}, by S3 and SQS": (alone, lambda: _by_sqs(alone, queue, minute, 0.0)),
             f"{twice}, by S3 and SQS": (alone, lambda: _by_sqs(alone, queue, minute, seconds)),
             f"{once}, records in DynamoDB": (in_table, lambda: in_table.publish(minute)),
@@ -168,6 +172,7 @@ def _source(
     *,
     seen: int,
     table: DynamoConfig | None = None,
+    signals: str = "slots",
 ) -> Source:
     """A source of a new bucket, whose slots have commits."""
     server.create_bucket(bucket)
@@ -182,6 +187,7 @@ def _source(
         "prefix": PREFIX,
         "schema": DDL,
         "slots": 1000,
+        "signals": signals,
         "list_seconds": BatchSettings().list_seconds,
         "interval_seconds": ECONOMICAL,
     }

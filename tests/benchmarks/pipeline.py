@@ -30,7 +30,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
-from tests.benchmarks.slow_proxy import slow_proxy
+from tests.benchmarks.slow_proxy import FAR, slow_proxy
 from tests.benchmarks.ways import etags
 from tests.support.sources import source_of, with_settings
 from tests.support.spark_options import named
@@ -40,7 +40,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.strin
 DDL = "id bigint, name string, note string"
 
 
-LATENCY_MS = 20
 THREADS = 32
 
 
@@ -52,10 +51,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     with embedded_spark("local[2]") as spark:
         boto(spark, config, limit=10)
         figures = [_compare(spark, config, count, "near", "on loopback")]
-        with slow_proxy(int(server.endpoint_url.rsplit(":", 1)[1]), LATENCY_MS) as port:
-            far = replace(config, endpoint_url=f"http://127.0.0.1:{port}")
-            where = f"{LATENCY_MS} ms added to each request by a proxy on the same cores"
-            figures.append(_compare(spark, far, count, "far", where))
+        with slow_proxy(server.endpoint_url) as url:
+            far = replace(config, endpoint_url=url)
+            figures.append(_compare(spark, far, count, "far", FAR))
     return figures
 
 

@@ -10,15 +10,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+ROUND_TRIP_MS = 25
+"""Between the platform and a store of its region."""
+
+FAR = f"{ROUND_TRIP_MS} ms added to each request by a proxy on the same cores"
+
 
 @contextmanager
-def slow_proxy(upstream_port: int, milliseconds: int) -> Iterator[int]:
-    """Runs the proxy in a process of its own; yields its port."""
-    command = [sys.executable, "-m", "tests.benchmarks.slow_proxy", str(upstream_port), str(milliseconds)]
+def slow_proxy(url: str) -> Iterator[str]:
+    """Runs the proxy to a server in a process of its own, with `ROUND_TRIP_MS`; yields its URL."""
+    port = url.rsplit(":", 1)[1]
+    command = [sys.executable, "-m", "tests.benchmarks.slow_proxy", port, str(ROUND_TRIP_MS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline())
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()
 

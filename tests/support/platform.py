@@ -3,7 +3,7 @@
 import json
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +105,23 @@ def running(
     more: Mapping[str, str] | None = None,
     *,
     proxied: bool = False,
+    way: Callable[[str], AbstractContextManager[str]] = nullcontext,
     ready_seconds: float = 120.0,
 ) -> Iterator[Platform]:
     """A platform with its data in `folder`, and `more` in Dagster's environment.
 
-    `proxied`: what Dagster starts reaches the server through `Platform.proxy`, the test directly.
+    `proxied`: what Dagster starts reaches the server through `Platform.proxy`, the test directly. `way`: gives the URL
+    by which it does, from the server's.
     """
-    with LocalS3Server(folder / "s3") as server, FaultProxy(server.endpoint_url) as proxy:
+    with (
+        LocalS3Server(folder / "s3") as server,
+        FaultProxy(server.endpoint_url) as proxy,
+        way(server.endpoint_url) as url,
+    ):
         server.create_bucket(BUCKET)
         environment = {
             **server.environment(),
-            **({"AWS_ENDPOINT_URL": proxy.url} if proxied else {}),
+            "AWS_ENDPOINT_URL": proxy.url if proxied else url,
             **java_environment(),
             "S3NOTIFY_DEMO_BUCKET": BUCKET,
             DEFS_VARIABLE: str(DEMO_FOLDER),
