@@ -240,7 +240,9 @@ class _Grants(dict[str, set[str]]):
     def known(self, *actions: str) -> None:
         """The records of the source's tables; in the records table with all other records."""
         places = self._places
-        if actions and not places.tables.records:
+        if actions and places.tables.records:
+            self.table(places.tables.records, "GetItem")
+        elif actions:
             bucket = places.known_bucket or places.platform_bucket
             key = f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
             # A slot asset's record has the asset's name appended.

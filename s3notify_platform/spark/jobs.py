@@ -33,12 +33,11 @@ from s3notify_platform.engine.stage.staging import (
     storing_task,
 )
 from s3notify_platform.engine.values.outcome import Outcome
-from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
+from s3notify_platform.engine.values.plan import PLANNED, Plan, SlotPlan, planned_in
 from s3notify_platform.engine.values.results import Progress, Reading, Run
 from s3notify_platform.engine.values.rows import (
     LINEAGE_COLUMNS,
     LISTED,
-    PLANNED,
     SCOUTED,
     STAGED,
     WORK,
@@ -137,7 +136,7 @@ class SparkJobs:
         planned = (
             frame.repartitionById(groups, group)
             .sortWithinPartitions("slot")
-            .mapInArrow(comparer(source, manifest, wanted, tasks=groups, quota=quota, skip=skip), PLANNED.ddl)
+            .mapInArrow(comparer(source, manifest, wanted, tasks=groups, quota=quota, skip=skip), PLANNED)
         )
         with own_errors():
             return Plan.of(planned_in(planned.toArrow().to_batches()), chains=begun_listing.chains)

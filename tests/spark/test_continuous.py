@@ -6,6 +6,8 @@ from typing import Any
 
 import boto3
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import CorruptError
@@ -141,14 +143,20 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     lake.ingest()
     bad = lake.slot("1.jsonl")
-    key = lake.source.table().layout.commit(bad, 1)
-    commit = lake.store.get(key)
-    assert isinstance(commit, StoredObject)
-    lake.store.put(key, b"no commit")
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % (n + 100) for n in range(12)})
     waiting: list[Any] = []
+
+    def refusing(rows: DataFrame) -> DataFrame:
+        refused = sf.raise_error(sf.lit("refused")).cast("bigint")
+        return rows.withColumn(
+            "id", sf.when(sf.col("_key") == "raw/1.jsonl", refused).otherwise(sf.col("id"))
+        )
+
     continuous = ContinuousIngest(
-        spark=lake.spark, source=lake.source, later=lambda seconds, action: waiting.append(action)
+        spark=lake.spark,
+        source=lake.source,
+        transform=refusing,
+        later=lambda seconds, action: waiting.append(action),
     )
     watcher = Watcher(
         lake.store, prefix=lake.source.location.keyspace_prefix, slots=lake.source.location.slots
@@ -161,7 +169,6 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     assert not watcher.poll().changed
     waiting.pop()()
     assert [*watcher.poll().changed] == [bad]
-    lake.store.put(key, commit.body)
     ContinuousIngest(spark=lake.spark, source=lake.source).run(Event(), every_seconds=None)
     lake.check()
     assert not RescanBacklog(lake.source.location.records()).read().slots
@@ -195,5 +202,6 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     continuous = ContinuousIngest(spark=lake.spark, source=source)
     assert take("third") == {"there", "first", "second", "third"}, "nor after a restart"
     publisher(lake).put("raw/plain.jsonl", b'{"id": 4}\n')
-    continuous.take({lake.slot("plain.jsonl"): None}, batch="plain")
-    assert "plain" in take("fourth"), "listed, since somebody does not queue"
+    assert "plain" not in take("fourth"), "its slot was not asked for"
+    ContinuousIngest(spark=lake.spark, source=source).run(Event(), every_seconds=None)
+    assert "plain" in take("fifth"), "listed, since its signal is of a writer that does not queue"

@@ -5,6 +5,7 @@ saves a Spark job: they are as many as the changes. They are read before the buc
 entry names is seen, and the entry may go when the slot is committed.
 """
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -20,7 +21,6 @@ from s3notify_platform.engine.values.row_schema import Batches, numbers_of, runs
 from s3notify_platform.engine.values.rows import (
     LISTED,
     FailedSlot,
-    QueuedEntry,
     Requests,
     WantedSlot,
 )
@@ -62,7 +62,7 @@ class _Found:
     slot: Slot
     versions: list[ObjectVersion] = field(default_factory=list)
     listed: list[pa.RecordBatch] = field(default_factory=list)
-    entries: list[QueuedEntry] = field(default_factory=list)
+    entries: "Sequence[Entry]" = ()
     touched: frozenset[str] | None = None
 
 
@@ -190,7 +190,7 @@ def follow(
                 _Found(
                     slot,
                     versions=[version for version in versions.values() if version is not None],
-                    entries=[*map(QueuedEntry.of, entries)],
+                    entries=entries,
                     touched=frozenset(versions),
                 )
             )
@@ -233,11 +233,11 @@ def _states_of(
         )
 
 
-def _expired(entries: Iterable[QueuedEntry]) -> frozenset[str]:
+def _expired(entries: "Iterable[Entry]") -> frozenset[str]:
     """The keys of which the newest entry says that the bucket's lifecycle has removed their objects."""
-    of_objects = (entry for entry in entries if not entry.of_version)
-    newest = {entry.key: entry for entry in sorted(of_objects, key=lambda e: e.time_ms)}
-    return frozenset(key for key, entry in newest.items() if entry.expiry)
+    of_objects = (entry.event for entry in entries if not entry.event.is_of_version)
+    newest = {event.key: event for event in sorted(of_objects, key=lambda e: e.time_ms)}
+    return frozenset(key for key, event in newest.items() if event.is_expiry)
 
 
 class Comparison:
@@ -314,7 +314,7 @@ class Comparison:
             expired=expired,
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
-        announced = {entry.key for entry in found.entries}
+        announced = {entry.event.key for entry in found.entries}
         # Read on, or again: no change that anybody would have to announce.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         concerned = [*(split.version.key for split in changes.read), *changes.gone]
@@ -326,7 +326,7 @@ class Comparison:
         return SlotPlan(
             changes=changes,
             before={key: states[key] for key in concerned if key in states},
-            entries=tuple(each.entry(self._source.name) for each in found.entries),
+            entries=tuple(found.entries),
             unannounced=frozenset(concerned) - announced,
             objects=listed.objects if listed else facts.objects,
             held=listed.held if listed else 0,
@@ -356,9 +356,7 @@ def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
             for row in LISTED.read([piece.filter(pc.invert(of_object))]):
                 match row:
                     case WantedSlot():
-                        pass
-                    case QueuedEntry():
-                        found.entries.append(row)
+                        found.entries = pickle.loads(row.pickled)  # noqa: S301 - by this package's driver
                     case Requests():
                         yield row
                     case _:

@@ -9,10 +9,11 @@ import pickle
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.engine.values.rows import PLANNED, FailedSlot, PlannedSlot, Requests
+from s3notify_platform.engine.values.rows import FailedSlot, Requests
 from s3notify_platform.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
@@ -49,18 +50,19 @@ class SlotPlan:
 Planned = SlotPlan | FailedSlot | Requests
 
 
+PLANNED: Final = "pickled binary"
+"""The column in which a task's findings reach the driver, as Spark declares it."""
+
+
 def planned_rows(found: Iterable[Planned]) -> pa.RecordBatch:
     """What a task has found, as rows of `PLANNED`."""
-    return PLANNED.batch(
-        PlannedSlot(slot=each.slot, pickled=pickle.dumps(each)) if isinstance(each, SlotPlan) else each
-        for each in found
-    )
+    return pa.record_batch({"pickled": pa.array([pickle.dumps(each) for each in found], pa.binary())})
 
 
 def planned_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Planned]:
     """Inverse of `planned_rows`. Of rows that tasks of this package have made, and of no others."""
-    for row in PLANNED.read(batches):
-        yield pickle.loads(row.pickled) if isinstance(row, PlannedSlot) else row  # noqa: S301
+    for batch in batches:
+        yield from map(pickle.loads, batch.column("pickled").to_pylist())
 
 
 @dataclass(slots=True, kw_only=True)

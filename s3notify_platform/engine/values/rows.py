@@ -1,14 +1,14 @@
 """Rows between the driver and its tasks, each declared once: a dataclass for each kind, a table for each way.
 
     LISTED    what the bucket and the queue hold, on its way to be compared
-    PLANNED   what there is to do, on its way to the driver
     WORK      what each task is to read
     SCOUTED   what the parts of CSV objects look like
     STAGED    what tasks have read, and the packs that they have written, on its way to the driver
 
-`row_schema` says how they become columns.
+`row_schema` says how they become columns. What there is to do reaches the driver as `plan.PLANNED`.
 """
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,9 +20,6 @@ from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.unforeseen import described, is_outage, trace_of
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.csv_splits import Scout
-from s3notify_platform.ports import Version
-from s3notify_platform.protocols.notification_queue import Entry, Event
-from s3notify_platform.protocols.notification_queue.entries import Place, SegmentRead
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.pack_set import StagedPack
@@ -32,59 +29,10 @@ from s3notify_platform.table.pack_set import StagedPack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedSlot:
-    """A slot to compare."""
+    """A slot to compare. `pickled`: its entries of the source's topic."""
 
     slot: Slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedEntry:
-    """As much of an entry of the source's topic as finding its object, and removing it, takes."""
-
-    slot: Slot
-    key: str
-    shard: int
-    epoch: str
-    segment: str
-    quota: int
-    n: int
-    time_ms: int
-    expiry: bool
-    of_version: bool
-    segment_version: str = ""
-    """As it was read, if all its entries could be removed (`Entry.read`); else ""."""
-    segment_entries: int = 0
-
-    @classmethod
-    def of(cls, entry: Entry) -> "QueuedEntry":
-        """From an entry that was read."""
-        return cls(
-            slot=Slot(entry.slot),
-            key=entry.event.key,
-            shard=entry.shard,
-            epoch=entry.epoch,
-            segment=entry.place.key,
-            quota=entry.place.quota,
-            n=entry.n,
-            time_ms=entry.event.time_ms,
-            expiry=entry.event.is_expiry,
-            of_version=entry.event.is_of_version,
-            segment_version=entry.read.version if entry.read else "",
-            segment_entries=entry.read.entries if entry.read else 0,
-        )
-
-    def entry(self, topic: str) -> Entry:
-        """The entry to remove."""
-        return Entry(
-            place=Place(topic=topic, epoch=self.epoch, shard=self.shard, key=self.segment, quota=self.quota),
-            n=self.n,
-            slot=self.slot,
-            state="committed",
-            event=Event(key=self.key, time_ms=self.time_ms),
-            read=SegmentRead(version=Version(self.segment_version), entries=self.segment_entries)
-            if self.segment_version
-            else None,
-        )
+    pickled: bytes = pickle.dumps(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +43,11 @@ class Requests:
     overran: int = 0
 
 
-Listed = WantedSlot | ObjectVersion | QueuedEntry | Requests
-LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, QueuedEntry, Requests)
+Listed = WantedSlot | ObjectVersion | Requests
+LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, Requests)
 
 
 # What there is to do
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSlot:
-    """A slot that was compared. `pickled`: its `SlotPlan`."""
-
-    slot: Slot
-    pickled: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +72,6 @@ class FailedSlot:
         """By the error that it met."""
         trace = "" if isinstance(error, S3NotifyError) else trace_of(error)
         return cls(slot=slot, error=described(error), outage=is_outage(error), trace=trace)
-
-
-PLANNED: Final[Rows[PlannedSlot | FailedSlot | Requests]] = Rows(PlannedSlot, FailedSlot, Requests)
 
 
 # What each task reads

@@ -45,8 +45,11 @@ def is_unforeseen(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """An error by its class and its message, which is bounded if it is not this package's. Pure."""
-    text = f"{type(error).__name__}: {error}"
+    """An error by its class and its message, which is bounded if it is not this package's. Pure.
+
+    The message is text, also where it quotes bytes of an object that are none.
+    """
+    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
     return text if isinstance(error, S3NotifyError) else text[:_MESSAGE_MAX]
 
 

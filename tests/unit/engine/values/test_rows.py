@@ -11,11 +11,9 @@ from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.rows import (
     LINEAGE_COLUMNS,
     LISTED,
-    PLANNED,
     STAGED,
     WORK,
     FailedSlot,
-    PlannedSlot,
     ReadObject,
     Requests,
     SplitOfTask,
@@ -23,6 +21,7 @@ from s3notify_platform.engine.values.rows import (
     WantedSlot,
     WrittenPack,
 )
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.registry import RESERVED
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
@@ -39,13 +38,6 @@ OUTCOME = Outcome.whole(
     ("table", "rows"),
     [
         (LISTED, [WantedSlot(slot=Slot(3)), VERSION, Requests(requests={"GET": 1})]),
-        (
-            PLANNED,
-            [
-                PlannedSlot(slot=Slot(3), pickled=b"\x80"),
-                FailedSlot(slot=Slot(3), error="why"),
-            ],
-        ),
         (WORK, [SplitOfTask(task=Task(1), split=SPLIT)]),
         (
             STAGED,
@@ -69,8 +61,11 @@ def test_there_and_back(table: Rows[Any], rows: list[Any]) -> None:
 
 def test_a_message_that_is_no_text() -> None:
     """Bytes of an object may be in it, as Python has them."""
-    failed = FailedSlot(slot=Slot(3), error="why \ud800")
-    assert [*PLANNED.read([PLANNED.batch([failed])])] == [FailedSlot(slot=Slot(3), error="why \\ud800")]
+    assert FailedSlot.of(Slot(3), CorruptError("why \ud800")).error == "CorruptError: why \\ud800"
+    read = ReadObject(slot=Slot(3), key="k", outcome=Outcome.whole("failed", "e", 9, reason="why \ud800"))
+    (found,) = STAGED.read([STAGED.batch([read])])
+    assert isinstance(found, ReadObject)
+    assert found.outcome.reason == "why \\ud800"
 
 
 def test_columns_of_a_source_cannot_have_our_names() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.engine.values.rows import QueuedEntry
 from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
 from s3notify_platform.protocols.notification_queue import (
     Event,
@@ -92,7 +91,6 @@ def test_what_is_claimed_stays(queue, clock):
     assert queue.remove(before) == 2
     claimed = all_entries(queue)
     assert queue.remove(claimed) == 0
-    assert queue.remove(QueuedEntry.of(entry).entry("t") for entry in claimed) == 0
     assert queue.stats("t").depth == 1
 
 
