@@ -146,6 +146,16 @@ def test_each_role_may_do_what_it_needs_and_no_more(role):
                 assert not allowed(granted, need), (role, need, places)
 
 
+def test_readers_of_a_table_may_read_its_record_in_dynamodb():
+    """Without it no process of ours opens the table; other engines need none of our records."""
+    for places in (each for each in layouts() if each.tables.records):
+        table = f"arn:aws:dynamodb:{places.tables.region}:{places.account}:table/{places.tables.records}"
+        for role in ("run", "sweep", "reader"):
+            assert allowed(policy(role, places), ("dynamodb:GetItem", table)), role
+        assert not allowed(policy("reader", places), ("dynamodb:PutItem", table))
+        assert not allowed(policy("viewer", places), ("dynamodb:GetItem", table))
+
+
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_policies_deny_what_listings_and_inlets_leave_out(role):
     """Any object below the prefixes that are a source's own, unless its signals or its queue are among them."""
