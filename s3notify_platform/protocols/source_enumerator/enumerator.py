@@ -4,17 +4,38 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, repeat
-from typing import Final
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from s3notify_platform.errors import RefusedError, UsageError
 from s3notify_platform.ports import ETag, ObjectColumns, ObjectMeta, ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator.choice import Choice
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
+T = TypeVar("T")
+
 OBJECT_COST_BYTES: Final = 64 << 10
 """The cost of a request, as the bytes that a task could have read in its time."""
 
 
+def pickled_by_values(kind: type[T]) -> type[T]:
+    """A frozen dataclass with slots that pickles at half the CPU of its own way: a plan may have 100,000 of them."""
+    names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
+    values = attrgetter(*names)
+
+    def state_of(self: object) -> object:
+        return values(self)
+
+    def restore(self: object, state: tuple[object, ...]) -> None:
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+
+    setattr(kind, "__getstate__", state_of)  # noqa: B010 - mypy takes it for a method
+    setattr(kind, "__setstate__", restore)  # noqa: B010
+    return kind
+
+
+@pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersion:
     """An object version as enumerated."""
@@ -25,6 +46,7 @@ class ObjectVersion:
     size: int
 
 
+@pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """What one task reads of an object version: the records that begin at `start` bytes or later, and before `end`.
