@@ -41,7 +41,7 @@ from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.state_columns import pending_in, states_of
+from s3notify_platform.table.state_columns import pending_in
 from s3notify_platform.table.table import LogTable
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
 """Keys of a slot that S3 clients cannot address and that are named."""
+
+COMPARED_AT_ONCE: Final = 20_000
+"""Listed objects and known ones, beyond which a task compares what it has."""
 
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
@@ -104,7 +107,8 @@ def comparer(
     quota: int,
     skip: frozenset[str],
 ) -> Callable[[Batches], Batches]:
-    """Tasks that compare a listing with the states that the manifest names, slot by slot; at most `quota` changes each.
+    """Tasks that compare a listing with the states that the manifest names, some slots at once; at most `quota` changes
+    of each slot.
 
     Each of the `tasks` has the slots of a range (`group_of`), sorted.
     """
@@ -117,6 +121,8 @@ def comparer(
         comparison = Comparison(source, manifest, quota, skip)
         states: Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]] = iter(())
         began = False
+        together: list[tuple[_Found, pa.RecordBatch]] = []
+        rows = 0
         for found in _by_slot(batches):
             if isinstance(found, Requests):
                 yield planned_rows([found])
@@ -128,8 +134,13 @@ def comparer(
             assert slot == found.slot, "each wanted slot has a row"
             if isinstance(columns, S3NotifyError):
                 yield planned_rows([FailedSlot.of(slot, columns)])
-            else:
-                yield planned_rows([comparison.listed(found, columns)])
+                continue
+            together.append((found, columns))
+            rows += columns.num_rows + sum(piece.num_rows for piece in found.listed)
+            if rows >= COMPARED_AT_ONCE:
+                yield planned_rows(comparison.listed(together))
+                together, rows = [], 0
+        yield planned_rows(comparison.listed(together))
         yield planned_rows([Requests(requests=store.counts)])
 
     return run
@@ -262,21 +273,22 @@ class Comparison:
         """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
         return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
 
-    def listed(self, found: _Found, columns: pa.RecordBatch) -> SlotPlan:
-        """The plan of a slot that was listed, given all its states."""
-        pending = frozenset(columns.filter(pending_in(columns)).column("key").to_pylist())
+    def listed(self, found: Sequence[tuple[_Found, pa.RecordBatch]]) -> Iterator[SlotPlan]:
+        """The plans of slots that were listed, each given with all its states."""
+        states = [columns for _, columns in found]
+        pending = (columns.filter(pending_in(columns)).column("key").to_pylist() for columns in states)
         listed = compared(
-            found.listed,
-            pa.Table.from_batches([columns]),
-            pending | self._skip,
-            whole=self.is_whole(found.slot),
+            [each.slot for each, _ in found],
+            [piece for each, _ in found for piece in each.listed],
+            states,
+            self._skip.union(*pending),
+            whole=[each.slot for each, _ in found if self.is_whole(each.slot)],
             on_delete=self._source.input.on_delete,
             chosen=self._chosen,
         )
-        batches = listed.states.combine_chunks().to_batches()
-        states = states_of(batches[0]) if batches else {}
-        found.versions = listed.versions(found.slot)
-        return self._planned(found, states, listed)
+        for each, _ in found:
+            each.versions = listed[each.slot].changed
+            yield self._planned(each, listed[each.slot].states, listed[each.slot])
 
     def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> SlotPlan:
         """The plan of a slot whose entries were followed, given the states that concern it."""

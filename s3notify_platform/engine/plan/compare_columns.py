@@ -1,10 +1,12 @@
-"""A slot's listing against its committed states, by columns: a row is made only of what differs.
+"""A listing against the committed states, by columns, many slots at once: a row is made only of what differs.
 
-Of a million objects that are listed, few have changed, and one object of Python each costs more than the LISTs do.
+Of a million objects that are listed, few have changed, and one object of Python each costs more than the LISTs do. So
+do the calls for a thousand slots one after the other.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,77 +14,89 @@ import pyarrow.compute as pc
 
 from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import ETag, unaddressable
-from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.state_columns import STATE_SCHEMA, states_of
 
-_SCHEMA = pa.schema([("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())])
-_SUSPECT = r"(?s)(^|/)\.\.?(/|$)|\x00"
+_SCHEMA: Final = pa.schema(
+    [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]
+)
+_SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
 """Keys that `unaddressable` has to look at, beside long ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Listed:
-    """What differs: `changed` objects, and the `states` of those and of what was not listed.
+    """What differs in a slot: `changed` objects, and the `states` of those and of what was not listed.
 
     `objects` were listed; `held` were known, of which `withdrawn` were not listed.
     """
 
-    changed: pa.Table
-    states: pa.Table
-    objects: int
-    held: int
-    withdrawn: int
-    unaddressable: list[str]
-
-    def versions(self, slot: Slot) -> list[ObjectVersion]:
-        """Those that changed."""
-        columns = self.changed.to_pydict()
-        return [
-            ObjectVersion(slot=slot, key=key, etag=ETag(etag), size=size)
-            for key, etag, size in zip(columns["key"], columns["etag"], columns["size"], strict=True)
-        ]
+    changed: list[ObjectVersion] = field(default_factory=list)
+    states: dict[str, ObjectState] = field(default_factory=dict)
+    objects: int = 0
+    held: int = 0
+    withdrawn: int = 0
+    unaddressable: list[str] = field(default_factory=list)
 
 
 def compared(
+    slots: Sequence[Slot],
     listed: Sequence[pa.RecordBatch],
-    states: pa.Table,
+    states: Sequence[pa.RecordBatch],
     also: Collection[str],
     *,
-    whole: bool = False,
+    whole: Collection[Slot] = (),
     on_delete: str = "withdraw",
     chosen: Callable[[str], bool] = lambda _: True,
-) -> Listed:
-    """Compare by key and ETag. Pure.
+) -> dict[Slot, Listed]:
+    """Compare the listing of some slots with all their states, by key and ETag. Pure.
 
-    `also`: keys that count as changed in any case; `whole`: all of them do. `on_delete`: as of the source; what
+    `also`: keys that count as changed in any case; in `whole` slots all of them do. `on_delete`: as of the source; what
     stays was not withdrawn, if its key is still `chosen`.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
-    found = pa.concat_tables([_SCHEMA.empty_table(), *pieces])
-    keys, known = found["key"], states["key"]
+    found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()
+    held = pa.Table.from_batches(states, STATE_SCHEMA).combine_chunks()
+    keys, known = found["key"], held["key"]
     place = pc.index_in(keys, known)
-    counts_as_changed = pc.or_(pc.is_in(keys, pa.array(also, pa.string())), pa.scalar(whole))
+    counts_as_changed = pc.or_(
+        pc.is_in(keys, pa.array(also, pa.string())), pc.is_in(found["slot"], pa.array(whole, pa.int32()))
+    )
     # An object that has come again is read again.
-    held = pc.and_not(pc.equal(found["etag"], states["etag"].take(place)), states["expired"].take(place))
-    equal = pc.fill_null(held, fill_value=False)
-    same = pc.and_not(equal, counts_as_changed)
-    differs = np.ones(states.num_rows, np.bool_)
+    same = pc.and_not(pc.equal(found["etag"], held["etag"].take(place)), held["expired"].take(place))
+    same = pc.and_not(pc.fill_null(same, fill_value=False), counts_as_changed)
+    differs = np.ones(held.num_rows, np.bool_)
     differs[place.filter(same).to_numpy()] = False
     left = ~pc.is_in(known, keys).to_numpy()
     if on_delete != "withdraw":
-        kept = left & pc.greater(states["rows"], 0).to_numpy()
+        kept = left & pc.greater(held["rows"], 0).to_numpy()
         if on_delete == "keep_expired":
-            kept &= states["expired"].to_numpy()
+            kept &= held["expired"].to_numpy()
         kept[kept] = [chosen(key) for key in known.filter(pa.array(kept)).to_pylist()]
         differs, left = differs & ~kept, left & ~kept
     suspect = pc.or_(
         pc.match_substring_regex(keys, _SUSPECT), pc.greater(pc.binary_length(keys), MAX_KEY_BYTES)
     )
-    return Listed(
-        changed=found.filter(pc.invert(same)),
-        states=states.filter(pa.array(differs)),
-        objects=found.num_rows,
-        held=states.num_rows,
-        withdrawn=int(left.sum()),
-        unaddressable=[key for key in keys.filter(suspect).to_pylist() if unaddressable(key)],
-    )
+    result = {slot: Listed() for slot in slots}
+    for name, of_slots in (
+        ("objects", found["slot"]),
+        ("held", held["slot"]),
+        ("withdrawn", held["slot"].filter(pa.array(left))),
+    ):
+        for slot, count in zip(*np.unique(of_slots.to_numpy(), return_counts=True), strict=True):
+            setattr(result[Slot(int(slot))], name, int(count))
+    changed = found.filter(pc.invert(same)).to_pydict()
+    for slot, key, etag, size in zip(*(changed[name] for name in _SCHEMA.names), strict=True):
+        version = ObjectVersion(slot=Slot(slot), key=key, etag=ETag(etag), size=size)
+        result[version.slot].changed.append(version)
+    differing = held.filter(pa.array(differs))
+    for batch in differing.to_batches():
+        for slot, (key, state) in zip(
+            batch.column("slot").to_pylist(), states_of(batch).items(), strict=True
+        ):
+            result[Slot(slot)].states[key] = state
+    for slot, key in zip(*(found[name].filter(suspect).to_pylist() for name in ("slot", "key")), strict=True):
+        if unaddressable(key):
+            result[Slot(slot)].unaddressable.append(key)
+    return result

@@ -1,24 +1,18 @@
 """A listing compared by columns finds what it finds row by row."""
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.engine.plan.compare_columns import compared
+from s3notify_platform.engine.plan.compare_columns import Listed, compared
 from s3notify_platform.engine.values.rows import LISTED
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.state_columns import columns_of, states_of
+from s3notify_platform.table.state_columns import columns_of
 
-SLOT = Slot(7)
+OTHER, GONE, SLOT = Slot(3), Slot(5), Slot(7)
 keys = st.sampled_from(["a", "a/../b", "b\0", ".hidden", "c/d.", "ü" * 600, "x/.", "🙂"])
 etags = st.sampled_from(["1", "2", ""])
-
-
-def read_states(columns: pa.Table) -> dict[str, ObjectState]:
-    batches = columns.combine_chunks().to_batches()
-    return states_of(batches[0]) if batches else {}
 
 
 @given(
@@ -53,12 +47,25 @@ def test_by_columns_as_by_rows(
         )
         for piece in listed
     ]
-    known = pa.Table.from_batches([columns_of({SLOT: states})])
-    found = compared(batches, known, pending, whole=whole)
-    stale = states.keys() if whole else ()
-    ours = changes_of_slot(
-        SLOT, found.versions(SLOT), read_states(found.states), max_objects=99, pending=pending, stale=stale
+    # Among other slots, of which nothing has changed, and of which all has.
+    others = {
+        OTHER: {"other": ObjectState(key="other", etag="1", size=size)},
+        GONE: {"gone": ObjectState(key="gone", etag="1", size=size)},
+    }
+    other = {"slot": [OTHER], "key": ["other"], "etag": ["1"], "size": [size]}
+    known = [columns_of({slot: others[slot]}) for slot in (OTHER, GONE)] + [columns_of({SLOT: states})]
+    every = compared(
+        [OTHER, GONE, SLOT],
+        [LISTED.columns(ObjectVersion, other), *batches],
+        known,
+        pending,
+        whole=[SLOT] if whole else [],
     )
+    found = every[SLOT]
+    assert every[OTHER] == Listed(objects=1, held=1)
+    assert every[GONE] == Listed(states=others[GONE], held=1, withdrawn=1)
+    stale = states.keys() if whole else ()
+    ours = changes_of_slot(SLOT, found.changed, found.states, max_objects=99, pending=pending, stale=stale)
     rows = changes_of_slot(SLOT, versions.values(), states, max_objects=99, pending=pending, stale=stale)
     assert ours == rows
     assert found.objects == sum(map(len, listed))
@@ -66,4 +73,4 @@ def test_by_columns_as_by_rows(
     assert set(found.unaddressable) == versions.keys() - {"a", ".hidden", "c/d.", "🙂"}
     if not whole:
         same = {key for key, v in versions.items() if key in states and states[key].etag == v.etag} - pending
-        assert not same & {version.key for version in found.versions(SLOT)}
+        assert not same & {version.key for version in found.changed}
