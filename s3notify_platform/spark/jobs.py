@@ -125,7 +125,11 @@ class SparkJobs:
             return Plan.of(rows)
         width = self.width
         begun_listing = begin_listing(source, frozenset(wanted), width, snapshot, table, user=user)
-        frame = spark.createDataFrame(pa.Table.from_batches([LISTED.batch(begun_listing.rows)]))
+        if begun_listing.is_small:
+            compare = comparer(source, snapshot.manifest, wanted, tasks=1, quota=quota, skip=skip)
+            listed = pa.Table.from_batches(begun_listing.rows).sort_by("slot").to_batches()
+            return Plan.of(planned_in(compare(iter(listed))), chains=1)
+        frame = spark.createDataFrame(pa.Table.from_batches(begun_listing.rows))
         if parts := begun_listing.parts:
             task = lister(source, frozenset(wanted), parts, begun_listing.cuts)
             frame = frame.union(self._tasks(len(parts)).mapInArrow(task, LISTED.ddl))

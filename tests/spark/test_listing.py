@@ -57,8 +57,15 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
 
 @pytest.mark.thorough
 def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects, changes and what has gone, slot by slot, for keys that servers order each in its own way."""
+    """Objects, changes and what has gone, slot by slot, for keys that servers order each in its own way.
+
+    So is the one that the driver makes by itself, of a bucket that is small enough.
+    """
+    alone = planned(large)
+    monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
     one = planned(large)
+    assert one.slots == alone.slots
+    assert one.requests["LIST"] == alone.requests["LIST"]
     assert (one.chains, one.overran) == (1, 0)
     monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
     many = planned(large)
@@ -83,6 +90,7 @@ def test_keys_that_sampled_states_know_and_the_bucket_does_not(
 ) -> None:
     """Cuts are keys that are there: all the old ones may have gone since."""
     monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
+    monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
     lake = lake_of(format="text")
     lake.put_many({f"old/{n}": b"x" for n in range(400)})
     lake.ingest()

@@ -15,7 +15,7 @@ from s3notify_platform.engine.stage.collect import Collected, StagedPart
 from s3notify_platform.engine.stage.staging import staging_task
 from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.engine.values.results import Run
-from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, LISTED, STAGED, WORK
+from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, STAGED, WORK
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
@@ -47,7 +47,7 @@ class LocalJobs:
             return Plan.of(rows)
         begun = begin_listing(source, frozenset(wanted), self.width, snapshot, base.table, user=user)
         list_part = lister(source, frozenset(wanted), begun.parts, begun.cuts)
-        batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
+        batches = [*begun.rows, *list_part(_numbers(len(begun.parts)))]
         table = pa.Table.from_batches(batches).sort_by("slot")
         compare = comparer(source, snapshot.manifest, wanted, tasks=self.width, quota=quota, skip=skip)
         found = []

@@ -1,4 +1,4 @@
-"""Lists a source's bucket: by the driver what fits a page, the rest in tasks, a large bucket in several chains at once.
+"""Lists a source's bucket: by the driver what is little, the rest in tasks, a large bucket in several chains at once.
 
 Where to cut a large bucket is known from its table: slots are made by a hash, so that what is committed of one slot
 is a uniform sample of all keys. Before there is any state there is one chain. It takes its time, but what
@@ -6,7 +6,7 @@ follows it, reading every object for the first time, takes many times that.
 
 The driver reads the queue's entries before anything is listed, and gives tasks nothing but where to begin.
 
-Requests, beside 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the first page is not all,
+Requests, beside 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the driver does not list all,
 `StateReader.columns` of `SAMPLE_SLOTS` slots; for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of
 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and 162 s in one chain, 1025 and 24 s in 8, 1054
 and 13 s in 16; the largest part was 1.07 times the mean.
@@ -18,11 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE, Start
-from s3notify_platform.engine.values.rows import Listed, Requests, WantedSlot
+from s3notify_platform.engine.values.rows import LISTED, Requests, WantedSlot
 from s3notify_platform.errors import NotFoundError
+from s3notify_platform.ports import ObjectColumns
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
-from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, choose_cuts, quantiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
@@ -32,15 +35,22 @@ from s3notify_platform.table.table import LogTable
 
 SAMPLE_SLOTS: Final = 4
 
+DRIVER_OBJECTS: Final = 5_000
+"""Objects, listed and known, up to which the driver does all of it: a job of Spark takes as long as some LISTs."""
+
 CHAIN_OBJECTS: Final = 5_000
 """Objects that are worth a chain of their own: 5 LISTs, against 3 for the cut. Smaller buckets are one chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A listing that has begun: the rows so far, and the chains that tasks have to list, by task."""
+    """A listing that has begun: the rows so far, and the chains that tasks have to list, by task.
 
-    rows: Sequence[Listed]
+    `is_small`: all is listed, and so little that the driver compares it.
+    """
+
+    rows: Sequence[pa.RecordBatch]
+    is_small: bool = False
     parts: Sequence[Sequence[Start]] = ()
     cuts: frozenset[str] = frozenset()
 
@@ -59,7 +69,7 @@ def begin_listing(
     *,
     user: TopicUser | None = None,
 ) -> Listing:
-    """Begin to list the bucket: the first page, and what is to be listed by which of up to `tasks` tasks.
+    """Begin to list the bucket: the first pages, and what is to be listed by which of up to `tasks` tasks.
 
     `user`: see `NotificationQueue.entries`.
     """
@@ -70,22 +80,31 @@ def begin_listing(
         queue = source.location.queue(table.reader.store)
         for entry in queue.entries(source.name, by_slot, user=user):
             by_slot[Slot(entry.slot)].append(entry)
-    rows: list[Listed] = [
-        WantedSlot(slot=slot, pickled=pickle.dumps(entries)) for slot, entries in by_slot.items()
+    rows = [
+        LISTED.batch(
+            WantedSlot(slot=slot, pickled=pickle.dumps(entries)) for slot, entries in by_slot.items()
+        )
     ]
-    page = bucket.list(source.input.prefix)
-    rows += source.enumerator(bucket).among(page.objects, wanted)
+    objects = sum(facts.objects for facts in snapshot.manifest.slots.values())
+    pages = [bucket.list(source.input.prefix)]
+    while (token := pages[-1].next_token) and max(objects, 1000 * len(pages)) < DRIVER_OBJECTS:
+        pages.append(bucket.list(source.input.prefix, token=token))
+    enumerator = source.enumerator(bucket)
+    for page in pages:
+        found = enumerator.columns_among(ObjectColumns.of(page.objects), wanted)
+        rows.append(LISTED.columns(ObjectVersion, found))
     parts: list[list[Start]] = []
     cuts: frozenset[str] = frozenset()
-    if page.next_token is not None:
-        listed = frozenset(meta.key for meta in page.objects)
+    if token is not None:
+        listed = frozenset(meta.key for page in pages for meta in page.objects)
         sample = quantiles_of(table, snapshot, tasks * CHAINS_AT_ONCE, listed)
         cuts = frozenset(choose_cuts(bucket, source.input.prefix, sample)) - listed
-        starts = [Start(token=page.next_token), *(Start(after=cut) for cut in sorted(cuts))]
+        starts = [Start(token=token), *(Start(after=cut) for cut in sorted(cuts))]
         tasks = min(tasks, len(starts))
         parts = [starts[len(starts) * n // tasks : len(starts) * (n + 1) // tasks] for n in range(tasks)]
-    rows.append(Requests(requests=bucket.counts))
-    return Listing(rows=rows, parts=parts, cuts=cuts)
+    rows.append(LISTED.batch([Requests(requests=bucket.counts)]))
+    is_small = token is None and objects <= DRIVER_OBJECTS
+    return Listing(rows=rows, is_small=is_small, parts=parts, cuts=cuts)
 
 
 def quantiles_of(table: LogTable, snapshot: Snapshot, most: int, listed: frozenset[str]) -> list[str]:
