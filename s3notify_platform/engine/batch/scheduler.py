@@ -46,10 +46,11 @@ from s3notify_platform.engine.batch.batches import (
 )
 from s3notify_platform.engine.batch.follow import decide
 from s3notify_platform.errors import TagExists, TagNotFound
+from s3notify_platform.parallel import readers
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
-from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
+from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, Rescans, assign_slots
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.opening import OpenTable
@@ -143,12 +144,16 @@ class BatchPlanner:
         requests: tuple[BatchRequest, ...] = ()
         warnings = lost
         if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
-            table = self.table(state.table)
+            with readers(1) as beside:
+                reading = beside.submit(self.backlog.read)
+                table = self.table(state.table)
+                rescans = reading.result()
             if state.table not in ("", table.id):
                 return self._begin_again(table)
             another = self.claim(table, state.epoch)
             warnings = (*lost, *table.warnings, *filter(None, [another]))
-            state, requests, waits = self._open(replace(state, table=table.id), table, wanted, poll, now_ms)
+            state = replace(state, table=table.id)
+            state, requests, waits = self._open(state, table, wanted, poll, rescans=rescans, now_ms=now_ms)
             notes += waits
         state = replace(state, watch=poll.settled(state.watch))
         note = ", ".join([*warnings, *notes, _note_of(state, poll)])
@@ -190,13 +195,22 @@ class BatchPlanner:
         return {slot for slot, item in due.items() if item.group == first} - taken
 
     def _open(
-        self, state: SensorState, table: OpenTable, wanted: set[int], poll: Poll, now_ms: int
+        self,
+        state: SensorState,
+        table: OpenTable,
+        wanted: set[int],
+        poll: Poll,
+        *,
+        rescans: Rescans,
+        now_ms: int,
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
-        """Open a batch of these slots, and of all that wait for a rescan if it makes one."""
+        """Open a batch of these slots, and of all that wait for a rescan if it makes one.
+
+        `rescans`: the backlog, read after the poll.
+        """
         changed = poll.changed
         # A run that follows entries fails if the topic is another one since: then it is read again.
         topic = state.enumerated or self.topic_epoch(table)
-        rescans = self.backlog.read()
         decision = decide(
             map(Slot, wanted),
             rescans,
