@@ -119,7 +119,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
         class Jobs(LocalJobs):
             def plan(self, slots: Any, *base: Any, **arguments: Any) -> Plan:
-                site.batches.append(({*slots}, arguments["listing"]))
+                site.batches.append(({*slots}, arguments["entries"] is None))
                 if site.broken in site.batches[-1][0]:
                     raise CorruptError("it ends every run")
                 return super().plan(site.batches[-1][0], *base, **arguments)

@@ -48,11 +48,15 @@ def slot_of_key(key: str) -> Slot:
 
 @dataclass(kw_only=True)
 class Rounds:
-    """One process that commits rounds to the table of `tests.support.log_tables`."""
+    """One process that commits rounds to the table of `tests.support.log_tables`.
+
+    `small`: whether its packs travel with the round, and are written with the version; None: those of each other label.
+    """
 
     store: ObjectStore
     clock: Clock = SYSTEM_CLOCK
     vectors: bool = False
+    small: bool | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,7 +133,7 @@ class Rounds:
             for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
         ]
         staged, files = packs.staged(write([pa.table(columns, schema=SCHEMA)], SMALL), label=label)
-        if label % 2:  # as small ones, which are written with the version
+        if label % 2 if self.small is None else self.small:
             return [replace(pack, body=files[packs.layout.file(pack.add.path)]) for pack in staged]
         for key, body in files.items():
             self.store.put(key, body)

@@ -146,7 +146,7 @@ RESOURCES = {
     "writer": {SOURCE, "s3:::landing", f"{OURS}keyspace/*", LEASES},
     "publisher": {SOURCE, "s3:::landing", f"{OURS}keyspace/*", LEASES, RECORDS},
     "run": {SOURCE, "s3:::landing", "s3:::platform", f"{OURS}*", LEASES, RECORDS},
-    "reader": {"s3:::platform", f"{OURS}*"},
+    "reader": {"s3:::platform", f"{OURS}*", RECORDS},
     "viewer": {
         "s3:::platform", f"{OURS}table/_delta_log/*", f"{OURS}table/data/*", f"{OURS}table/part-*",
         f"{OURS}table/_s3notify/vector/*", f"{OURS}derived/*",

@@ -234,7 +234,7 @@ def test_young_files_are_left_since_a_run_may_name_them(rounds, store, clock):
     erase(rounds().whole, A, KEY, clock=clock)
     clock.sleep(60)
     again = {**bucket, KEY: ("etag4711", (471147114711, 471147114712))}
-    process = rounds()
+    process = replace(rounds(), small=False)
     planned = process.planned(again)
     clock.sleep(1)
     late = erase(rounds().whole, A, KEY, clock=clock)

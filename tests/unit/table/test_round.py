@@ -209,8 +209,8 @@ def test_a_round_of_many_slots_takes_a_few_requests(rounds):
     planned = process.planned(bucket)
     store.counts.clear()
     assert isinstance(process.commit(planned), Committed)
-    # A state file, the changes, the manifest, the version, known.
-    assert store.counts == {"PUT": 5}
+    # A state file, the changes, the manifest, the version, known; and the packs that travelled with the round.
+    assert store.counts == {"PUT": 5 + len(planned.rows) + len(planned.rejects)}
 
 
 def test_files_that_are_dropped_are_named_by_nothing(rounds):
