@@ -274,23 +274,21 @@ class NotificationQueue:
         """The committed entries of these slots, in order of slot, then roughly of age.
 
         No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and 1 scan, which on a bucket alone reads only segments that may
-        have such entries. `segments` and `check_topic` are the two halves of it, for a caller that relies on an epoch.
+        None: they are only looked at. Requests: 1, and those of `segments`.
         """
         wanted = frozenset(slots)
         found = self.topics.get(topic)
-        segments = self.segments(topic, wanted)
         if user is not None:
             found = self.topics.serve(found, user)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
-        return committed_in(segments, wanted, epoch=found.epoch)
+        return committed_in(self.segments(topic, wanted), wanted, epoch=found.epoch)
 
     def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
-        """The segments, of any epoch of the topic, that may have entries of these slots.
+        """The segments, of any epoch of the topic, that may have entries of these slots (`committed_in`).
 
-        `committed_in` gives the entries, which count once `check_topic`, called afterwards, has found the epoch that
-        the caller relies on. 1 scan, which on a bucket alone reads only segments that may have such entries.
+        They count once `check_topic`, called later, has found the epoch that the caller relies on. 1 scan, on a bucket
+        only of segments that may have such entries.
         """
         wanted = frozenset(slots)
         return tuple(self.shards.scan_name(topic, wanted=may_hold(wanted))) if wanted else ()
@@ -430,8 +428,7 @@ class NotificationQueue:
         """
         found = self.topics.get(topic)
         scans = (self.shards.scan(found, shard) for shard in range(found.settings.shards))
-        firsts = (segment for scan in scans for segment in islice(scan, 1))
-        entries = [entry for segment in firsts for entry in segment.entries]
+        entries = [entry for scan in scans for first in islice(scan, 1) for entry in first.entries]
         return oldest_age_seconds(entries, self.clock.wall_ms())
 
     def pending(self, topic: str) -> Iterator[Entry]:
