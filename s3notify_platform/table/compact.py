@@ -213,7 +213,7 @@ def _steps(live: Iterable[Add], sizes: PackSizes, step_bytes: int) -> Iterator[l
     """Packs to be merged together, the oldest labels first. One alone: much of it is hidden."""
     small: list[Add] = []
     for pack in sorted(live, key=lambda pack: (pack.until, pack.since, pack.path)):
-        if sizes.class_of(_live_bytes(pack)) is None:
+        if sizes.class_of(sizes.weight(_live_bytes(pack), pack.live_rows)) is None:
             if _hidden(pack) > sizes.hidden:
                 yield [pack]
             continue

@@ -1,9 +1,10 @@
 """Which packs a round rewrites: those that lose rows, and small ones that have become too many. Pure.
 
 Files of one size class (`PackSizes`) are merged by the round that finds more than `in_class` of them, oldest labels
-first. So a table of B bytes has at most B / target + `in_class` files for each class, besides what its newest round
-wrote, as long as the budget permits; each row is rewritten about once for each class; and young packs, whose objects
-are the likeliest to change again, stay apart from old ones.
+first. A file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at
+most B / target + `in_class` files for each class, besides what its newest round wrote, as long as the budget permits;
+each row is rewritten about once for each class; and young packs, whose objects are the likeliest to change again, stay
+apart from old ones.
 
 A round that rewrites a pack as copy-on-write anyway merges it at no cost. A pack of which a vector hides more than
 `hidden` is rewritten without those rows. New rows of the round are in no pack that is rewritten.
@@ -18,8 +19,11 @@ from s3notify_platform.table.actions import Add
 from s3notify_platform.table.pack_file import PackSizes
 from s3notify_platform.table.packs import SIZES, Withdrawal, Withdrawals, candidates
 
-BUDGET: Final = 256 << 20
-"""Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more."""
+BUDGET: Final = 64 << 20
+"""Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more.
+
+As `PackSizes.weight` counts them: of a million rows, about a second.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ def plan_round(
     merges = compaction(live.values(), sizes, touched=() if vectors else hit.keys(), budget=budget)
     merged = {path for merge in merges for path in merge.paths}
     alone = () if vectors else sorted(hit.keys() - merged)
-    merges += [_merge_of([_Group.of(live[path], touched=True)]) for path in alone]
+    merges += [_merge_of([_Group.of(live[path], sizes, touched=True)]) for path in alone]
     rewrites = [
         Rewrite(
             paths=merge.paths,
@@ -101,7 +105,7 @@ def compaction(
     `touched`: packs that are rewritten anyway, which cost nothing. `budget`: bytes of the others. A merge that is
     beyond it waits, unless it is the only one, so that there is always progress.
     """
-    groups = [_Group.of(pack, touched=pack.path in touched) for pack in packs]
+    groups = [_Group.of(pack, sizes, touched=pack.path in touched) for pack in packs]
     left = budget
     planned = False
     for number in range((sizes.class_of(sizes.target - 1) or 0) + 1):
@@ -150,8 +154,8 @@ class _Group:
         return (self.until, self.since, self.paths) < (other.until, other.since, other.paths)
 
     @classmethod
-    def of(cls, pack: Add, *, touched: bool) -> "_Group":
-        live = pack.size * pack.live_rows // max(pack.rows, 1)
+    def of(cls, pack: Add, sizes: PackSizes, *, touched: bool) -> "_Group":
+        live = sizes.weight(pack.size * pack.live_rows // max(pack.rows, 1), pack.live_rows)
         return cls(
             paths=(pack.path,),
             size=live,

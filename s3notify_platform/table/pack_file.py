@@ -47,6 +47,7 @@ Place = tuple[int, str]
 class PackSizes:
     """How big packs are, in bytes, and how many small ones there may be.
 
+    `row`: bytes that a row counts as at least, since to rewrite rows that compress well takes as long as others.
     `target`: a file of at least this size is full, and is not merged; none has much more than twice as many. Smaller
     ones are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class`
     files. `group`: Arrow bytes of a row group. `hidden`: the share of its rows that a vector may hide. `budget`: of the
@@ -60,9 +61,14 @@ class PackSizes:
     in_class: int = 8
     group: int = 8 << 20
     hidden: float = 0.25
-    budget: int = 256 << 20
+    budget: int = 64 << 20
     by_slot: bool = False
     own: int = 64 << 20
+    row: int = 0
+
+    def weight(self, size: int, rows: int) -> int:
+        """The bytes that a file of so many bytes and rows counts as. Pure."""
+        return max(size, rows * self.row)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -127,8 +133,8 @@ class OpenPack:
 
     @property
     def size(self) -> int:
-        """Bytes written so far; what waits for its row group is not among them."""
-        return self._sink.tell()
+        """What is written so far counts as so many bytes; what waits for its row group is not among it."""
+        return self.sizes.weight(self._sink.tell(), self._slots.total())
 
     def add(self, rows: pa.Table) -> None:
         """The rows of one slot, or some of them, up to a row group."""

@@ -28,7 +28,8 @@ from s3notify_platform.table.pack_file import (
     rows_before,
 )
 
-SIZES = PackSizes()
+SIZES = PackSizes(row=64)
+"""So a full pack has a million rows, or, of longer ones, 64 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,18 @@ def test_each_row_is_rewritten_about_once_for_each_class() -> None:
     assert written < (CLASSES + 0.5) * 700 * 1024
 
 
+def test_rows_that_compress_well_count_as_rows() -> None:
+    """A round that merged such packs by their bytes alone would decode gigabytes."""
+    sizes = replace(SIZES, row=10)
+    full = [pack(f"{n}", 500, n, rows=6_400) for n in range(50)]
+    assert compaction(full, sizes) == []
+    small = [pack(f"{n}", 500, n, rows=1_000) for n in range(50)]
+    (merge,) = compaction(small, sizes, budget=100_000)
+    assert (len(merge.paths), merge.size) == (10, 100_000)
+    (merge,) = compaction(small, SIZES, budget=100_000)
+    assert len(merge.paths) == 46
+
+
 def test_packs_of_the_last_batches_stay_apart_from_old_ones() -> None:
     packs: list[Add] = []
     for label in range(1, 513):

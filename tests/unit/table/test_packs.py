@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -71,6 +72,14 @@ def test_a_big_slot_is_cut_and_no_pack_is_much_bigger_than_the_target() -> None:
     assert len(packs) > 3
     assert all(len(pack.body) < 2 * sizes.target for pack in packs)
     assert [row for pack in packs for row in rows_in(pack)] == rows
+
+
+def test_a_pack_ends_with_many_rows_that_compress_well() -> None:
+    """Else to withdraw one of them would rewrite millions."""
+    rows = rows_of([(slot, "k", "e", n) for slot in range(8) for n in range(100)])
+    sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
+    assert len([*write([rows], sizes)]) == 1
+    assert len([*write([rows], replace(sizes, row=200))]) == 4
 
 
 def test_rows_of_one_slot_are_few_row_groups() -> None:
