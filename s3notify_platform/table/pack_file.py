@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,8 @@ _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
 Rows = npt.NDArray[np.int64]
 """Places of rows in a pack, from 0, ascending."""
 
-Place = tuple[int, str]
-"""Slot and key: where in the order of a pack the rows of an object are."""
+Place = tuple[Any, ...]
+"""Slot, key and offset: where in the order of a pack a row is; the slot alone if rows are sorted by it alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +196,12 @@ class OpenPack:
 
 
 def place_of(rows: pa.Table, number: int, order: tuple[str, ...] = ORDER) -> Place:
-    """Slot and key of a row; no key if rows are sorted by slot alone."""
-    return rows["_slot"][number].as_py(), rows["_key"][number].as_py() if "_key" in order else ""
+    """The place of a row."""
+    return tuple(rows[name][number].as_py() for name in order)
 
 
 def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) -> int:
-    """How many of the sorted rows come before those of an object. Pure."""
+    """How many of the sorted rows come before those at a place. Pure."""
     return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number, order))
 
 

@@ -290,7 +290,7 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # Its last object may be in others, too, and with more rows to come: it waits in one of them.
+            # Its last place may be in others, too, and with more rows to come: it waits in one of them.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

@@ -2,9 +2,10 @@
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.table.actions import Add
-from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes
+from s3notify_platform.table.pack_file import NewPack, OpenPack, PackReader, PackSizes
 from s3notify_platform.table.packs import (
     Held,
     Withdrawal,
@@ -155,6 +156,30 @@ def test_columns_that_a_pack_lacks_are_null_after_a_merge() -> None:
     done = rewritten([Held(pack=reader(pack)) for pack in packs])
     (merged,) = done.packs
     assert pq.read_table(io.BytesIO(merged.body))["value"].to_pylist() == [None, "b/e/0"]
+
+
+def test_a_merge_writes_what_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one object that all packs hold: its rows may be gigabytes."""
+    packs = [
+        pack
+        for part in range(2)
+        for pack in write([rows_of([(1, "k", "e", 1000 * part + n) for n in range(1000)])], TINY)
+    ]
+    events: list[str] = []
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            events.append(name)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(OpenPack, "close", noted("closed", OpenPack.close))
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted("read", pq.ParquetFile.read_row_group))
+    held = [Held(pack=PackReader.of(pack.body, where="test")) for pack in packs]
+    assert sum(sum(pack.slots.values()) for pack in rewritten(held, TINY).packs) == 2000
+    reads = [number for number, event in enumerate(events) if event == "read"]
+    assert events.index("closed") < reads[-1]
 
 
 def test_a_pack_of_which_nothing_stays_has_no_successor() -> None:
