@@ -46,7 +46,7 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "pipeline": (pipeline.run, 1.5),
     "scale": (scale.run, 9),
     "sweeping": (sweeping.run, 7),
-    "reading": (reading.run, 14),
+    "reading": (reading.run, 9),
     "growth": (growth.run, 8),  # after sweeping: it changes objects of the million
     "memory": (memory.run, 6),
     "money": (money.run, 8),

@@ -65,8 +65,7 @@ def _batch(spark: SparkSession, source: Source, number: int, objects: int) -> No
     slots = sorted({slot_of(key, place.slots) for key in keys})
     result = spark_ingest(spark, source).run(slots, batch=f"batch-{number}", listing=False)
     assert sum(slot.objects for slot in result.slots.values()) == objects
-    for entries in result.entries.values():
-        queue.remove(entries)
+    queue.remove(entry for entries in result.entries.values() for entry in entries)
 
 
 def _count(spark: SparkSession, source: Source) -> int:
