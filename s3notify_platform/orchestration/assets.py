@@ -184,7 +184,7 @@ class _Step:
     made: Sequence[SlotAsset]
     table: OpenTable
     segments: Sequence[Segment] | None
-    """Those of its slots, as they were when the run began."""
+    """The queue's segments of its slots, read when the run began."""
     doing: Progress
     """Shown by `s3notify status`."""
     batch: str

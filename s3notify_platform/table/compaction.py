@@ -19,10 +19,10 @@ from s3notify_platform.table.actions import Add
 from s3notify_platform.table.pack_file import PackSizes
 from s3notify_platform.table.packs import SIZES, Withdrawal, Withdrawals, candidates
 
-BUDGET: Final = 64 << 20
+BUDGET: Final = SIZES.budget
 """Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more.
 
-As `PackSizes.weight` counts them: of a million rows, about a second.
+`PackSizes.weight` counts them. A million rows take about a second.
 """
 
 

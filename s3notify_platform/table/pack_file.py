@@ -133,7 +133,7 @@ class OpenPack:
 
     @property
     def size(self) -> int:
-        """What is written so far counts as so many bytes; what waits for its row group is not among it."""
+        """The weight of the rows written so far, in bytes; rows that wait for their row group do not count."""
         return self.sizes.weight(self._sink.tell(), self._slots.total())
 
     def add(self, rows: pa.Table) -> None:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.limits import CARRIED_PACK_BYTES
 from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectStore, StoredObject, Written
 from s3notify_platform.table import vectors
@@ -224,8 +225,8 @@ class PackSet:
     def narrowed(self, own: StagedPack, slots: frozenset[int]) -> list[StagedPack]:
         """A staged pack without the rows of these slots, under a new name; empty if nothing is left of it.
 
-        No request if it has none of them, or no others, or its body is here; else 1 GET. The new body is written with
-        the version.
+        No request if it has none of them, or no others; else 1 GET if its body is stored. A small body is written with
+        the version, a larger one by 1 PUT: a round may have many.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():
@@ -234,9 +235,16 @@ class PackSet:
         self._join(own, dropped, found)
         rest = {slot: rows for slot, rows in own.slots.items() if slot not in dropped}
         return [
-            StagedPack(add=add, slots=rest, body=found.files[self.layout.file(add.path)])
+            self.carried(StagedPack(add=add, slots=rest, body=found.files[self.layout.file(add.path)]))
             for add in found.adds
         ]
+
+    def carried(self, own: StagedPack) -> StagedPack:
+        """The pack with its body, if that is small; else without, once it is stored. At most 1 PUT."""
+        if len(own.body) <= CARRIED_PACK_BYTES:
+            return own
+        put(self.store, self.layout.file(own.add.path), own.body)
+        return replace(own, body=b"")
 
     def opened(self, pack: Add) -> PackReader:
         """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector that is in a file."""

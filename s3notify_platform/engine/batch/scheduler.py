@@ -331,7 +331,7 @@ class BatchPlanner:
         if unsure:
             state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
             if self.topic_epoch(None) != state.enumerated:
-                # What the earlier topic held is gone.
+                # The entries of the earlier topic are gone.
                 notes += [self._topic_gone()] if state.enumerated else []
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes

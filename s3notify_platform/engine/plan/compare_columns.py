@@ -27,9 +27,9 @@ _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
 
 @dataclass(slots=True, kw_only=True)
 class Listed:
-    """What differs in a slot: `changed` objects, and the `states` of those and of what was not listed.
+    """The differences of a slot: its `changed` objects, and the `states` of these and of objects that were not listed.
 
-    `objects` were listed; `held` were known, of which `withdrawn` were not listed.
+    `objects`: how many were listed. `held`: how many have a state; `withdrawn` of these were not listed.
     """
 
     changed: list[ObjectVersion] = field(default_factory=list)

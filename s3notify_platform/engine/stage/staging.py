@@ -30,14 +30,14 @@ from s3notify_platform.engine.read.splits import work_of
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.limits import BATCH_BYTES, CARRIED_PACK_BYTES
+from s3notify_platform.limits import BATCH_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.pack_file import ORDER, NewPack
-from s3notify_platform.table.pack_set import PackSet, StagedPack, put
+from s3notify_platform.table.pack_set import PackSet, StagedPack
 from s3notify_platform.table.packs import write
 from s3notify_platform.table.reading import in_slices
 from s3notify_platform.table.table import LogTable
@@ -251,12 +251,8 @@ class Packs:
 
     def _store(self, pack: NewPack, schema: pa.Schema) -> list[StagedPack]:
         check_readable(pack, schema)
-        staged, files = self.packs.staged([pack], label=self.label)
-        if len(pack.body) <= CARRIED_PACK_BYTES:
-            return [replace(each, body=pack.body) for each in staged]
-        for key, body in files.items():
-            put(self.packs.store, key, body)
-        return staged
+        staged, _ = self.packs.staged([pack], label=self.label)
+        return [self.packs.carried(replace(each, body=pack.body)) for each in staged]
 
 
 def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What is handed from step to step, each declared once.
+"""The values that one step hands to the next, each declared once.
 
 Twelve shapes carry a change from its entry to its row:
 

@@ -14,6 +14,7 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.limits import MAX_DEPTH
 from s3notify_platform.ports import list_all
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table import pack_set
 from s3notify_platform.table.pack_set import StagedPack
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.schema import check_size
@@ -53,11 +54,24 @@ def test_small_packs_travel_and_big_ones_are_stored(monkeypatch: pytest.MonkeyPa
     """A pack that travels is nowhere else: the version's writer stores it."""
     store = MemoryObjectStore()
     (small,) = written(store, rows((1, "a", 0)))
-    monkeypatch.setattr(stage, "CARRIED_PACK_BYTES", 0)
+    monkeypatch.setattr(pack_set, "CARRIED_PACK_BYTES", 0)
     (big,) = written(store, rows((1, "a", 0)))
     assert small.body
     assert not big.body
     assert [meta.key for meta in list_all(store, LAYOUT.prefix)] == [LAYOUT.file(big.add.path)]
+
+
+def test_a_pack_without_a_slot_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small one stays with the round; a larger one is stored at once, since a round may have many."""
+    store = MemoryObjectStore()
+    packs = Table(store=store).whole.data
+    (whole,) = written(store, rows((1, "a", 0), (2, "b", 0)))
+    (small,) = packs.narrowed(whole, frozenset({1}))
+    assert (small.slots, store.get(LAYOUT.file(small.add.path))) == ({2: 1}, None)
+    monkeypatch.setattr(pack_set, "CARRIED_PACK_BYTES", 0)
+    (big,) = packs.narrowed(whole, frozenset({1}))
+    assert (big.slots, big.body) == ({2: 1}, b"")
+    assert store.get(LAYOUT.file(big.add.path)) is not None
 
 
 def test_rows_in_any_order() -> None:
