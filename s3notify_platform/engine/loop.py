@@ -6,6 +6,7 @@ derived from it, each staged on top of the version that the one before has commi
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from s3notify_platform.engine.values.results import SlotResult
@@ -81,6 +82,7 @@ def commit_rounds(
     rounds: Iterable[Round],
     *,
     queue: NotificationQueue,
+    beside: Executor,
     report: Callable[[Round], None] = lambda _: None,
     ask_again: Callable[[Iterable[Slot]], None] = lambda _: None,
     settle: Callable[[Round], None] = lambda _: None,
@@ -95,13 +97,15 @@ def commit_rounds(
     The order decides what a crash costs. It leaves the batch open: its slots are asked for again, found unchanged, and
     reported. The other way round a committed slot could stay unreported for good.
 
+    `beside` frees the room of the removed entries meanwhile; nothing waits for it.
+
     Requests of a round: those of `commit_round`, of `NotificationQueue.remove` for the entries, and of the functions
     that are given.
     """
     for each in rounds:
         commit_round(each)
         report(each)
-        queue.remove(each.done_entries())
+        queue.remove(each.done_entries(), beside=beside)
         ask_again(each.incomplete())
         settle(each)
         yield each

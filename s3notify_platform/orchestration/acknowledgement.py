@@ -58,12 +58,13 @@ class Acknowledgement:
 
     def _stamp(self, children: Iterable[int], starts: Iterable[Slot] = ()) -> None:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
-            outcome = self.clients.chains.stamp_children(
-                self.chain,
-                names,
-                operation_id=f"{self.run_id}/{self._rounds}",
-                starts=[str(slot) for slot in sorted(starts)],
-            )
+            operation = f"{self.run_id}/{self._rounds}"
+            begun = [str(slot) for slot in sorted(starts)]
+            # Slots begin no others.
+            if not self.batch.everything and self.chain.children == {*names}:
+                outcome = self.clients.chains.finish(self.chain, operation)
+            else:
+                outcome = self.clients.chains.stamp_children(self.chain, names, operation, starts=begun)
             if isinstance(outcome, AlreadyFailed):
                 # The sensor had taken the run for dead, or a person retries it: the next batch finds that it is done.
                 done = map(Slot, map(int, names))

@@ -11,6 +11,7 @@ and an Output would mark all partitions of its run as made, also those that fail
 
 import json
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -196,15 +197,17 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             self._report(context, done, run.metadata())
             reporting += SYSTEM_CLOCK.monotonic() - began
 
-        for each in commit_rounds(
-            rounds,
-            queue=clients.queue,
-            report=report,
-            ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
-            settle=acknowledgement.stamp,
-        ):
-            for name, results in each.failed().items():
-                failed.setdefault(name, {}).update(results)
+        with ThreadPoolExecutor(1, "room") as beside:
+            for each in commit_rounds(
+                rounds,
+                queue=clients.queue,
+                beside=beside,
+                report=report,
+                ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
+                settle=acknowledgement.stamp,
+            ):
+                for name, results in each.failed().items():
+                    failed.setdefault(name, {}).update(results)
         acknowledgement.finish()
         context.log.info(run.summary(reporting))
         took = {name: round(seconds, 3) for name, seconds in {**run.phases(), "report": reporting}.items()}

@@ -16,6 +16,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -96,6 +97,7 @@ class ContinuousIngest:
     """Slots of the last batch that were asked for again at once."""
     opened: OpenTable | None = None
     """The source's table, as it was when the batch began."""
+    _beside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "room"))
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
@@ -265,7 +267,7 @@ class ContinuousIngest:
                 topic="" if decision.listing else decision.topic,
                 segments=segments,
             )
-            for _ in commit_rounds(rounds, queue=self.source.location.queue()):
+            for _ in commit_rounds(rounds, queue=self.source.location.queue(), beside=self._beside):
                 pass
             return ingest.result()
         except (NotFoundError, UsageError) as error:

@@ -216,9 +216,7 @@ def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch:
     site.write(3)
     (request,) = site.tick()
     with monkeypatch.context() as patched:
-        patched.setattr(
-            AckChains, "stamp_children", lambda *_, **__: (_ for _ in ()).throw(SystemError("killed"))
-        )
+        patched.setattr(AckChains, "finish", lambda *_, **__: (_ for _ in ()).throw(SystemError("killed")))
         assert not site.launch(request).success
     assert site.grid()["materialized"] == {3}
     (again,) = site.tick() or site.tick()

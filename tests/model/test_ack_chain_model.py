@@ -169,6 +169,21 @@ class AckMachine(RuleBasedStateMachine):
             assert outcome == Acked()
             model.status, model.last = "acked", operation
 
+    @rule(tag=TAGS, operation=OPERATIONS, fault=STUMBLES)
+    def finish(self, *, tag, operation, fault):
+        """All children at once, of a chain whose stamps began no others."""
+        model = self.models.get(tag)
+        if model is None or model.raw is not None or model.children != model.chain.children:
+            return
+        outcome = self.client("create", fault).finish(model.chain, operation)
+        self.faulty.settle()
+        if model.status != "open":
+            self.check_closed(model, outcome, operation)
+            return
+        model.missing = set()
+        model.status, model.last = "acked", operation
+        assert outcome == Acked()
+
     def children_at_first(self, model):
         return places(model.chain.names)
 

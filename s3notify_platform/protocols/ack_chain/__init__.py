@@ -15,7 +15,8 @@ Steps
     2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.
        Each child that was begun and each that has ended is XORed once. So two stamps that end the same child, as those
        of two runs that finish the same slot, do not cancel out; nor do two raw stamps with one operation id.
-    3. Who sees the XOR at zero creates `closed`, and gets `Acked` if that was created by this call. A chain that is
+    3. A stamp of all children brings the XOR to zero by itself: `finish` creates `closed` in its place. Otherwise
+       who sees the XOR at zero creates `closed`, and gets `Acked` if that was created by this call. A chain that is
        failed is closed likewise; of all that close a chain the first one decides. Later stamps change nothing.
     4. A parent that starts more children finishes itself and begins them in one stamp (`starts`), so the chain never
        looks acked in between: of any stamps that a scan shows, the XOR is zero only if nothing is missing.
@@ -42,8 +43,8 @@ Limits
     - A stamp that is created while the chain is failed may get `Stamped`, and be among the missing.
     - A scan takes a request for each 1000 stamps. `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes of tag.
 
-Requests: create 1, stamp 2, state 1, fail 2; 1 more in all for closing, for whoever reads how it was closed, and where
-a tag is given in place of a `Chain`. Removing: 1 for each record, 2 on a bucket.
+Requests: create 1, stamp 2, finish 1, state 1, fail 2; 1 more in all for closing by a stamp, for whoever reads how it
+was closed, and where a tag is given in place of a `Chain`. Removing: 1 for each record, 2 on a bucket.
 
 Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown one. A chain
 has a deadline, a reason, and the names of what is missing. Stamps have at least 8 random bytes. Stampers do not

@@ -69,6 +69,11 @@ class Chain:
         return cls(tag=Tag(tag), version=Version(version), names=dump_names(children))
 
     @property
+    def children(self) -> frozenset[str]:
+        """Its first children."""
+        return frozenset(places(self.names))
+
+    @property
     def identity(self) -> str:
         """The prefix of its records' keys."""
         return identity_of(self.version)

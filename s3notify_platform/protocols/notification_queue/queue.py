@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -301,12 +302,11 @@ class NotificationQueue:
         """
         self.topics.serve(self.topics.get(topic), user)
 
-    def remove(self, entries: Iterable[Entry]) -> int:
-        """Remove committed entries that were consumed; how many this call removed.
+    def remove(self, entries: Iterable[Entry], *, beside: Executor | None = None) -> int:
+        """Remove committed entries that were consumed; how many this call removed. `beside` frees their room.
 
-        May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment; 1 for
-        one of which all `entries` are removed; 1 `add` for each shard. `UnavailableError` or `UnknownOutcomeError`:
-        some are left; remove again.
+        May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 a segment, 1 if all of
+        it is removed; 1 `add` a shard. `UnavailableError`, `UnknownOutcomeError`: some are left; remove again.
         """
         errors: list[S3NotifyError] = []
 
@@ -323,9 +323,9 @@ class NotificationQueue:
                 errors.append(error)
                 return []
 
-        taken = self.shards.in_parallel(take_out, list(by_place(entries).items()))
-        removed = [entry for part in taken for entry in part]
-        self.shards.give_back(removed)
+        removed = [*chain(*self.shards.in_parallel(take_out, list(by_place(entries).items())))]
+        free = self.shards.give_back
+        _ = free(removed) if beside is None else beside.submit(free, removed)
         if errors:
             raise errors[0]
         return len(removed)

@@ -19,9 +19,11 @@ from s3notify_platform.protocols.ack_chain import (
     AckChains,
     Acked,
     AlreadyAcked,
+    AlreadyFailed,
     Chain,
     Stamped,
     keys_recur,
+    new_stamp,
     xor,
 )
 from s3notify_platform.protocols.ack_chain.chains import TAG_BYTES_MAX
@@ -83,6 +85,10 @@ def test_requests(records):
     faulty.calls.clear()
     chains.fail(failing, "x")
     assert methods(faulty) == ["scan", "create"]
+    whole = chains.open_batch("whole", SLOTS)
+    faulty.calls.clear()
+    assert chains.finish(whole, "run") == Acked()
+    assert methods(faulty) == ["create"]
 
 
 def test_requests_on_a_bucket():
@@ -159,6 +165,22 @@ def test_any_names_of_any_children(chains, seed):
         outcome = chains.stamp_children(chain, share)
         assert set(chains.state(chain).missing) == set(left)
         assert outcome == (Stamped(missing=len(left)) if left else Acked())
+
+
+def test_all_children_at_once(chains):
+    """The chain ends for good; whoever repeats it gets the same answer, and any other stamp the later one."""
+    chain = chains.open_batch("t", SLOTS)
+    chains.stamp_children(chain, SLOTS[:3])
+    assert chains.finish(chain, "run") == chains.finish(chain, "run") == Acked()
+    assert chains.stamp_children(chain, SLOTS, "run") == Acked()
+    assert chains.stamp_children(chain, ["1"]) == chains.finish(chain, "other") == AlreadyAcked()
+    state = chains.state(chain)
+    assert (state.status, state.missing, len(state.children)) == ("acked", (), len(SLOTS))
+    failed = chains.open_batch("f", ["1"])
+    chains.fail(failed, "too late")
+    assert chains.finish(failed) == AlreadyFailed(reason="too late")
+    with pytest.raises(UsageError, match="created with stamps"):
+        chains.finish(chains.create("raw", new_stamp()))
 
 
 def test_tags_that_begin_alike_are_apart(chains):
