@@ -8,7 +8,7 @@ ack chain is stamped.
 
 Reading order. Imports point down only, without a circle; a contract in CI says so.
 
-    slots, clock, errors, extras, limits, parallel, ports, setting   what everything else is written in
+    kernel/         what all other packages are written in: slots, clock, errors, limits, ports, settings
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
@@ -66,7 +66,7 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
 from importlib import import_module
 from typing import Any
 
-from s3notify_platform.extras import remedy
+from s3notify_platform.kernel.extras import remedy
 
 __all__ = ["S3NotifyComponent", "SlotIOManager", "s3_slot_asset"]
 

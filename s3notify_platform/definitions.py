@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import DEMO_FOLDER, FIRST_SOURCE, folders
 from s3notify_platform.source.settings import DEFS_VARIABLE
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.bucket_records import quote
 from s3notify_platform.stores.config import OWN as OWN_PREFIX
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region

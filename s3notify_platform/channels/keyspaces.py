@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Topic
 from s3notify_platform.protocols.notification_queue.topic_settings import check_slots

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from s3notify_platform.channels.pending_change import PendingChange
-from s3notify_platform.clock import backoff_seconds
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import backoff_seconds
+from s3notify_platform.kernel.errors import (
     NotFoundError,
     S3NotifyError,
     UnavailableError,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.setting import given_of, values_in
 from s3notify_platform.source.reach import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.settings import SETTINGS, LocationSettings
 from s3notify_platform.stores.opening import open_store, queue_records

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag, WriteOutcome, Written
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag, WriteOutcome, Written
 from s3notify_platform.protocols.keyspace import Change
 from s3notify_platform.protocols.notification_queue import Event, Reservation
 

@@ -54,8 +54,8 @@ from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
 from s3notify_platform.channels.uploading import upload
-from s3notify_platform.clock import backoff_seconds, unique_name
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import (
     NotFoundError,
     QuotaExceededError,
     S3NotifyError,
@@ -63,7 +63,7 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.ports import (
     ABSENT,
     CopySource,
     ETag,

@@ -28,8 +28,15 @@ from typing import Final
 
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.service import Progress
-from s3notify_platform.errors import NotFoundError, RefusedError, S3NotifyError, UnavailableError, UsageError
-from s3notify_platform.ports import ETag, ObjectStore
+from s3notify_platform.kernel.errors import (
+    NotFoundError,
+    RefusedError,
+    S3NotifyError,
+    UnavailableError,
+    UsageError,
+)
+from s3notify_platform.kernel.ports import ETag, ObjectStore
+from s3notify_platform.kernel.slots import SLOT_COUNT
 from s3notify_platform.protocols.keyspace import (
     NotSignalledError,
     Publisher,
@@ -48,7 +55,6 @@ from s3notify_platform.protocols.notification_queue import (
     Reservation,
 )
 from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
-from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
 from s3notify_platform.stores.opening import open_store, queue_records
 

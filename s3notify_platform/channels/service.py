@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
 
+from s3notify_platform.kernel.setting import check_settings
+from s3notify_platform.kernel.slots import SLOT_COUNT
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.setting import check_settings
-from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import S3Config
 
 Progress = Callable[[str], None]

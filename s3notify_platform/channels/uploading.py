@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from s3notify_platform.channels.pending_change import PendingChange, Refused
-from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import CopyRange, Unknown, UploadId, Written
+from s3notify_platform.kernel.errors import FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import CopyRange, Unknown, UploadId, Written
 from s3notify_platform.protocols.keyspace import LargePut, Publisher
 from s3notify_platform.protocols.keyspace.uploads import Part
 from s3notify_platform.protocols.notification_queue import (

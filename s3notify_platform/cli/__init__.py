@@ -31,8 +31,8 @@ from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
 from s3notify_platform.cli.printing import printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
-from s3notify_platform.errors import S3NotifyError, UsageError
-from s3notify_platform.extras import remedy
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
@@ -194,7 +194,7 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     s3notify signal raw/orders/2.jsonl
     s3notify signal raw/orders/2.jsonl --bucket acme-landing --name orders
     """  # noqa: D301 - click's own mark
-    from s3notify_platform.slots import slot_of
+    from s3notify_platform.kernel.slots import slot_of
 
     location = place.location()
     identity = location.identity()

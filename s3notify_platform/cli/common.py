@@ -10,13 +10,13 @@ import click
 from click.core import ParameterSource
 
 from s3notify_platform.cli.printing import say
-from s3notify_platform.errors import UsageError
-from s3notify_platform.setting import Setting, named
-from s3notify_platform.slots import Slot, slots_in
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import Setting, named
+from s3notify_platform.kernel.slots import Slot, slots_in
 from s3notify_platform.source.settings import SETTINGS, LeaseTimeSettings, S3Settings, TableSettings
 
 if TYPE_CHECKING:
-    from s3notify_platform.ports import ObjectStore
+    from s3notify_platform.kernel.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.source.location import CommitMode, Location
     from s3notify_platform.source.source import Source
@@ -259,7 +259,7 @@ keyspace_options = options(
 
 def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *, without: str) -> None:
     """Warn if no source will be signalled, or a keyspace was never signalled: it is new, or mistyped. 1 HEAD each."""
-    from s3notify_platform.errors import S3NotifyError
+    from s3notify_platform.kernel.errors import S3NotifyError
     from s3notify_platform.protocols.keyspace import root_key
     from s3notify_platform.stores.opening import open_store
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
 from s3notify_platform.source.settings import DEFS_VARIABLE
 

@@ -9,8 +9,8 @@ import click
 from s3notify_platform.cli.common import SOURCE, SourcePlace, json_option, options_as
 from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, print_table, say, track
-from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.extras import remedy
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.source.settings import LocationSettings
 
 if TYPE_CHECKING:

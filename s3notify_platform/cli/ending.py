@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from s3notify_platform.cli.printing import say
-from s3notify_platform.limits import DRAIN_SECONDS
+from s3notify_platform.kernel.limits import DRAIN_SECONDS
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service

@@ -10,8 +10,8 @@ import click
 from s3notify_platform.cli.common import SourcePlace, json_option, limit_option, source_options
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import print_found, say
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

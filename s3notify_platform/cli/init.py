@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from s3notify_platform.cli.common import setting_option, settings_options
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import print_json, say
-from s3notify_platform.setting import given_of
+from s3notify_platform.kernel.setting import given_of
 from s3notify_platform.source.settings import LocationSettings
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from s3notify_platform.cli.common import (
 )
 from s3notify_platform.cli.configured import command, group
 from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
-from s3notify_platform.errors import UsageError
-from s3notify_platform.slots import Slot, slot_from_partition_key, slot_of
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot, slot_from_partition_key, slot_of
 
 if TYPE_CHECKING:
     from s3notify_platform.table.quarantine import Retried

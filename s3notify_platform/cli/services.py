@@ -20,9 +20,9 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import named, values_in
 from s3notify_platform.local.project import ConfiguredSource
-from s3notify_platform.setting import named, values_in
 
 _OF_SERVICE: Final = "set_"
 """Prefix of its parameters, because the queue's options have some of the same names."""

@@ -11,7 +11,7 @@ from s3notify_platform.cli.common import SOURCE, json_option, setting_option, se
 from s3notify_platform.cli.configured import command, configured, dagster_instance
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

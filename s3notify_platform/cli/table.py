@@ -10,7 +10,7 @@ from s3notify_platform.cli.common import SourcePlace, json_option, source_option
 from s3notify_platform.cli.configured import command, group
 from s3notify_platform.cli.history import as_of, asset_option, at_option, version_option
 from s3notify_platform.cli.printing import print_json, print_table, say, track
-from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
     from s3notify_platform.source.location import Location
@@ -281,7 +281,7 @@ def forget(*, place: SourcePlace, asset: str | None) -> None:
 
 def _is_whole(location: "Location", asset: str | None) -> bool:
     """Whether the table is there, and its record agrees."""
-    from s3notify_platform.errors import CorruptError
+    from s3notify_platform.kernel.errors import CorruptError
     from s3notify_platform.table.snapshot import Absent
 
     try:

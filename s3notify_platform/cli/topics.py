@@ -22,11 +22,11 @@ from s3notify_platform.cli.common import (
 )
 from s3notify_platform.cli.configured import configured, group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import named, settings_of
 from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 from s3notify_platform.protocols.notification_queue.topics import check_unserved
-from s3notify_platform.setting import named, settings_of
 
 _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.engine.commit.round_commit import RoundCommit
 from s3notify_platform.engine.commit.settle import RoundFacts, settled
 from s3notify_platform.engine.commit.staged import Base, StagedRound, outcomes_of
@@ -27,13 +26,14 @@ from s3notify_platform.engine.values.results import (
     SlotResult,
     added_result,
 )
-from s3notify_platform.errors import OUTAGES
-from s3notify_platform.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
-from s3notify_platform.parallel import readers
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import OUTAGES
+from s3notify_platform.kernel.limits import MAX_UNFORESEEN, OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.notification_queue.segments import Segment, committed_in
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store

@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue
-from s3notify_platform.slots import Slot
 
 Results = dict[Slot, SlotResult]
 

@@ -20,10 +20,8 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
 from s3notify_platform.engine.batch.follow import decide
-from s3notify_platform.errors import CorruptError, NotFoundError, RefusedError, TagNotFound, UsageError
 from s3notify_platform.explain.answer import Answer
 from s3notify_platform.explain.views import (
     BatchView,
@@ -37,7 +35,10 @@ from s3notify_platform.explain.views import (
 )
 from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.registry import format_for
-from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, unaddressable
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError, RefusedError, TagNotFound, UsageError
+from s3notify_platform.kernel.ports import ETag, ObjectMeta, ObjectStore, unaddressable
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, root_key, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
@@ -45,7 +46,6 @@ from s3notify_platform.protocols.notification_queue.entries import dead_partitio
 from s3notify_platform.protocols.notification_queue.segments import decode_letter, may_hold
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.actions import LogVersion

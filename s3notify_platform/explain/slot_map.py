@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 
 COLUMNS: Final = 40
 PIXELS: Final = 9

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import fresh_beats
-from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.explain.slot_map import SlotMap
-from s3notify_platform.limits import MAX_COLUMNS, MAX_SCHEMA_BYTES, SCHEMA_WARN_SHARE
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_SCHEMA_BYTES, SCHEMA_WARN_SHARE
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicStats
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT

@@ -4,9 +4,9 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Target, reason_of
+from s3notify_platform.kernel.errors import S3NotifyError
 
 
 class UnreadableError(Exception):

@@ -29,7 +29,6 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.arrow_file import UnreadableError, wanted_columns
 from s3notify_platform.formats.avro_types import ArrowTypes, as_read, empty_fields, stored, without_nulls
 from s3notify_platform.formats.block_format import BlockFormat
@@ -45,7 +44,8 @@ from s3notify_platform.formats.records import (
     reason_of,
     rejected_whole,
 )
-from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROW_GROUP_CELLS
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROW_GROUP_CELLS
 
 BLOCK_BYTES: Final = 16 << 20
 """Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""

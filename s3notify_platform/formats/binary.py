@@ -9,7 +9,7 @@ import pyarrow as pa
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords, empty_end
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
 from s3notify_platform.formats.records import Parsed, Target
-from s3notify_platform.limits import MAX_OBJECT_BYTES
+from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
 _SCHEMA: Final = pa.schema([pa.field("content", pa.binary())])

@@ -8,7 +8,7 @@ import pyarrow as pa
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows
-from s3notify_platform.limits import MAX_DECODED_BYTES, MAX_DECODED_PER_BYTE
+from s3notify_platform.kernel.limits import MAX_DECODED_BYTES, MAX_DECODED_PER_BYTE
 from s3notify_platform.protocols.source_enumerator import Split
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Protocol
 
 import cramjam
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
 
 if sys.version_info >= (3, 14):
     from compression import zstd

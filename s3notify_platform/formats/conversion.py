@@ -27,7 +27,7 @@ from s3notify_platform.formats.records import (
     reason_of,
 )
 from s3notify_platform.formats.rescue import Rescued, Tally, count, misfit_reason, mismatch_reason
-from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES
 
 RECOVER_RECORDS: Final = 32
 """A block of at most so many records that fails is converted value by value."""

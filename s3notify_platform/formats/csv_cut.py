@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.records import (
     BOM,
     NEWLINE,
@@ -25,6 +24,7 @@ from s3notify_platform.formats.records import (
     Records,
     ranges_between,
 )
+from s3notify_platform.kernel.errors import UsageError
 
 NULLS: Final = "NULL|null|NA|N/A|n/a"
 

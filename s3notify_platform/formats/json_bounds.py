@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.formats.records import Records
-from s3notify_platform.limits import MAX_CELLS, MAX_DEPTH, MAX_KEYS
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DEPTH, MAX_KEYS
 
 _NOT_STRUCTURE: Final = bytes(sorted(set(range(256)) - set(b'[]{}"')))
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)

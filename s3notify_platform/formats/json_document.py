@@ -35,7 +35,7 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.text_format import SAMPLE_RECORDS
-from s3notify_platform.limits import MAX_DOCUMENT_BYTES
+from s3notify_platform.kernel.limits import MAX_DOCUMENT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")

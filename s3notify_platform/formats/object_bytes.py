@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from s3notify_platform.parallel import readers
+from s3notify_platform.kernel.parallel import readers
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

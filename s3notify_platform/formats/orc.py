@@ -30,7 +30,7 @@ from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.parquet import BATCH_ROWS
 from s3notify_platform.formats.parquet_values import fit_by_halves
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
-from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
 
 _MILLION: Final = 1_000_000
 

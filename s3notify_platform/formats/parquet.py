@@ -34,7 +34,7 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.rescue import below, count
-from s3notify_platform.limits import (
+from s3notify_platform.kernel.limits import (
     MAX_CELLS,
     MAX_RAW_BYTES,
     MAX_ROW_GROUP_BYTES,

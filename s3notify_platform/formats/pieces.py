@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.records import (
     BOM,
     NEWLINE,
@@ -21,7 +20,8 @@ from s3notify_platform.formats.records import (
     Reject,
     ranges_between,
 )
-from s3notify_platform.limits import MAX_RAW_BYTES
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_RAW_BYTES
 
 RECORD_BYTES: Final = 64 << 20
 """The longest record."""

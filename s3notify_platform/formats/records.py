@@ -19,7 +19,7 @@ from s3notify_platform.formats.rescue import (
     rescued_column,
     shortened,
 )
-from s3notify_platform.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
 
 BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""

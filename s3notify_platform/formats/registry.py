@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.avro import Avro
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.binary import Binary
@@ -20,6 +19,7 @@ from s3notify_platform.formats.orc import Orc
 from s3notify_platform.formats.parquet import Parquet
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.formats.text import Text
+from s3notify_platform.kernel.errors import UsageError
 
 AUTO: Final = "auto"
 """The setting under which an object's suffix names its format."""

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.base import (
     HEAD_SAMPLE_BYTES,
     LIMITS,
@@ -51,6 +50,7 @@ from s3notify_platform.formats.records import (
     no_rows,
     rejected_whole,
 )
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.source_enumerator import Split
 
 DECODED_BYTES: Final = 64 << 20

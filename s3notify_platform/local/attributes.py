@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 from s3notify_platform.channels.registry import SERVICES
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import SESSIONS_MAX
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import SESSIONS_MAX
+from s3notify_platform.kernel.setting import About, Later, Setting, named, unknown, values_in
 from s3notify_platform.local.cron import check_cron
-from s3notify_platform.setting import About, Later, Setting, named, unknown, values_in
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.settings import (
     SOURCE,

@@ -18,8 +18,8 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import IO, Final, Self
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.local.process import HOST, alive_with, locked, refuse_taken
 
 RESTARTS_MAX: Final = 20

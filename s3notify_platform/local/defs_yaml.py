@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import MAX_DEFS_BYTES, MAX_DEFS_NODES
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_DEFS_BYTES, MAX_DEFS_NODES
 
 if TYPE_CHECKING:
     import yaml

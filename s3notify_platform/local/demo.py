@@ -20,18 +20,18 @@ from rich.console import Console
 from rich.table import Table
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import S3NotifyError, UnavailableError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
+from s3notify_platform.kernel.ports import Written, list_all
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.demo_data import PREFIX, Round, Write, rounds
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports, refuse_taken
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.settings import DEFS_VARIABLE
 from s3notify_platform.stores.config import S3Config

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 MINIMUM_VERSION = 17
 CHECK_SECONDS = 30

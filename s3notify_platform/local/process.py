@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from s3notify_platform.clock import Clock
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
 
 HOST = "127.0.0.1"
 

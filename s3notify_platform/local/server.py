@@ -33,8 +33,9 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import IO, Self
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Written
 from s3notify_platform.local.process import (
     HOST,
     alive_with,
@@ -44,7 +45,6 @@ from s3notify_platform.local.process import (
     ports_are_free,
 )
 from s3notify_platform.local.server_keys import inner_keys
-from s3notify_platform.ports import Written
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 

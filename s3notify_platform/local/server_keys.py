@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
-from s3notify_platform.clock import Clock
+from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.local.process import HOST
 
 SECURITY: Final = "security.toml"

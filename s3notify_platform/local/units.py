@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.dagster_dev import EVENTS_AT_ONCE, INSTANCE, QUIET, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import HOST

@@ -15,12 +15,12 @@ others.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.batch.batches import EVERYTHING
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.opening import open_store

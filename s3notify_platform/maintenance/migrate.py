@@ -21,13 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.parallel import Track, in_parallel, untracked
-from s3notify_platform.ports import ObjectStore, list_all
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
+from s3notify_platform.kernel.ports import ObjectStore, list_all
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.known import Identity, Known, KnownRecord

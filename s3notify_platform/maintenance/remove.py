@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.ack_chain.chains import ACK
 from s3notify_platform.protocols.keyspace import root_key, signal_key
@@ -31,7 +32,6 @@ from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
-from s3notify_platform.slots import SLOT_COUNT, Slot
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.slots import slot_from_partition_key, slot_of
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import slot_from_partition_key, slot_of
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.table.quarantine import Choice, Retried, retry
 

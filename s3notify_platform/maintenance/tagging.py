@@ -24,13 +24,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.values.results import Progress
-from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectStore, Record
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import ObjectStore, Record
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.updates import Updates
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.opening import open_store, open_tags

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
 from s3notify_platform.engine.batch.follow import note_writers
 from s3notify_platform.engine.loop import Round
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.partitions import SlotBatch
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
-from s3notify_platform.slots import Slot
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,15 +12,17 @@ from typing import Any, Final
 
 import dagster as dg
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.batches import BatchPayload
 from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import Round, StagedTable
 from s3notify_platform.engine.values.results import Progress
-from s3notify_platform.errors import TagNotFound, UsageError
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import TagNotFound, UsageError
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.dagster_internals import (
@@ -32,10 +34,8 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
 from s3notify_platform.orchestration.source_clients import SourceClients
-from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.protocols.notification_queue.segments import Segment
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.table.opening import OpenTable

@@ -10,18 +10,18 @@ from typing import Any, Final
 import dagster as dg
 from dagster import RunsFilter
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SECONDS_TAG, SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.history import changed_at, note_of

@@ -15,7 +15,7 @@ import dagster as dg
 from s3notify_platform.channels.queue_facts import queue_facts
 from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.freshness import freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.services import build_service

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import dagster as dg
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.heartbeats import purge_heartbeats
 from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.values.plan import refuse_withdrawals
-from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
-from s3notify_platform.limits import OVERDUE_SECONDS
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import ADDED, MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
 from s3notify_platform.orchestration.freshness import FRESH, freshness

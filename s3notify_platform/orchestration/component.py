@@ -8,7 +8,7 @@ from typing import Any, Final
 import dagster as dg
 
 from s3notify_platform.channels.registry import SERVICES
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.attributes import attributes_of, imported
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor

@@ -53,7 +53,7 @@ from dagster._utils.interrupts import capture_interrupts
 from dagster._utils.tags import TagConcurrencyLimitsCounter
 from dagster._utils.warnings import disable_dagster_warnings
 
-from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
     "ACTIVE_RUN_STATUSES",

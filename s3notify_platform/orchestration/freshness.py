@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import dagster as dg
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
-from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
-from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.keyspace import signal_key
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.snapshot import Absent
 
 FRESH: Final = "fresh"

@@ -23,12 +23,14 @@ from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.batches import REASON_MAX
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
 from s3notify_platform.engine.values.results import SlotResult
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import settings_of
+from s3notify_platform.kernel.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -40,8 +42,6 @@ from s3notify_platform.orchestration.resources import DynamoTables, reach_of
 from s3notify_platform.orchestration.setting_fields import Checked, fields_of, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.setting import settings_of
-from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.source.build import build
 from s3notify_platform.source.settings import QUEUE, SOURCE, DynamoSettings, TopicSizeSettings, ungrouped
 from s3notify_platform.source.source import Source

@@ -11,8 +11,9 @@ from dagster import RunsFilter
 from pydantic import Field
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
-from s3notify_platform.errors import CorruptError
 from s3notify_platform.explain import BatchView, SensorView, explain
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance.retry_choice import RetryRequest
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -22,7 +23,6 @@ from s3notify_platform.orchestration.dagster_internals import (
 from s3notify_platform.orchestration.io_manager import TRACEBACKS, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.quarantine import Retried
 

@@ -9,9 +9,9 @@ import dagster as dg
 from dagster import AssetPartitionStatus
 from pydantic import Field
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UsageError
-from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key, slots_in
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key, slots_in
 from s3notify_platform.table.history import changed_at
 from s3notify_platform.table.snapshot import Absent
 from s3notify_platform.table.table import LogTable

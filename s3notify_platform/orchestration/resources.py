@@ -12,12 +12,12 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, create_model
 from pyspark.sql import SparkSession
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import SESSIONS_MAX
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import SESSIONS_MAX
+from s3notify_platform.kernel.setting import named, settings_of
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import take_place
 from s3notify_platform.orchestration.setting_fields import Checked, fields_of
-from s3notify_platform.setting import named, settings_of
 from s3notify_platform.source.reach import Keys, bucket_of
 from s3notify_platform.source.settings import DynamoSettings, S3Settings
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf

@@ -6,8 +6,8 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import create_model
 
+from s3notify_platform.kernel.setting import named
 from s3notify_platform.orchestration.setting_fields import fields_of
-from s3notify_platform.setting import named
 from s3notify_platform.source.settings import SETTINGS, S3Settings
 
 _ASKED: Final = ("bucket", "prefix", "name", "region", "endpoint_url")

@@ -17,10 +17,10 @@ from typing import Final
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchRequest, SensorState
 from s3notify_platform.engine.batch.heartbeats import beats_of
 from s3notify_platform.engine.batch.scheduler import BatchPlanner, RunView, Tick
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG

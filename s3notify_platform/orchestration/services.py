@@ -31,9 +31,9 @@ from dagster import DagsterRunStatus, RunsFilter
 from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.service import Service
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.engine.batch.heartbeats import beats_of, heartbeat
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.sensor import ENDED, STARTED

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import Later, Setting, settings_of, values_in
 from s3notify_platform.local.attributes import as_text, is_expression
-from s3notify_platform.setting import Later, Setting, settings_of, values_in
 
 
 class Checked(BaseModel):

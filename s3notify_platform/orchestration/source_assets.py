@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager, with_resources
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, WARM_TAG
 from s3notify_platform.orchestration.resources import SlotSpark, spark_digest

@@ -8,14 +8,14 @@ from typing import Final
 from urllib.parse import quote
 
 from s3notify_platform.engine.batch.follow import ask_again
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ports import ObjectStore, RecordStore
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.ports import ObjectStore, RecordStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
 from s3notify_platform.protocols.notification_queue.topic_settings import check_signals, differing
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.settings import QUEUE
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.opening import open_store

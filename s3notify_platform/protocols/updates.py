@@ -18,9 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from s3notify_platform.clock import Clock, backoff_seconds
-from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.errors import (
+    NotFoundError,
+    S3NotifyError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.kernel.ports import (
     Conflict,
     ObjectMeta,
     Record,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from s3notify_platform.setting import About
+from s3notify_platform.kernel.setting import About
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

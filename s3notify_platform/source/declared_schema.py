@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 TYPES: Final = frozenset(
     [

@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.limits import REMEMBERED_TABLES
-from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.limits import REMEMBERED_TABLES
+from s3notify_platform.kernel.ports import ObjectStore, RecordStore, StoredObject
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import keys_recur
 from s3notify_platform.protocols.conditional_commit import (
     DEFAULT_LEASES,
@@ -20,7 +21,6 @@ from s3notify_platform.protocols.conditional_commit import (
 from s3notify_platform.protocols.conditional_commit.operations import Operation
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, marks_of
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config

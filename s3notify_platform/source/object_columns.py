@@ -22,11 +22,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.csv_cut import Dialect
 from s3notify_platform.formats.csv_values import values_of
 from s3notify_platform.formats.rescue import misfit_reason
-from s3notify_platform.ports import ObjectMeta
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.source.declared_schema import arrow_columns
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"

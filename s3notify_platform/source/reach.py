@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from s3notify_platform.setting import given_of
+from s3notify_platform.kernel.setting import given_of
 from s3notify_platform.source.settings import DYNAMODB, LocationSettings, S3Settings
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.own import USUAL

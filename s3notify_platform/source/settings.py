@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import WITHDRAWN_SHARE
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import WITHDRAWN_SHARE
+from s3notify_platform.kernel.setting import About, Setting, named
+from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.setting import About, Setting, named
-from s3notify_platform.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
 from s3notify_platform.table.own import own_prefixes
 

@@ -5,13 +5,13 @@ from typing import Self
 
 import pyarrow as pa
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema
-from s3notify_platform.ports import ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.setting import check_settings
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, ObjectState, time_of
-from s3notify_platform.setting import check_settings
 from s3notify_platform.source.declared_schema import arrow_columns, check_declared
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.object_columns import ObjectColumns

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from s3notify_platform.clock import Clock
 from s3notify_platform.engine.read.reader import sample_of, schema_of_sample
 from s3notify_platform.engine.stage.staging import STAGED_COLUMN
 from s3notify_platform.engine.values.plan import SlotPlan
@@ -24,10 +23,11 @@ from s3notify_platform.engine.values.results import Progress, Run
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS
 from s3notify_platform.engine.values.unforeseen import trace_of
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.inference import new_fields
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.declared import hinted, object_columns, parse_schema

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.engine.batch.follow import Decision, ask_again, decide, note_writers, topic_epoch
 from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_seen
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import commit_rounds
 from s3notify_platform.engine.values.results import BatchResult, Progress, Reading, SlotResult
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import (
     OUTAGES,
     ConflictError,
     CorruptError,
@@ -38,14 +38,14 @@ from s3notify_platform.errors import (
     UnavailableError,
     UsageError,
 )
-from s3notify_platform.limits import OUTAGE_WAIT_SECONDS
+from s3notify_platform.kernel.limits import OUTAGE_WAIT_SECONDS
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.tagging import tag_committed
-from s3notify_platform.parallel import readers
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog, Rescans
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
@@ -55,7 +55,7 @@ from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.opening import OpenTable
 
 if TYPE_CHECKING:
-    from s3notify_platform.ports import Record
+    from s3notify_platform.kernel.ports import Record
 
 
 def _in_background(seconds: float, action: Callable[[], None]) -> None:

@@ -6,8 +6,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import check_schema
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
 from s3notify_platform.spark.versions import to_arrow_schema

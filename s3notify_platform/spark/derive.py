@@ -13,15 +13,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.loop import Results, StagedTable
 from s3notify_platform.engine.stage.staging import WRITES_IN_FLIGHT, Packs, table_of_task
 from s3notify_platform.engine.values.results import Progress, SlotResult
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import STAGED, FailedSlot, WrittenPack
 from s3notify_platform.engine.values.unforeseen import trace_of
-from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError, UsageError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import ConflictError, FencedError, S3NotifyError, UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import Transform

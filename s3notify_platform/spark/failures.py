@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from s3notify_platform import errors
 from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.engine.values.rows import FailedSlot
 from s3notify_platform.engine.values.unforeseen import bounded, is_outage, speaks_of_outage, trace_of
-from s3notify_platform.errors import OUTAGES, S3NotifyError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel import errors
+from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError
+from s3notify_platform.kernel.slots import Slot
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.plan.compare import comparer, follow, lister
@@ -44,10 +43,11 @@ from s3notify_platform.engine.values.rows import (
     FailedSlot,
 )
 from s3notify_platform.engine.values.unforeseen import REASON_MAX, described
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from s3notify_platform.engine.values.row_schema import Batches, numbers_of
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema

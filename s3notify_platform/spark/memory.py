@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.limits import MAX_TASK_BYTES, MAX_TASK_SHARE
+from s3notify_platform.kernel.limits import MAX_TASK_BYTES, MAX_TASK_SHARE
 
 
 def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:

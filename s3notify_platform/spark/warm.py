@@ -3,8 +3,8 @@
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.values.row_schema import Batches
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 

@@ -35,16 +35,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import (
     CorruptError,
     S3NotifyError,
     UnavailableError,
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.limits import MAX_KEY_BYTES
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.ports import (
     ABSENT,
     Conflict,
     ETag,

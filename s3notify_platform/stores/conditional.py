@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, assert_never
 
-from s3notify_platform.errors import UnknownOutcomeError, UsageError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.errors import UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import (
     Absent,
     CopySource,
     IfMatch,

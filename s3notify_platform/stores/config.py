@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.setting import About
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import About
 from s3notify_platform.stores.kinds import KINDS
 
 OWN: Final = "_s3notify/"

@@ -3,7 +3,7 @@
 from collections import Counter
 from threading import Lock
 
-from s3notify_platform.ports import ObjectStore
+from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.stores.delegating import DelegatingStore, Method
 
 

@@ -25,9 +25,9 @@ from botocore.credentials import (
 from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader, create_loader
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import CREDENTIALS_SECONDS
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import CREDENTIALS_SECONDS
 from s3notify_platform.stores.config import Access
 
 

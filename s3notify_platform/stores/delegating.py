@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.ports import (
     Absent,
     Conflict,
     CopyRange,

@@ -18,7 +18,7 @@ from enum import Enum, auto
 
 from botocore.exceptions import ClientError
 
-from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.sdk import LOST, NEVER_SENT, answer_of, unusable
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
-from s3notify_platform.limits import MAX_KEY_BYTES
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.ports import (
     Absent,
     Conflict,
     CopyRange,

@@ -10,8 +10,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ObjectStore, RecordStore
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols import notification_queue
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import (
     ABSENT,
     ETag,
     IfMatch,

@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.config import Access
 from s3notify_platform.stores.signed import SignedHttp
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import Message
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Message
 from s3notify_platform.stores.config import SqsConfig
 from s3notify_platform.stores.sdk import LOST, NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, unusable
 

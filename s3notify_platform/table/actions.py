@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 
 Json = dict[str, Any]
 

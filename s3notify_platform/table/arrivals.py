@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.changes import StateChange
 from s3notify_platform.table.feed import VersionChanges, changes_of

@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.limits import CHANGES_INLINE, CHANGES_INLINE_BYTES
+from s3notify_platform.kernel.limits import CHANGES_INLINE, CHANGES_INLINE_BYTES
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 
 Reason = Literal[
     "new", "overwritten", "deleted", "expired", "backfilled", "continued", "quarantined", "erased"

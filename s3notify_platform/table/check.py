@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import MAX_REJECTS
-from s3notify_platform.parallel import Track, untracked
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_REJECTS
+from s3notify_platform.kernel.parallel import Track, untracked
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.history import kept_versions
 from s3notify_platform.table.manifest import SlotFacts

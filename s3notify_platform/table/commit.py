@@ -29,16 +29,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
     FencedError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ABSENT, ETag, StoredObject, Unknown, Written
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import ABSENT, ETag, StoredObject, Unknown, Written
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.actions import LogVersion, MetaData, Protocol

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import ConflictError
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.errors import ConflictError
 from s3notify_platform.table.actions import UNKNOWN_ROWS, Add
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.pack_file import PackSizes

@@ -39,12 +39,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import CorruptError, UnavailableError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectMeta, StoredObject, Written, list_all
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import ObjectMeta, StoredObject, Written, list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add, LogVersion
 from s3notify_platform.table.changes import erased
 from s3notify_platform.table.commit import Committed

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.changes import SCHEMA, StateChange, decode
 from s3notify_platform.table.history import kept_versions

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ports import ObjectMeta, list_all
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.ports import ObjectMeta, list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 

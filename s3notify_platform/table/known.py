@@ -21,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Record, RecordStore
+from s3notify_platform.kernel.slots import HASH
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.updates import Updates
-from s3notify_platform.slots import HASH
 
 KNOWN: Final = "_s3notify-known"
 """Partition of these records; on a bucket, the folder."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.changes import StateChange, encode, fits_inline
 from s3notify_platform.table.states import StateSet

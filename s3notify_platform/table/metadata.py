@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.actions import Json, LogVersion, MetaData, Protocol
 from s3notify_platform.table.columns import comment_of
 

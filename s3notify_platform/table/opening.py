@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3notify_platform.clock import Clock
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed, Committer

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.config import OWN
 from s3notify_platform.table.known import KNOWN
 

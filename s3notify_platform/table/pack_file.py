@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.table.actions import LAST_KEY, Add
 from s3notify_platform.table.statistics import add_of, without_nan
 

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import CorruptError, UnavailableError
-from s3notify_platform.limits import CARRIED_PACK_BYTES
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectStore, StoredObject, Written
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.limits import CARRIED_PACK_BYTES
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import ObjectStore, StoredObject, Written
 from s3notify_platform.table import vectors
 from s3notify_platform.table.actions import Add, Remove
 from s3notify_platform.table.compaction import Rewrite, plan_round

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table import actions
 from s3notify_platform.table.actions import Add, LogVersion, MetaData, Remove
 from s3notify_platform.table.changes import StateChange

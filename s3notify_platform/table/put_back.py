@@ -19,8 +19,8 @@ GETs, and those of a commit; for each that is removed those of a conditional del
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from s3notify_platform.errors import ConflictError, CorruptError
-from s3notify_platform.ports import ETag, StoredObject, Written
+from s3notify_platform.kernel.errors import ConflictError, CorruptError
+from s3notify_platform.kernel.ports import ETag, StoredObject, Written
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committer
 from s3notify_platform.table.history import kept_versions

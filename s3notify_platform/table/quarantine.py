@@ -24,10 +24,10 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.clock import unique_name
+from s3notify_platform.kernel.clock import unique_name
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.manifest import Manifest

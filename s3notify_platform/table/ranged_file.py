@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.limits import PACK_GAP_BYTES, PACK_READ_BYTES, READ_AHEAD_BYTES
+from s3notify_platform.kernel.limits import PACK_GAP_BYTES, PACK_READ_BYTES, READ_AHEAD_BYTES
 
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import (
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import (
     BATCH_BYTES,
     MAX_CELLS,
     PACK_READ_BYTES,
@@ -36,9 +36,9 @@ from s3notify_platform.limits import (
     PACK_TAIL_BYTES,
     PACK_WHOLE_BYTES,
 )
-from s3notify_platform.parallel import readers
-from s3notify_platform.ports import Ranged
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.ports import Ranged
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table import vectors
 from s3notify_platform.table.actions import ANY_LABEL, Add, Vector
 from s3notify_platform.table.layout import TableLayout

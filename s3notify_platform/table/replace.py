@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.metadata import raised, united

@@ -24,10 +24,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.history import note_of
 from s3notify_platform.table.manifest import SlotFacts

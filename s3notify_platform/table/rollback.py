@@ -25,9 +25,9 @@ younger than the longest run.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
-from s3notify_platform.ports import list_all
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.actions import MetaData
 from s3notify_platform.table.commit import CommitResult, Committed, Committer
 from s3notify_platform.table.history import history, kept_versions, snapshot_of

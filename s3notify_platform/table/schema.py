@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.metadata import LINEAGE, delta_schema
 

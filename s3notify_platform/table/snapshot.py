@@ -22,10 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ETag, ObjectStore, Record, StoredObject, list_all
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import ETag, ObjectStore, Record, StoredObject, list_all
 from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
 from s3notify_platform.table.checkpoint import Checkpoint, LastCheckpoint, decode, encode
 from s3notify_platform.table.known import PUT_BACK, Known, KnownRecord, Lineage

@@ -8,9 +8,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.limits import STATE_CACHE_BYTES
-from s3notify_platform.ports import Ranged
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.limits import STATE_CACHE_BYTES
+from s3notify_platform.kernel.ports import Ranged
 from s3notify_platform.table.state_file import StateFile, Tail
 
 

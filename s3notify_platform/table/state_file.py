@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import STATE_PAGE, STATE_PAGE_BYTES
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import STATE_PAGE, STATE_PAGE_BYTES
 from s3notify_platform.table.state_columns import (
     FIELDS,
     STATE_SCHEMA,

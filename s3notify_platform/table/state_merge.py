@@ -15,13 +15,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.limits import (
+from s3notify_platform.kernel.limits import (
     STATE_FILE_BYTES,
     STATE_FILES_FRESH,
     STATE_LEVEL_BYTES,
     STATE_MERGE_BYTES,
 )
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.state_cache import bytes_of
 from s3notify_platform.table.state_columns import Place
 from s3notify_platform.table.state_file import StateFile, Tail, page_of, state_files, tail_of

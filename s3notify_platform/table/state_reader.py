@@ -14,10 +14,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.limits import STATE_GAP_BYTES, STATE_READ_BYTES, STATE_WHOLE_BYTES
-from s3notify_platform.parallel import in_parallel
+from s3notify_platform.kernel.limits import STATE_GAP_BYTES, STATE_READ_BYTES, STATE_WHOLE_BYTES
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.state_cache import SHARED_CACHE, Ranges, StateCache, bytes_of
 from s3notify_platform.table.state_columns import (
     Changes,

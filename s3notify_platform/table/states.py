@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import STATE_FILE_BYTES, STATES_INLINE, STATES_INLINE_BYTES
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import STATE_FILE_BYTES, STATES_INLINE, STATES_INLINE_BYTES
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.state_columns import (
     Changes,
     Place,

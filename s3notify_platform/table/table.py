@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ports import ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.commit import (

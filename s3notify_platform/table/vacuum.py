@@ -20,10 +20,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import ConflictError, CorruptError, UsageError
-from s3notify_platform.parallel import Track, in_parallel, untracked
-from s3notify_platform.ports import ObjectMeta, ObjectStore, list_all
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
+from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, list_all
 from s3notify_platform.table.actions import Add, LogVersion, Remove
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.known import PUT_BACK

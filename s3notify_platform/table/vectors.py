@@ -24,7 +24,7 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.table.actions import Vector
 
 INLINE_BYTES: Final = 1024

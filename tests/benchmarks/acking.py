@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from s3notify_platform.kernel.slots import SLOT_COUNT
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, Chain, StampOutcome, new_stamp, xor
 from s3notify_platform.protocols.ack_chain.shared import SharedChains
-from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.counting import CountingStore

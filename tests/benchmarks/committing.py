@@ -17,7 +17,7 @@ from operator import sub
 from pathlib import Path
 from statistics import median
 
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, DynamoCommit, NativeCommit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases

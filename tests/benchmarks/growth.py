@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.kernel.ports import StoredObject, Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.slots import slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config

@@ -15,7 +15,7 @@ import obstore
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion

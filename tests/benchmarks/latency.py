@@ -25,11 +25,11 @@ import yaml
 from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunStatus, RunsFilter
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, slot_of
 from s3notify_platform.local.dagster_dev import INSTANCE, storage
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.slots import SLOT_COUNT, Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.snapshot import Snapshot

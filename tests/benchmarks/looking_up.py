@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.slots import slot_of
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.table.state_cache import StateCache
 from s3notify_platform.table.state_columns import FIELDS, STATE_SCHEMA
 from s3notify_platform.table.state_file import state_files

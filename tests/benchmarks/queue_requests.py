@@ -10,7 +10,7 @@ from typing import Any
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ports import RecordStore, Written
+from s3notify_platform.kernel.ports import RecordStore, Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.counting import CountingStore

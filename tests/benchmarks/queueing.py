@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.kernel.ports import Written
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,

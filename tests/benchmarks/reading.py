@@ -9,9 +9,9 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.slots import slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.jobs import spark_ingest

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.slots import slot_of
+from s3notify_platform.kernel.slots import slot_of
 
 RECORDS = 10
 HOUR = 60

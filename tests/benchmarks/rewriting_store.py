@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.ports import (
     Conflict,
     ETag,
     Metadata,

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.engine.commit.staged import Base
+from s3notify_platform.kernel.ports import ETag, StoredObject
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import ETag, StoredObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.slots import slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.spark.session import ship_package

@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (
     DeadLettered,
@@ -20,7 +21,6 @@ from s3notify_platform.protocols.notification_queue import (
     Worker,
 )
 from s3notify_platform.protocols.updates import WRITER
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import queue_records

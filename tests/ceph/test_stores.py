@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.kernel.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.notification_queue import keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore

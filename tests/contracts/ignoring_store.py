@@ -1,6 +1,6 @@
 """A store that answers as if it had no idea of conditions, like some servers do."""
 
-from s3notify_platform.ports import Absent, IfMatch
+from s3notify_platform.kernel.ports import Absent, IfMatch
 from s3notify_platform.stores.counting import CountingStore
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.kernel.ports import (
     ABSENT,
     Conflict,
     CopyRange,

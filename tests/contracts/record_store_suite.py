@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import Conflict, RecordStore, Version, Written
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import Conflict, RecordStore, Version, Written
 
 
 class RecordStoreSuite:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.kernel.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import CommitLease, DynamoCommit, Granted, LeaseSettings
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore

@@ -12,14 +12,14 @@ from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, connect
 from s3notify_platform.channels.delivery.worker import Delivery
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
     TopicSettings,
     decode_events,
 )
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.brokers import Broker, Kafka, RabbitMQ, running_broker
 from tests.support.pushing import entry

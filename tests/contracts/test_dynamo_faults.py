@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import Conflict, Unknown, Version
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Conflict, Unknown, Version
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused

@@ -14,13 +14,13 @@ import pytest
 
 from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.service import ServiceContext
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.deploy import Places, Tables, policy
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.process import free_ports
-from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.opening import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy

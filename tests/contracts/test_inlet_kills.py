@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
-from s3notify_platform.slots import slot_of
 from tests.contracts.test_sqs_events import SIGNALS, World
 
 pytestmark = pytest.mark.server

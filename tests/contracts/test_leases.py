@@ -3,8 +3,8 @@
 import boto3
 import pytest
 
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import Unknown, Version
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Unknown, Version
 from s3notify_platform.protocols.conditional_commit import Granted, Occupied
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from s3notify_platform.ports import ObjectStore, list_all
+from s3notify_platform.kernel.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import quantiles
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3 import S3ObjectStore

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ABSENT
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ABSENT
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.conditional import ConditionalStore, leased_store
 from s3notify_platform.stores.counting import CountingStore

@@ -13,7 +13,7 @@ import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.reconciler import ReconcilerService
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.opening import queue_records

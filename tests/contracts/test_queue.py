@@ -9,7 +9,8 @@ from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService, shared_reconciler
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.ports import Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (
     Event,
@@ -19,7 +20,6 @@ from s3notify_platform.protocols.notification_queue import (
     Reservation,
     TopicSettings,
 )
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.opening import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.tables import create_record_table

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.ports import StoredObject, list_all
+from s3notify_platform.kernel.ports import StoredObject, list_all
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import arrow_schema

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
 from s3notify_platform.protocols.keyspace import Publisher, uploads
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.bucket_records import ObjectRecordStore

@@ -9,9 +9,9 @@ import pytest
 from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config, SqsConfig
 from s3notify_platform.stores.opening import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore

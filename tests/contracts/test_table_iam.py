@@ -5,9 +5,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.deploy import Role, Tables, policy
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.table import vacuum
 from s3notify_platform.table.compact import compact

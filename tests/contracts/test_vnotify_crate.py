@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.ports import Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import CausalCache, Delete, Publisher, Put, Watcher
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.ingested import Place
 from tests.support.servers import S3Server

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import CorruptError, StaleLocalData, TagExists, TagNotFound, UsageError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import CorruptError, StaleLocalData, TagExists, TagNotFound, UsageError
+from s3notify_platform.kernel.ports import Conflict, Written
 from s3notify_platform.protocols.ack_chain import (
     Acked,
     AlreadyAcked,

@@ -18,7 +18,7 @@ from dagster._utils.hosted_user_process import recon_job_from_origin
 from dagster_graphql.test.utils import execute_dagster_graphql
 from pyspark.sql import SparkSession
 
-from s3notify_platform.slots import partition_keys
+from s3notify_platform.kernel.slots import partition_keys
 from s3notify_platform.source.settings import DEFS_VARIABLE
 from tests.support.servers import S3Server
 from tests.support.site import Site

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.orchestration import S3NotifyComponent
 from tests.support.servers import S3Server
 from tests.support.site import Site

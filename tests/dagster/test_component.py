@@ -12,7 +12,7 @@ import pytest
 from dagster_aws.s3 import S3Resource
 
 from s3notify_platform import definitions
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.resources import SlotSpark

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.deploy import Places, Role, Tables, policy
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.ports import Conflict, IfMatch, Version, Written, list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
-from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.conditional import leased_store
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.dynamodb.table import DynamoTable

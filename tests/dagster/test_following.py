@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.explain import explain
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration import channels
 from s3notify_platform.orchestration.manual_jobs import sensor_view
 from s3notify_platform.orchestration.partitions import BATCH_TAG
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.reread import backfill
 from tests.contracts.fault_proxy import Answered, FaultProxy
 from tests.support.cursors import store_cursor

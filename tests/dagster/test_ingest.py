@@ -6,9 +6,9 @@ from collections.abc import Callable
 import dagster as dg
 import pytest
 
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.slots import Slot
 from tests.support.drawn import drawn
 from tests.support.site import Site
 

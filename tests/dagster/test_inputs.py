@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from s3notify_platform import s3_slot_asset
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.keyspace import Put
-from s3notify_platform.slots import slot_of
 from tests.support.site import Site
 
 SLOTS = slot_partitions(16)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import dagster as dg
 import pytest
 
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.maintenance.migrate import migrate
-from s3notify_platform.ports import list_all
 from tests.support.site import Site
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import dagster as dg
 import pytest
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from tests.support.site import Site
 
 TRANSFORMS = "tests.support.transforms"

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.orchestration.freshness import freshness
-from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import root_key
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from tests.support.site import Site

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import dagster as dg
 import pytest
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.slots import Slot, slots_in
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot, slots_in
 from tests.support.site import Site
 
 TRANSFORMS = "tests.support.transforms"

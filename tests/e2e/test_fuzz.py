@@ -22,14 +22,14 @@ import boto3
 import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.ports import StoredObject, list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.process import free_ports
-from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.opening import open_store
 from tests.e2e.test_kills import processes

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Delete, Put
-from s3notify_platform.slots import slot_of
 from tests.support.ingested import rows_of as rows_in
 from tests.support.platform import Platform, running
 

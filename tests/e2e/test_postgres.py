@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.dagster_dev import INSTANCE
 from s3notify_platform.orchestration.warm.handover import Home
 from s3notify_platform.protocols.keyspace import Put
-from s3notify_platform.slots import slot_of
 from tests.e2e.test_main_job import lines, order, rows_of
 from tests.support.platform import Platform, running
 from tests.support.postgres import running_postgres

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.formats.csv import HEADER_BYTES
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import COLUMNS, changing_source, place_of

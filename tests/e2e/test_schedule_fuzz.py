@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.slots import slot_of
 from s3notify_platform.table.quarantine import key_quarantine
 from tests.e2e.test_kills import processes
 from tests.support.fuzz.kills import Supervised

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.limits import DRAIN_SECONDS
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.limits import DRAIN_SECONDS
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.stores.s3 import S3ObjectStore

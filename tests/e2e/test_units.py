@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.local.units import Machine
 from s3notify_platform.orchestration.warm.handover import Home
 from s3notify_platform.protocols.keyspace import Put
-from s3notify_platform.slots import slot_of
 from tests.contracts.fault_proxy import FaultProxy
 from tests.e2e.test_main_job import lines, order, rows_of
 from tests.support.platform import BUCKET, Platform

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from s3notify_platform.errors import TagExists, TagNotFound, UsageError
+from s3notify_platform.kernel.errors import TagExists, TagNotFound, UsageError
 from s3notify_platform.protocols.ack_chain import (
     AckChains,
     Acked,

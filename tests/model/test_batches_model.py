@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
-from s3notify_platform.errors import TagNotFound
+from s3notify_platform.kernel.errors import TagNotFound
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from tests.support.batches import World

@@ -5,8 +5,8 @@ from contextlib import suppress
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from s3notify_platform.errors import NotFoundError, UnknownOutcomeError
-from s3notify_platform.ports import Conflict, ETag, Written
+from s3notify_platform.kernel.errors import NotFoundError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Conflict, ETag, Written
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

@@ -5,8 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Written
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch, Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import (
     CausalCache,
     Delete,
@@ -16,7 +17,6 @@ from s3notify_platform.protocols.keyspace import (
     Watcher,
     WatcherState,
 )
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock

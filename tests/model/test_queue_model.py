@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.limits import CLOCK_SKEW, TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.limits import CLOCK_SKEW, TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import (
     DeadLettered,
     EntryCommitted,
@@ -24,7 +25,6 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock, SlowClock

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.keyspace.watcher import HIDDEN_SECONDS
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock

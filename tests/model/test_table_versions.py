@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from s3notify_platform.errors import FencedError, UsageError
+from s3notify_platform.kernel.errors import FencedError, UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed

@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import (
     StaleLocalData,
     TagExists,
     TagNotFound,

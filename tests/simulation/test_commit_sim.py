@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault

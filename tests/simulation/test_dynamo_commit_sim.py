@@ -11,8 +11,8 @@ from hashlib import md5
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import EXPECTED, DynamoCommit, LeaseSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases

@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import StaleLocalData, TagExists, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Conflict, Unknown, Version, Written
+from s3notify_platform.kernel.errors import StaleLocalData, TagExists, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Conflict, Unknown, Version, Written
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory

@@ -6,14 +6,14 @@ objects that are erased. Afterwards nothing of these is left, and all that was r
 
 import pytest
 
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
     FencedError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed

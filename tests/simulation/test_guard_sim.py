@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
     FencedError,

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from s3notify_platform.clock import unique_name
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.kernel.clock import unique_name
+from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

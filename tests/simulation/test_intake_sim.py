@@ -11,8 +11,8 @@ import pytest
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Message
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Message
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
     Event,

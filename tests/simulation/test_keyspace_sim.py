@@ -1,7 +1,8 @@
 """Keyspace under faults: whatever was published is found, and causes come before effects."""
 
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ports import Conflict, Unknown, list_all
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.ports import Conflict, Unknown, list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import (
     CausalCache,
     Delete,
@@ -12,7 +13,6 @@ from s3notify_platform.protocols.keyspace import (
     WatcherState,
     digest_of,
 )
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault
 from tests.support.simulation import ROUGH, run_simulation, simulated

@@ -14,8 +14,14 @@ from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
-from s3notify_platform.errors import NotFoundError, QuotaExceededError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all
+from s3notify_platform.kernel.errors import (
+    NotFoundError,
+    QuotaExceededError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch, list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import (
     Delete,
     NotSignalledError,
@@ -32,7 +38,6 @@ from s3notify_platform.protocols.notification_queue import (
     TopicUser,
     marks_of,
 )
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support import queue_stores
 from tests.support.faults import Fault

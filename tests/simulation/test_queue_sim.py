@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from s3notify_platform.errors import FencedError, NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Unknown, Written
+from s3notify_platform.kernel.errors import FencedError, NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Unknown, Written
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
     Event,

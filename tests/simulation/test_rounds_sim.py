@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from s3notify_platform import parallel
-from s3notify_platform.errors import (
+from s3notify_platform.kernel import parallel
+from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
     FencedError,

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.errors import (
     ConflictError,
     CorruptError,
     FencedError,

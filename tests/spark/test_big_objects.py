@@ -10,7 +10,7 @@ import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.avro import file_of
 from tests.support.servers import S3Server

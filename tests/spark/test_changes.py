@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.opening import open_store
 from tests.contracts.fault_proxy import FaultProxy

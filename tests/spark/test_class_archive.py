@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.spark import class_archive
 from s3notify_platform.spark.archiving import make_archive

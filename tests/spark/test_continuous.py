@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import StoredObject, list_all
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import StoredObject, list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark.continuous import ContinuousIngest
 from tests.support.spark import Lake
 

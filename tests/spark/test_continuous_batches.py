@@ -10,15 +10,15 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.plan import Plan
-from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.explain import explain
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest

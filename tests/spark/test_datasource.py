@@ -13,11 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.datasource.rows import whole_schema, work_of

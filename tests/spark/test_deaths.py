@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.engine.read import splits
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.limits import MAX_TRACE_BYTES
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.jobs import spark_ingest

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from s3notify_platform.channels import open_publisher
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.ports import Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.opening import queue_records
 from tests.benchmarks.report import README

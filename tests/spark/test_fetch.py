@@ -7,7 +7,7 @@ import pytest
 
 from s3notify_platform.engine.read import fetch as fetching
 from s3notify_platform.engine.read.fetch import Fetched, fetch
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore

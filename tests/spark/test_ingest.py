@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.read import splits
-from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.ports import list_all
-from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.history import snapshot_of
@@ -327,7 +327,7 @@ def test_what_only_an_operator_can_correct(
     with pytest.raises(Exception, match=r"bucket 'b'|no-such-bucket") as caught:
         broken.ingest()
     assert isinstance(caught.value, UsageError) == (what != "endpoint"), caught.value
-    assert type(caught.value).__module__ == "s3notify_platform.errors"
+    assert type(caught.value).__module__ == "s3notify_platform.kernel.errors"
 
 
 @pytest.mark.thorough

@@ -9,10 +9,10 @@ from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.plan import listing_chains as listing
 from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE
 from s3notify_platform.engine.values.plan import Plan
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.table.opening import forget as accept_loss
 from tests.support.spark import Lake

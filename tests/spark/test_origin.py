@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.types import StructType
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.declared_schema import arrow_columns
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource
 from s3notify_platform.spark.versions import to_arrow_schema

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.limits import MAX_COLUMNS, MAX_REJECTS
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_REJECTS
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.stores.config import S3Config
 from tests.support.poison import GOOD, corpus

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.table.quarantine import Choice, Retried, retry

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.state_cache import SHARED_CACHE
 from tests.contracts.fault_proxy import FaultProxy

@@ -12,9 +12,9 @@ from threading import Event
 import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.source.source import Source

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.plan import Plan
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.s3 import S3ObjectStore

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.types import StructType
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import MAX_COLUMNS
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_COLUMNS
 from tests.support.spark import Lake
 from tests.unit.source.test_declared_schema import BAD, GOOD
 

@@ -10,13 +10,13 @@ import pytest
 
 from s3notify_platform.engine.read import remote_bytes
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.formats import object_bytes
 from s3notify_platform.formats.base import SplitEnd
 from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore

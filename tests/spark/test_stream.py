@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StructType
 
-from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.table.rollback import roll_back

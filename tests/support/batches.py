@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, BatchRequest, SensorState
 from s3notify_platform.engine.batch.follow import note_writers
 from s3notify_platform.engine.batch.scheduler import BatchPlanner, RunView, Tick
+from s3notify_platform.kernel.slots import Slot, partition_keys
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot, partition_keys
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore

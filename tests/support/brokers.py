@@ -17,7 +17,7 @@ from typing import Any
 from amqp import Connection
 from confluent_kafka import Consumer, Producer
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from tests.support.endpoints import certificate
 from tests.support.waiting import until

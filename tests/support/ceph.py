@@ -19,7 +19,7 @@ from typing import IO, Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import _LAUNCHER
 from s3notify_platform.stores.config import S3Config

@@ -2,7 +2,7 @@
 
 import random
 
-from s3notify_platform.clock import SystemClock
+from s3notify_platform.kernel.clock import SystemClock
 
 EPOCH_MS = 1_700_000_000_000
 """When the clocks of tests begin."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ports import Unknown
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.stores.config import DynamoConfig
 
 CONFIG = DynamoConfig(table="simulated")

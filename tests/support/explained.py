@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from s3notify_platform.engine.batch.batches import BatchPayload
 from s3notify_platform.engine.batch.follow import topic_epoch
-from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import SensorView, explain
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put, signal_key
 from s3notify_platform.protocols.notification_queue import (
@@ -19,7 +20,6 @@ from s3notify_platform.protocols.notification_queue import (
     TopicUser,
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

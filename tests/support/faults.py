@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Unknown
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Unknown
 
 WRITES = {"put", "delete", "copy", "create", "replace", "remove", "add", "complete_upload"}
 CONDITIONAL = {

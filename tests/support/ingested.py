@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import Round
 from s3notify_platform.engine.values.results import BatchResult
-from s3notify_platform.ports import ObjectStore, list_all
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.ports import ObjectStore, list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore

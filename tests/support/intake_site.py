@@ -2,9 +2,9 @@
 
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.keyspaces import Keyspace
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher, signal_key
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Call, Fault, FaultyStore

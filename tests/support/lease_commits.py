@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import replace
 
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.conditional_commit import (
     EXPECTED,
     CommitLease,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from s3notify_platform.ports import ObjectStore, Page
+from s3notify_platform.kernel.ports import ObjectStore, Page
 from s3notify_platform.protocols.source_enumerator import Chain, choose_cuts, listed_pages
 from s3notify_platform.stores.memory import MemoryObjectStore
 

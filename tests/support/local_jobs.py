@@ -16,8 +16,8 @@ from s3notify_platform.engine.stage.staging import staging_task
 from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in
 from s3notify_platform.engine.values.results import Run
 from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, STAGED, WORK
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.schema import TableSchema, grown
 

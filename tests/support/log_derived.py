@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult
 from s3notify_platform.table.pack_file import PackSizes

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.ports import ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult

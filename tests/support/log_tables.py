@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.ports import ObjectStore, StoredObject
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.ports import ObjectStore, StoredObject
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
 from s3notify_platform.table.known import Identity, Known, KnownRecord

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source import location
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.snapshot import Snapshot

@@ -1,7 +1,7 @@
 """Objects on a real server, as a listing would have found them."""
 
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 

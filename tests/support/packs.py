@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.ports import StoredObject
+from s3notify_platform.kernel.ports import StoredObject
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import Add, Vector
 from s3notify_platform.table.compaction import BUDGET, plan_round

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports

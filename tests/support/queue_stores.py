@@ -4,7 +4,7 @@ stores, plain = queue_stores("dynamo")      for `run_simulation`; and the record
 records_of(stores, clock)                   in an actor, with the stores it was given
 """
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.protocols.notification_queue import keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore

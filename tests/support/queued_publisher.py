@@ -1,10 +1,10 @@
 """A bucket, its queue and a publisher, in memory."""
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Reconciler, TopicSettings
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, never

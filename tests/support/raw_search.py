@@ -5,7 +5,7 @@ import json
 
 import pyarrow.parquet as pq
 
-from s3notify_platform.ports import StoredObject, list_all
+from s3notify_platform.kernel.ports import StoredObject, list_all
 
 
 def text_of(body: bytes) -> str:

@@ -14,8 +14,8 @@ from typing import Final, assert_never
 
 from blake3 import blake3
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import Conflict, Record, RecordStore, Unknown, Written
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import Conflict, Record, RecordStore, Unknown, Written
 from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, LeaseOutcome, Occupied
 
 PARTITION: Final = "lease"

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.stores.config import DynamoConfig, S3Config

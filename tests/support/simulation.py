@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from greenlet import getcurrent, greenlet
 
-from s3notify_platform.clock import Clock
+from s3notify_platform.kernel.clock import Clock
 from tests.support.clocks import EPOCH_MS
 from tests.support.faults import CrashedError, Fault, FaultyStore, never, seeded
 

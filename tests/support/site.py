@@ -15,11 +15,11 @@ from dagster._core.storage.partition_status_cache import (
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.kernel.ports import Written
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.partitions import slot_partitions
-from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.opening import forget
 from tests.support.servers import S3Server

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.commit.settle import RoundFacts, settled
 from s3notify_platform.engine.values.outcome import Outcome, joined
 from s3notify_platform.engine.values.plan import SlotPlan
-from s3notify_platform.ports import ETag, ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.ports import ETag, ObjectStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.actions import Add

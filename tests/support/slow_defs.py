@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 
 HOLD = "S3NOTIFY_TEST_HOLD"
 

@@ -11,9 +11,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.engine.values.results import BatchResult
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.load import load_slots

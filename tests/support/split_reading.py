@@ -15,9 +15,9 @@ from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 SCHEMAS = {"jsonl": AB, "csv": AB, "text": fixed_schema("text")}

@@ -4,9 +4,9 @@ from collections import Counter
 from itertools import count
 from threading import Lock
 
-from s3notify_platform.errors import NotFoundError
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import slot_of
 from s3notify_platform.table.state_cache import StateCache
 from s3notify_platform.table.state_merge import merge, plan_merge
 from s3notify_platform.table.state_reader import StateReader

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.datasource.stream import ArrivalsReader

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 from s3notify_platform.channels.inlets.pull import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
-from s3notify_platform.ports import Message, MessageQueue
-from s3notify_platform.setting import About
+from s3notify_platform.kernel.ports import Message, MessageQueue
+from s3notify_platform.kernel.setting import About
 
 
 class ToyQueue:

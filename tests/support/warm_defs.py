@@ -9,7 +9,7 @@ from typing import Any, Final
 import dagster as dg
 from pyspark.sql import DataFrame
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration import S3NotifyComponent, s3_slot_asset
 
 PLACE = "S3NOTIFY_TEST_WARM"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, policy, terraform
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE

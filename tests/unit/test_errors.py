@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from s3notify_platform import errors
-from s3notify_platform.errors import (
+from s3notify_platform.kernel import errors
+from s3notify_platform.kernel.errors import (
     ConflictError,
     NotFoundError,
     QuotaExceededError,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.extras import remedy
-from s3notify_platform.slots import slot_of
+from s3notify_platform.kernel.extras import remedy
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.only import PROJECT, distributions
 from tests.support.servers import S3Server

@@ -8,9 +8,9 @@ import pytest
 
 from s3notify_platform.engine.read import fetch
 from s3notify_platform.formats.object_bytes import chunks
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Chain, ObjectVersion, listed_pages
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.ports import Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, new_stamp, xor
 from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Put, Watcher
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.opening import open_store, queue_records

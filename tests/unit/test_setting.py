@@ -5,8 +5,8 @@ from typing import Annotated
 
 import pytest
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.setting import About, named, values_in
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import About, named, values_in
 from s3notify_platform.spark.datasource.options import reading_of
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.slots import partition_keys, slot_from_partition_key, slot_of
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import partition_keys, slot_from_partition_key, slot_of
 
 VECTORS = [
     ("path/to/object", 938, 5),

@@ -27,7 +27,7 @@ from s3notify_platform.channels.delivery.push import (
     PooledPush,
     described,
 )
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.protocols.notification_queue import Entry
 
 PERSISTENT: Final = 2

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final, assert_never
 
 from s3notify_platform.channels.delivery.push import Answer, Delivered, Down, Rejected
-from s3notify_platform.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.clock import Clock, backoff_seconds
 
 PROBE_BASE_SECONDS: Final = 0.5
 PROBE_CEILING_SECONDS: Final = 10.0

@@ -15,8 +15,8 @@ from threading import Lock, Thread
 from typing import Final
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.clock import Clock
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import UsageError
 
 _IPV6_GLOBAL: Final = ip_network("2000::/3")
 _NAT64: Final = ip_network("64:ff9b::/96")

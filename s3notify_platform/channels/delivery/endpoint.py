@@ -31,8 +31,8 @@ from urllib.parse import urlsplit
 from s3notify_platform.channels.delivery.logins import LOGIN_NAME, LOGIN_PREFIX
 from s3notify_platform.channels.delivery.messages import FORMATS, S3
 from s3notify_platform.channels.delivery.schemes import SCHEMES, Scheme
-from s3notify_platform.errors import UsageError
-from s3notify_platform.setting import About, check_settings
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import About, check_settings
 
 BATCH_MAX: Final = 200
 """Events of one request; their ids are in one header, which receivers limit to about 8 KB."""

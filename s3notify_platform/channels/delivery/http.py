@@ -28,8 +28,8 @@ from s3notify_platform.channels.delivery.push import (
     Rejected,
     described,
 )
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry
 
 if TYPE_CHECKING:

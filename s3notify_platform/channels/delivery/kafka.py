@@ -23,8 +23,8 @@ from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import Answer, Delivered, Down, PooledPush, Rejected, described
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry
 
 SASL: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

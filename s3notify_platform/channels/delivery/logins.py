@@ -16,7 +16,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 LOGIN_PREFIX: Final = "S3NOTIFY_SEND_"
 LOGIN_NAME: Final = re.compile(f"{LOGIN_PREFIX}[A-Z0-9_]+")

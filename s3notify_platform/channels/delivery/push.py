@@ -10,9 +10,9 @@ from typing import Final, Protocol
 from s3notify_platform.channels.delivery.egress import Addresses, Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.logins import login
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
-from s3notify_platform.extras import remedy
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.protocols.notification_queue import Entry
 
 KEEP_SECONDS: Final = 60.0

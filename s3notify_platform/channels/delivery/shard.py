@@ -15,8 +15,8 @@ from typing import Final, assert_never
 from s3notify_platform.channels.delivery.circuit import Circuit
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, Push, Rejected
-from s3notify_platform.clock import backoff_seconds
-from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.clock import backoff_seconds
+from s3notify_platform.kernel.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, Failure, ShardConsumer
 
 TAKE_MAX: Final = 256

@@ -29,7 +29,8 @@ from s3notify_platform.channels.delivery.push import Push
 from s3notify_platform.channels.delivery.push import connect as connect_to
 from s3notify_platform.channels.delivery.shard import POLL_SECONDS, ShardDelivery, TopicEndpoint
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     ShardConsumer,
@@ -41,7 +42,6 @@ from s3notify_platform.protocols.notification_queue.owners import (
     EXPIRY_SECONDS,
     LEASE_SECONDS,
 )
-from s3notify_platform.setting import About
 
 STOP_SECONDS: Final = 3.0
 """For requests in flight at a clean stop. After that they are cut off, and the next owner delivers them again."""

@@ -58,9 +58,9 @@ from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServ
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.inlets.proxies import TrustedProxies
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import Event, decode_events
-from s3notify_platform.setting import About
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from typing import Final, Protocol, Self
 import h11
 
 from s3notify_platform.channels.inlets.proxies import FORWARDED, NO_PROXIES, TrustedProxies, counted
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from typing import Final, Literal, assert_never
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root, source_of
 from s3notify_platform.channels.service import ServiceContext
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import unaddressable
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import unaddressable
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,

@@ -18,9 +18,9 @@ from hashlib import sha256
 from threading import Lock
 from typing import Final
 
-from s3notify_platform.clock import Clock, backoff_seconds
-from s3notify_platform.errors import CorruptError, UnavailableError
-from s3notify_platform.ports import Conflict, Record
+from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.ports import Conflict, Record
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 

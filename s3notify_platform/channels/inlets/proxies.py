@@ -19,7 +19,7 @@ from ipaddress import (
 )
 from typing import Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 FORWARDED: Final = ("x-forwarded-for", "forwarded")
 """The headers. Several of one name are one list."""

@@ -33,11 +33,11 @@ from typing import Annotated, Final
 
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Message, MessageQueue
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import Message, MessageQueue
+from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import Event, decode_events
-from s3notify_platform.setting import About
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from s3notify_platform.channels.inlets.pull import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
-from s3notify_platform.ports import MessageQueue
-from s3notify_platform.setting import About
+from s3notify_platform.kernel.ports import MessageQueue
+from s3notify_platform.kernel.setting import About
 from s3notify_platform.stores.config import SqsConfig
 from s3notify_platform.stores.sqs import SqsQueue
 

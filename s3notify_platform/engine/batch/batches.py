@@ -7,9 +7,9 @@ from typing import Final, Self
 
 from s3notify_platform.engine.batch.follow import Decision
 from s3notify_platform.engine.values.row_schema import json_of, of_json
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
-from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1
 """Stands for all slots in a batch that compares the whole source: the first one, and one for each new topic."""

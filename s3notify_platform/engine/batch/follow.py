@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicUser
 from s3notify_platform.protocols.notification_queue.topic_settings import check_signals
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.location import Location
 
 How = Literal["everything", "rescan", "follow"]

@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.values.results import Progress
-from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ports import Conflict, RecordStore, Version, WriteOutcome, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.ports import Conflict, RecordStore, Version, WriteOutcome, Written
 
 BEAT_SECONDS: Final = 5.0
 FIRST_BEAT_SECONDS: Final = 2.0

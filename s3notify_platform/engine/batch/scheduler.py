@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.batch.batches import (
     EVERYTHING,
     REASON_MAX,
@@ -45,13 +44,14 @@ from s3notify_platform.engine.batch.batches import (
     SensorState,
 )
 from s3notify_platform.engine.batch.follow import decide
-from s3notify_platform.errors import TagExists, TagNotFound
-from s3notify_platform.parallel import readers
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import TagExists, TagNotFound
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, Rescans, assign_slots
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.opening import OpenTable
 

@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import Record
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import Record
 from s3notify_platform.protocols.keyspace import WatcherState
 from s3notify_platform.protocols.source_enumerator.rescan import ATTEMPTS, PARTITION
 from s3notify_platform.protocols.updates import Updates

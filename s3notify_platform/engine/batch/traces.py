@@ -12,7 +12,7 @@ from logging import getLogger
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -4,14 +4,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from s3notify_platform.clock import Clock
 from s3notify_platform.engine.commit.staged import Base, StagedRound
 from s3notify_platform.engine.loop import Results
 from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.engine.values.results import Run, SlotResult
 from s3notify_platform.engine.values.rows import FailedSlot
-from s3notify_platform.errors import ConflictError, FencedError, S3NotifyError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.errors import ConflictError, FencedError, S3NotifyError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed

@@ -13,11 +13,11 @@ from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.engine.values.unforeseen import REASON_MAX
-from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.rescue import added
-from s3notify_platform.limits import MAX_UNFORESEEN
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_UNFORESEEN
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.round import SlotRound
 
 FAILING_MAX: Final = 10_000

@@ -8,7 +8,7 @@ from s3notify_platform.engine.stage.collect import StagedPart
 from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.rows import FailedSlot
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.pack_set import PackSet, StagedPack
 from s3notify_platform.table.schema import TableSchema, schema_of
 from s3notify_platform.table.snapshot import Snapshot

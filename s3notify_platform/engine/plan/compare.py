@@ -24,9 +24,10 @@ from s3notify_platform.engine.values.rows import (
     Requests,
     WantedSlot,
 )
-from s3notify_platform.errors import S3NotifyError, UsageError
-from s3notify_platform.parallel import readers
-from s3notify_platform.ports import ETag, unaddressable
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.ports import ETag, unaddressable
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
     ObjectState,
@@ -34,7 +35,6 @@ from s3notify_platform.protocols.source_enumerator import (
     changes_of_slot,
     listed_pages,
 )
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store

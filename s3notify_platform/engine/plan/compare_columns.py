@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.limits import MAX_KEY_BYTES
-from s3notify_platform.ports import ETag, unaddressable
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.ports import ETag, unaddressable
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.state_columns import STATE_SCHEMA, states_of
 
 _SCHEMA: Final = pa.schema(

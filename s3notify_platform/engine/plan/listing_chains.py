@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE, Start
 from s3notify_platform.engine.values.rows import LISTED, Requests, WantedSlot
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ports import ObjectColumns
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.ports import ObjectColumns
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, choose_cuts, quantiles
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion
-from s3notify_platform.slots import Slot
 
 
 def named_versions(

@@ -15,9 +15,9 @@ from obstore.exceptions import PreconditionError
 
 from s3notify_platform.engine.read.refusals import unread
 from s3notify_platform.engine.values.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
-from s3notify_platform.limits import MAX_OBJECT_BYTES
-from s3notify_platform.parallel import readers
-from s3notify_platform.ports import Conflict, NotModified, ObjectMeta, ObjectStore
+from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES
+from s3notify_platform.kernel.parallel import readers
+from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.opening import open_reader, open_store
 from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of

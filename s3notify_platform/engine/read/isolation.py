@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from s3notify_platform.engine.values.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 
 T = TypeVar("T")
 Found = TypeVar("Found")

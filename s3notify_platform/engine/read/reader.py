@@ -22,13 +22,6 @@ from s3notify_platform.engine.read.splits import is_big
 from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import LINEAGE_SCHEMA, ReadObject
-from s3notify_platform.errors import (
-    ConflictError,
-    NotFoundError,
-    RefusedError,
-    S3NotifyError,
-    UnavailableError,
-)
 from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer, new_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
@@ -36,8 +29,15 @@ from s3notify_platform.formats.records import Parsed, Target, rejected_whole
 from s3notify_platform.formats.records import Reject as ParsedReject
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
 from s3notify_platform.formats.rescue import Tally, added, rescued_too
-from s3notify_platform.limits import BATCH_BYTES, MAX_REJECTS
-from s3notify_platform.ports import ObjectMeta
+from s3notify_platform.kernel.errors import (
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    S3NotifyError,
+    UnavailableError,
+)
+from s3notify_platform.kernel.limits import BATCH_BYTES, MAX_REJECTS
+from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA

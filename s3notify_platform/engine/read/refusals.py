@@ -7,7 +7,7 @@ a key of encryption, or refuses bucket or credentials as a whole.
 
 from typing import Final, NamedTuple
 
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.opening import open_store, refusal_of
 

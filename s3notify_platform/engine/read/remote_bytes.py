@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import obstore
 from obstore.exceptions import PreconditionError
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.engine.read.refusals import unread
 from s3notify_platform.engine.values.unforeseen import is_unforeseen
-from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
-from s3notify_platform.ports import Conflict, NotModified, ObjectMeta
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.opening import open_reader, open_store

@@ -14,8 +14,8 @@ from s3notify_platform.engine.values.rows import (
     StoredRows,
     WrittenPack,
 )
-from s3notify_platform.errors import UsageError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.pack_set import StagedPack
 
 

@@ -29,10 +29,10 @@ from s3notify_platform.engine.read.reader import Found, Rejected, SplitReader
 from s3notify_platform.engine.read.splits import work_of
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.limits import BATCH_BYTES
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.limits import BATCH_BYTES
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.opening import open_store

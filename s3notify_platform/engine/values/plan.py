@@ -14,10 +14,10 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.engine.values.rows import FailedSlot, Requests
-from s3notify_platform.limits import WITHDRAWN_OBJECTS
+from s3notify_platform.kernel.limits import WITHDRAWN_OBJECTS
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 
 

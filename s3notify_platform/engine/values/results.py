@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.notification_queue.segments import Segment
-from s3notify_platform.slots import Slot
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
 """`conflict`: another run committed the slot first, each time it was tried."""

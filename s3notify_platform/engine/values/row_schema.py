@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 
 R = TypeVar("R")
 Task = NewType("Task", int)

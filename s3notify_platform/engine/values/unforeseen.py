@@ -10,8 +10,8 @@ import re
 import traceback
 from typing import Final
 
-from s3notify_platform.errors import OUTAGES, S3NotifyError
-from s3notify_platform.limits import MAX_TRACE_BYTES
+from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError
+from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
 
 REASON_MAX: Final = 300
 """Characters of the reason why an object is in quarantine."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.kernel.errors import UnavailableError
 
 ANSWER_SECONDS: Final = 10.0
 """How long a launcher waits for an answer; the supervisor decides without waiting for anything."""

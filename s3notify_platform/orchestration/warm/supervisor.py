@@ -15,8 +15,8 @@ from typing import Final
 import dagster as dg
 from dagster import deserialize_value
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.process import locked
 from s3notify_platform.orchestration.dagster_internals import RepositoryPythonOrigin
 from s3notify_platform.orchestration.warm.handover import (

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import (
     BufferLengthsUnequal,
     S3NotifyError,
     TagExists,
@@ -17,7 +17,7 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.ports import Record, RecordStore, Unknown, Version
+from s3notify_platform.kernel.ports import Record, RecordStore, Unknown, Version
 from s3notify_platform.protocols.ack_chain.names import dump_names, in_order, load_names, places
 from s3notify_platform.protocols.ack_chain.records import (
     Chain,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 
 RAW_DEFLATE: Final = -15
 UNPACKED_MAX: Final = 1_000_000

@@ -23,8 +23,8 @@ from typing import Any, Final, Self
 
 from blake3 import blake3
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import Record, Version
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import Record, Version
 from s3notify_platform.protocols.ack_chain.names import (
     bits_of,
     dump_names,

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final, Literal, NewType
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import BufferLengthsUnequal, LessThanTwoBuffers, UsageError, ZeroBufferNoOp
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import (
+    BufferLengthsUnequal,
+    LessThanTwoBuffers,
+    UsageError,
+    ZeroBufferNoOp,
+)
 
 Tag = NewType("Tag", str)
 Ended = Literal["acked", "failed"]

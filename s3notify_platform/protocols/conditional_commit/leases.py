@@ -4,9 +4,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Conflict, ETag, ObjectMeta, ObjectStore, Unknown, WriteOutcome, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import (
+    Conflict,
+    ETag,
+    ObjectMeta,
+    ObjectStore,
+    Unknown,
+    WriteOutcome,
+    Written,
+)
 from s3notify_platform.protocols.conditional_commit.operations import (
     EXPECTED,
     CommitOutcome,

@@ -1,8 +1,8 @@
 """Commits by the store's own conditions."""
 
-from s3notify_platform.clock import unique_name
-from s3notify_platform.errors import UnknownOutcomeError
-from s3notify_platform.ports import Absent, Conflict, IfMatch, ObjectMeta, Written, holds
+from s3notify_platform.kernel.clock import unique_name
+from s3notify_platform.kernel.errors import UnknownOutcomeError
+from s3notify_platform.kernel.ports import Absent, Conflict, IfMatch, ObjectMeta, Written, holds
 from s3notify_platform.protocols.conditional_commit.operations import (
     EXPECTED,
     CommitOutcome,

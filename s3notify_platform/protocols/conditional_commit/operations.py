@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.ports import (
     ABSENT,
     Absent,
     Conflict,

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import (
     Conflict,
     Metadata,
     NotModified,
@@ -19,9 +19,9 @@ from s3notify_platform.ports import (
     WriteOutcome,
     Written,
 )
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace.publisher import Publisher
 from s3notify_platform.protocols.keyspace.watcher import Watcher
-from s3notify_platform.slots import Slot, slot_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

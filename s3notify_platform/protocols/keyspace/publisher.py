@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import S3NotifyError, UnknownOutcomeError, UsageError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import S3NotifyError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import (
     ABSENT,
     Conflict,
     CopySource,
@@ -21,6 +21,7 @@ from s3notify_platform.ports import (
     WriteOutcome,
     Written,
 )
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 from s3notify_platform.protocols.keyspace.signals import QUEUED, signal_body
 from s3notify_platform.protocols.keyspace.uploads import (
     PARTS_AT_ONCE,
@@ -31,7 +32,6 @@ from s3notify_platform.protocols.keyspace.uploads import (
     written,
 )
 from s3notify_platform.protocols.keyspace.watcher import Watcher
-from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
 PARALLELISM = 16
 """Requests in flight of one batch."""

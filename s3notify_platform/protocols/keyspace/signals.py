@@ -7,10 +7,10 @@ from json import dumps, loads
 
 from blake3 import blake3
 
-from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ports import ETag
-from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_from_partition_key
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_from_partition_key
 
 QUEUED = "s3notify-queued"
 """Metadata of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""

@@ -21,15 +21,15 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from s3notify_platform.clock import Clock, unique_name
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.errors import (
     NotFoundError,
     S3NotifyError,
     UnavailableError,
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.limits import (
+from s3notify_platform.kernel.limits import (
     COPIED_AT_ONCE_BYTES,
     COPIED_PART_BYTES,
     MAX_PARTS,
@@ -37,7 +37,7 @@ from s3notify_platform.limits import (
     PART_BYTES,
     PARTS_BYTES,
 )
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.ports import (
     CopyRange,
     CopySource,
     ETag,

@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag, ObjectStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag, ObjectStore
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.protocols.keyspace.signals import (
     ALONE_BYTES,
     QUEUED_BYTES,
@@ -16,7 +17,6 @@ from s3notify_platform.protocols.keyspace.signals import (
     root_key,
     slot_of_signal,
 )
-from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from s3notify_platform.clock import backoff_seconds
-from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.clock import backoff_seconds
+from s3notify_platform.kernel.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,

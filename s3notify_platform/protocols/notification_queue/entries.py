@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
-from s3notify_platform.ports import ETag, Precondition, Record, UploadId, Version
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.ports import ETag, Precondition, Record, UploadId, Version
 from s3notify_platform.protocols.notification_queue.topic_settings import (
     Rule,
     TopicSettings,

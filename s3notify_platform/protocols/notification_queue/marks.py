@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from s3notify_platform.ports import RecordStore
+from s3notify_platform.kernel.ports import RecordStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue.entries import queue_partition
 from s3notify_platform.protocols.notification_queue.segments import decode_segment, slots_in
-from s3notify_platform.slots import Slot
 
 
 def marks_of(records: RecordStore, topic: str) -> Mapping[Slot, Sequence[str]]:

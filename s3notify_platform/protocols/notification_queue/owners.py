@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from s3notify_platform.clock import unique_name
-from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UsageError
-from s3notify_platform.ports import Record, Version
+from s3notify_platform.kernel.clock import unique_name
+from s3notify_platform.kernel.errors import CorruptError, FencedError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Record, Version
 from s3notify_platform.protocols.notification_queue.entries import (
     OWNERS,
     WORKERS,

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
-from s3notify_platform.ports import Record, RecordStore, UploadId
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.ports import Record, RecordStore, UploadId
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
@@ -48,7 +49,6 @@ from s3notify_platform.protocols.notification_queue.shards import Shards, by_pla
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
 from s3notify_platform.protocols.updates import Stored, Updates
-from s3notify_platform.slots import slot_of
 
 PARALLELISM = 32
 """Requests in flight of one batch."""

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from s3notify_platform.clock import Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.limits import CLOCK_SKEW
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.limits import CLOCK_SKEW
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue.entries import Entry, Event, Place, Topic
 from s3notify_platform.protocols.notification_queue.rooms import Rooms, counted_at
 from s3notify_platform.protocols.notification_queue.segments import (
@@ -21,7 +22,6 @@ from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics
 from s3notify_platform.protocols.updates import ATTEMPTS
-from s3notify_platform.slots import slot_of
 
 RETRY_AFTER_SECONDS = 1.0
 """How long a refused writer is to wait."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Final
 
-from s3notify_platform.clock import Clock, backoff_seconds
-from s3notify_platform.errors import S3NotifyError, UnavailableError
-from s3notify_platform.limits import ROOM_HELD, ROOM_HELD_SHARE, ROOM_IDLE_SHARE
-from s3notify_platform.ports import Conflict, RecordStore
+from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
+from s3notify_platform.kernel.limits import ROOM_HELD, ROOM_HELD_SHARE, ROOM_IDLE_SHARE
+from s3notify_platform.kernel.ports import Conflict, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Place,
     Topic,

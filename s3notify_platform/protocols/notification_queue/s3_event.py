@@ -22,8 +22,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote_plus, unquote_plus
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import PLAIN_NAMES, Event
 
 Op = Literal["put", "delete"]

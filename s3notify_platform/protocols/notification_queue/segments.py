@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any, Final
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import ABSENT, ETag, IfMatch, Precondition, Record, UploadId, Version
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import ABSENT, ETag, IfMatch, Precondition, Record, UploadId, Version
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,
@@ -27,7 +28,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     load,
     segment_id,
 )
-from s3notify_platform.slots import Slot
 
 ENTRIES_MAX: Final = 256
 """Entries of a segment."""

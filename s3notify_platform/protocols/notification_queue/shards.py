@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from s3notify_platform.clock import Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.kernel.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.kernel.ports import Record, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Place,

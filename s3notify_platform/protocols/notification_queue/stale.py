@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import IfMatch, ObjectMeta, Record
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import IfMatch, ObjectMeta, Record
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final, Literal
 
 import re2
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import MAX_KEY_BYTES
-from s3notify_platform.setting import About, check_settings
-from s3notify_platform.slots import SLOT_COUNT, check_slot_count
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.setting import About, check_settings
+from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 
 TOPIC_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}")
 SHARDS_MAX: Final = 64

@@ -24,10 +24,10 @@ it saw the changed record, before it acts on the change. Anyone may wait again: 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from s3notify_platform.clock import Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UsageError
-from s3notify_platform.limits import CLOCK_SKEW
-from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.kernel.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.limits import CLOCK_SKEW
+from s3notify_platform.kernel.ports import Record, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     OWNERS,
     TOPICS,

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator.enumerator import OBJECT_COST_BYTES
-from s3notify_platform.slots import Slot
 
 if TYPE_CHECKING:
     import numpy as np

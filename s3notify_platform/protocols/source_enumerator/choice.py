@@ -18,8 +18,8 @@ from datetime import datetime
 from fnmatch import translate
 from functools import lru_cache
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ObjectColumns
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ObjectColumns
 
 _HIDDEN = re.compile(r"(?:^|/)(?!\.\.?(?:/|\Z))[._][^/=]*(?=/|\Z)|/\Z")
 _MAYBE_HIDDEN = re.compile(r"(?m)(?:^|/)[._]|/$")

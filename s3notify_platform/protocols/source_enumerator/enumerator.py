@@ -7,10 +7,10 @@ from itertools import compress, repeat
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from s3notify_platform.errors import RefusedError, UsageError
-from s3notify_platform.ports import ETag, ObjectColumns, ObjectMeta, ObjectStore, list_all
+from s3notify_platform.kernel.errors import RefusedError, UsageError
+from s3notify_platform.kernel.ports import ETag, ObjectColumns, ObjectMeta, ObjectStore, list_all
+from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 from s3notify_platform.protocols.source_enumerator.choice import Choice
-from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 from typing import Final
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.parallel import in_parallel, readers
-from s3notify_platform.ports import ObjectColumns, ObjectStore
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.parallel import in_parallel, readers
+from s3notify_platform.kernel.ports import ObjectColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
 """How many keys after a cut are compared before one chain leaves the rest to another."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import Record, RecordStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.updates import Updates
-from s3notify_platform.slots import Slot
 
 UNQUEUED_SECONDS: Final = 3600.0
 """After an unqueued writer was seen, every signalled slot is listed for this long."""

@@ -31,9 +31,9 @@ from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.engine.read.reader import sample_of, schema_of_sample
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
 from s3notify_platform.spark.datasource.rows import (

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.setting import About, given_of, named, values_in
-from s3notify_platform.slots import Slot, slot_from_partition_key
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import About, given_of, named, values_in
+from s3notify_platform.kernel.slots import Slot, slot_from_partition_key
 from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.opening import place_of

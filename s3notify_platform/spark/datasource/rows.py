@@ -13,9 +13,9 @@ from s3notify_platform.engine.read.splits import TASK_BYTES, cut
 from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import ReadObject
-from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.kernel.errors import ConflictError, UnavailableError, UsageError
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, Rejects

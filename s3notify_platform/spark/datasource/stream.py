@@ -39,9 +39,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.engine.values.row_schema import Batches
-from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.stores.opening import open_store
 from s3notify_platform.table.arrivals import arrivals, sizes_of

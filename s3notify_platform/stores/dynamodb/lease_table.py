@@ -15,9 +15,9 @@ Requests: 1 each, and 1 more if a server refuses a put without returning the exi
 
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import Unknown
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, LeaseOutcome, Occupied
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent

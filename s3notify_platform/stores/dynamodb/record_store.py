@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.table import (
     Applied,

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Unknown, WriteOutcome, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.lean import LeanDynamo
 from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, count_repeated, unusable

@@ -7,8 +7,8 @@ the same keys is left as it is; one with other keys is refused, never changed.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
 from s3notify_platform.protocols.ack_chain.shared.plans import acked
 from s3notify_platform.protocols.ack_chain.shared.record import Chain, decode, encode
 from s3notify_platform.protocols.ack_chain.stamps import TOMBSTONE_SECONDS

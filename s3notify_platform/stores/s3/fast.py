@@ -8,7 +8,7 @@ unquoted, as Ceph RGW requires.
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.ports import (
     Absent,
     Conflict,
     ETag,

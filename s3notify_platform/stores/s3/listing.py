@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
-from s3notify_platform.ports import ETag, ObjectColumns, Page
+from s3notify_platform.kernel.ports import ETag, ObjectColumns, Page
 
 PAGE: Final = "S3NotifyPage"
 """Where botocore's answer has the page, if it was read here."""

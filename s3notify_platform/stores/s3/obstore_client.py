@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, NoCredentialsError
 
-from s3notify_platform.limits import CREDENTIALS_SECONDS
-from s3notify_platform.ports import ETag, ObjectMeta
+from s3notify_platform.kernel.limits import CREDENTIALS_SECONDS
+from s3notify_platform.kernel.ports import ETag, ObjectMeta
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.sdk import unusable

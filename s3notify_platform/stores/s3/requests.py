@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.auth import S3SigV4Auth, SigV4Auth
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
 from s3notify_platform.stores.s3.listing import read_listing

@@ -21,8 +21,8 @@ from urllib.parse import quote, urlsplit
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError
 
-from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.kernel.ports import (
     Absent,
     Conflict,
     CopySource,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
-from s3notify_platform.errors import ConflictError, NotFoundError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import (
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import (
     UPLOAD_ID_MAX,
     CopyRange,
     CopySource,

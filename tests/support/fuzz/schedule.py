@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
-from s3notify_platform.ports import Unknown
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
 from s3notify_platform.source.source import Source
 from tests.support.ingested import rows_of

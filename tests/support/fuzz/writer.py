@@ -23,8 +23,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import S3NotifyError, UsageError
-from s3notify_platform.ports import Unknown, Written
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.ports import Unknown, Written
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.session import is_remote, parallelism
 from s3notify_platform.spark.warm import fresh_session

@@ -20,8 +20,8 @@ import tempfile
 
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.ports import ABSENT, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.ports import ABSENT, Written
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, uploads
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore

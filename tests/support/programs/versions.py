@@ -11,7 +11,7 @@ from threading import Event
 
 import pyspark
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.stores.config import S3Config

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from s3notify_platform.channels.metrics import KEPT_SECONDS, LOOK_SECONDS, Metrics, served
 from s3notify_platform.channels.queue_facts import queue_facts
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import Record
 from s3notify_platform.local.process import free_ports
-from s3notify_platform.ports import Record
 from s3notify_platform.protocols.notification_queue import Event as Change
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.protocols.notification_queue.entries import dead_partition

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from s3notify_platform.channels import open_publisher
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Watcher
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
 from tests.support.sources import source_of

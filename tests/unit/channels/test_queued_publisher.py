@@ -7,9 +7,10 @@ import pytest
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
-from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch, Unknown, Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
 from s3notify_platform.protocols.notification_queue import (
     Event,
@@ -19,7 +20,6 @@ from s3notify_platform.protocols.notification_queue import (
     keys_recur,
 )
 from s3notify_platform.protocols.updates import WRITER
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

@@ -3,9 +3,9 @@
 import pytest
 
 from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.errors import QuotaExceededError, UnavailableError
-from s3notify_platform.limits import TOPICS_KNOWN_SECONDS
-from s3notify_platform.ports import ABSENT, IfMatch, Unknown, Written
+from s3notify_platform.kernel.errors import QuotaExceededError, UnavailableError
+from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.ports import ABSENT, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Put
 from s3notify_platform.protocols.notification_queue import Event
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS

@@ -7,8 +7,13 @@ import pytest
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.reconciler import ReconcilerService
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import ABSENT, Conflict, Unknown, Written
+from s3notify_platform.kernel.errors import (
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.kernel.ports import ABSENT, Conflict, Unknown, Written
 from s3notify_platform.protocols.keyspace import Publisher, uploads
 from s3notify_platform.protocols.notification_queue import (
     Event,

@@ -5,10 +5,10 @@ import pytest
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from s3notify_platform.channels.registry import SERVICES, ServiceKind
 from s3notify_platform.channels.service import ServiceContext, ServiceSettings
 from s3notify_platform.cli import main
+from s3notify_platform.kernel.setting import settings_of
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.attributes import attributes_of
 from s3notify_platform.orchestration.setting_fields import resolvable
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
@@ -19,8 +21,6 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     encode_events,
 )
-from s3notify_platform.setting import settings_of
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.toy_inlet import ToyInletSettings, ToyQueue

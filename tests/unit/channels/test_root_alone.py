@@ -5,9 +5,9 @@ import pytest
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.reconciler import UNSIGNALLED_SECONDS, ReconcilerService
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Rule, TopicSettings
-from s3notify_platform.slots import slot_of
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 from tests.support.intake_site import SIGNALS, Site, event
 from tests.support.queued_publisher import KS, World

@@ -7,9 +7,9 @@ import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.channels.sharing import Sharing
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.limits import ROOM_HELD
-from s3notify_platform.ports import Written
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.limits import ROOM_HELD
+from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore

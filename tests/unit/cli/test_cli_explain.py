@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.slot_rounds import Body, SlotRounds
 from tests.support.sources import source_of

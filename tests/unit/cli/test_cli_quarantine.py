@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import signal_key
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import Committed
 from tests.support.slot_rounds import SLOT, Body, SlotRounds, source_in

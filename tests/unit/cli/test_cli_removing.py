@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.table import vacuum
 from tests.support.ingested import Place
 from tests.support.servers import S3Server

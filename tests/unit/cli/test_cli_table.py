@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli import main
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3.requests import S3Requests
 from tests.support.ingested import Place, derive
 from tests.support.servers import S3Server

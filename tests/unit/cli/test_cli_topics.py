@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli import main
 from s3notify_platform.cli.topics import topics
+from s3notify_platform.kernel.setting import Setting, settings_of
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
@@ -22,7 +23,6 @@ from s3notify_platform.protocols.notification_queue import (
     Worker,
 )
 from s3notify_platform.protocols.notification_queue.topic_settings import FIXED
-from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.stores import opening
 from s3notify_platform.stores.memory import MemoryRecordStore
 

@@ -14,12 +14,12 @@ from dagster_aws.s3 import S3Resource
 
 from s3notify_platform.cli import main
 from s3notify_platform.cli.configured import dagster_instance
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import settings_of
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.orchestration.io_manager import SOURCE, SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables
-from s3notify_platform.setting import settings_of
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server

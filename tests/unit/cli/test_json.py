@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli import main
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
-from s3notify_platform.slots import slot_of
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main, printing
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\r\x07e\udc80f"
 SHOWN = r"a\u001b[2Jb\u009b31mc\u202ed\r\u0007e\udc80f"

@@ -9,8 +9,8 @@ import pytest
 
 from s3notify_platform.engine.driver import MAX_CONFLICTS
 from s3notify_platform.engine.loop import commit_round
-from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.slots import slot_of
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.source.location import CommitMode
 from s3notify_platform.table.opening import confirm
 from tests.support.ingested import Place

@@ -2,9 +2,9 @@
 
 from s3notify_platform.engine.loop import Round
 from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place
-from s3notify_platform.slots import Slot
 
 COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE = map(Slot, range(4))
 

@@ -6,12 +6,12 @@ import pytest
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
 from s3notify_platform.explain import BatchView
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Put, digest_of
 from s3notify_platform.protocols.notification_queue import (
     Reservation,
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import slot_of
 from tests.support.explained import KEY, SLOT, Place, said
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import RefusedError
-from s3notify_platform.slots import slot_of
+from s3notify_platform.kernel.errors import RefusedError
+from s3notify_platform.kernel.slots import slot_of
 from tests.support.explained import KEY, SLOT, ReadOnly, said
 
 WHY = "bucket 'b' refuses it: 403 AccessDenied"

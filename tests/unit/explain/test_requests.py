@@ -2,13 +2,13 @@
 
 import pytest
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import explain
 from s3notify_platform.explain.look import CHAINS_MAX, CHANGES_MAX, SEGMENTS_MAX
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import EntryCommitted
 from s3notify_platform.protocols.notification_queue.segments import SLOTS_NAMED
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import slot_of
 from tests.support.explained import KEY, SLOT, ReadOnly
 
 

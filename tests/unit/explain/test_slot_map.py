@@ -6,7 +6,7 @@ import struct
 import zlib
 
 from s3notify_platform.explain.slot_map import COLOURS, ROWS, SlotMap
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 
 MAP = SlotMap(
     slots=90,

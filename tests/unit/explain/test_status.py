@@ -8,17 +8,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.explain import status
 from s3notify_platform.explain.status import SourceLook
-from s3notify_platform.limits import MAX_COLUMNS
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.limits import MAX_COLUMNS
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source import location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore

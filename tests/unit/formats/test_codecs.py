@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.codecs import (
     PIECE_BYTES,
     by_record,
@@ -18,6 +17,7 @@ from s3notify_platform.formats.codecs import (
     decoded_whole,
     is_text,
 )
+from s3notify_platform.kernel.errors import CorruptError, UsageError
 from tests.support.compressions import COMPRESS, snappy_framed
 
 if sys.version_info >= (3, 14):

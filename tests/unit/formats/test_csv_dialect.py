@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.base import SplitEnd
 from s3notify_platform.formats.csv import Csv, Tsv
 from s3notify_platform.formats.csv_cut import Dialect
@@ -18,6 +17,7 @@ from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from tests.support.split_reading import TINY, version, whole_split

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import HEAD_BYTES, is_text
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Target
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema, format_of
-from s3notify_platform.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
 from tests.support.parsing import AB, parquet, reject, take, values
 
 

@@ -15,7 +15,7 @@ from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_of
-from s3notify_platform.limits import MAX_CELLS, MAX_DECODED_BYTES
+from s3notify_platform.kernel.limits import MAX_CELLS, MAX_DECODED_BYTES
 from tests.support.avro import block, header, long
 from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
 from tests.support.poison.files import FILES, harmless_first, nulls, one_long_value, parquet

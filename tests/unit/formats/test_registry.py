@@ -6,7 +6,6 @@ import re
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
@@ -14,6 +13,7 @@ from s3notify_platform.formats.records import Converted, Parser, Records, Recove
 from s3notify_platform.formats.registry import AUTO, FORMATS, check_schema, fixed_schema, format_of
 from s3notify_platform.formats.rescue import Rescued
 from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local import dagster_dev
 from s3notify_platform.local.dagster_dev import DagsterDev, definitions_problem
 from s3notify_platform.local.process import command_of, free_ports

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import MAX_DEFS_BYTES
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_DEFS_BYTES
 from s3notify_platform.local.project import folders, sources_of
 
 SECRET = "hunter2-of-the-environment"

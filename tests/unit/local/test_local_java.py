@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local import java as java_module
 from s3notify_platform.local.java import java_environment, java_version
 

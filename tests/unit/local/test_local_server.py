@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.local import server as server_module
 from s3notify_platform.local.process import alive_with, command_of, end_process, free_ports, ports_are_free
 from s3notify_platform.local.server import LocalS3Server

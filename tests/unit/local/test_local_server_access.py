@@ -15,8 +15,8 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import list_all
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 GRPC_METHODS = (

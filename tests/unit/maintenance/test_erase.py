@@ -6,15 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.erase import ErasedObject, erase, time_travel
-from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.protocols.notification_queue.entries import dead_partition
 from s3notify_platform.protocols.notification_queue.segments import encode_letter, letter_key
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.maintenance.rollback import plan_rollback, rollback, version_of
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import slot_of
 from s3notify_platform.table.actions import LogVersion, Remove
 from s3notify_platform.table.commit import Committed, NothingLeft
 from tests.support.ingested import Place

@@ -6,7 +6,8 @@ from dataclasses import replace
 import boto3
 import pytest
 
-from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance.tagging import (
     FAILURES_MAX,
     REQUESTS_IN_FLIGHT,
@@ -15,7 +16,6 @@ from s3notify_platform.maintenance.tagging import (
     tag_committed,
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore

@@ -6,11 +6,11 @@ import dagster as dg
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.source_clients import SourceClients
-from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig

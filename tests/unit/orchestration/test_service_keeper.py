@@ -3,7 +3,7 @@
 import pytest
 from dagster import DagsterRunStatus
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.services import (
     SILENCE_SECONDS,
     STARTUP_SECONDS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import locked
 from s3notify_platform.orchestration import session_places
 from s3notify_platform.orchestration.session_places import take_place

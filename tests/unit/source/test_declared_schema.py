@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.declared_schema import check_declared
 
 GOOD = [

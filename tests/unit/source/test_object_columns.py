@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag, ObjectMeta
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag, ObjectMeta
 from s3notify_platform.source.object_columns import HIVE_NULL, ObjectColumns
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import Setting, settings_of
 from s3notify_platform.local.project import ConfiguredSource, sources_of
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.resources import NamedS3, SlotSpark
 from s3notify_platform.orchestration.setting_fields import group_of
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSettings
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.build import build
 from s3notify_platform.source.settings import (

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 from dagster_aws.s3 import S3Resource
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.resources import reach_of
 from s3notify_platform.stores.config import DynamoConfig, S3Config

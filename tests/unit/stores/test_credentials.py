@@ -9,8 +9,8 @@ from threading import Thread
 import pytest
 from botocore.exceptions import ProfileNotFound
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import CREDENTIALS_SECONDS
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import CREDENTIALS_SECONDS
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3 import S3ObjectStore

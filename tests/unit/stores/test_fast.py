@@ -5,8 +5,8 @@ from dataclasses import replace
 import obstore
 import pytest
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore

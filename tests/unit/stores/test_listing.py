@@ -9,8 +9,8 @@ from botocore.session import Session
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ports import ETag, ObjectMeta, Page
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.ports import ETag, ObjectMeta, Page
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.listing import page_of

@@ -6,7 +6,7 @@ import pytest
 
 from s3notify_platform.channels import open_publisher
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.probe import Capabilities, choose_commit, probe
 from tests.contracts.ignoring_store import IgnoringStore

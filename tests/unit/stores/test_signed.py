@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from botocore.awsrequest import AWSResponse, HeadersDict
 
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import ABSENT, IfMatch, Unknown, Written
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import ABSENT, IfMatch, Unknown, Written
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused
 from s3notify_platform.stores.s3 import S3ObjectStore

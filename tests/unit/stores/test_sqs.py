@@ -5,8 +5,8 @@ import json
 import boto3
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import Message
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Message
 from s3notify_platform.stores.config import SqsConfig
 from s3notify_platform.stores.sqs import SqsQueue
 

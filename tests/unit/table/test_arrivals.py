@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrivals import arrivals, sizes_of

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.table.actions import UNKNOWN_ROWS, Add, MetaData, Protocol, Remove, Vector
 from s3notify_platform.table.checkpoint import Checkpoint, LastCheckpoint, decode, encode
 

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    UnavailableError,
+    UsageError,
+)
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

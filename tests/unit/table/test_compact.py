@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states
 from s3notify_platform.table.actions import LogVersion

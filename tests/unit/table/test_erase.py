@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ports import list_all
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import NotFoundError
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed

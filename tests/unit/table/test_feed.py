@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from s3notify_platform.errors import CorruptError, NotFoundError
-from s3notify_platform.limits import CHANGES_INLINE
+from s3notify_platform.kernel.errors import CorruptError, NotFoundError
+from s3notify_platform.kernel.limits import CHANGES_INLINE
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.changes import Labels, StateChange, erased, key_hash, state_changes

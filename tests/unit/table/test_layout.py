@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.layout import TableLayout
 
 LAYOUT = TableLayout(prefix="t/")

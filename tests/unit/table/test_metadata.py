@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.metadata import DeltaSchema, delta_schema, objections, raised
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed

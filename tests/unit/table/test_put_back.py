@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import ConflictError, CorruptError, FencedError
+from s3notify_platform.kernel.errors import ConflictError, CorruptError, FencedError
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.commit import settle
-from s3notify_platform.errors import ConflictError, UnavailableError
+from s3notify_platform.kernel.errors import ConflictError, UnavailableError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import quarantine

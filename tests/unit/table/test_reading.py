@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import BATCH_BYTES, PACK_WHOLE_BYTES
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import BATCH_BYTES, PACK_WHOLE_BYTES
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import Add

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.actions import LogVersion, MetaData
 from s3notify_platform.table.check import check_table

@@ -5,9 +5,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.ports import list_all
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed

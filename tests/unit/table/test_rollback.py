@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import ConflictError, NotFoundError
-from s3notify_platform.slots import Slot
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.table.metadata import VECTORS

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
 from s3notify_platform.table.schema import (
     NO_SCHEMA,
     SOURCE,

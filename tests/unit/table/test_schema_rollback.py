@@ -6,15 +6,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.schema_rollback import (
     plan_schema_rollback,
     roll_back_schema,
     schema_history,
 )
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs import write

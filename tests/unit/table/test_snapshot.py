@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from tests.support.faults import CrashedError, Fault, FaultyStore, at

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import state_columns, state_file

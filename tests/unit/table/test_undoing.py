@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.actions import LogVersion, Protocol
 from s3notify_platform.table.checkpoint import Checkpoint, encode
 from s3notify_platform.table.commit import Committed

@@ -6,15 +6,15 @@ from typing import Any, Final, TypeVar
 
 from blake3 import blake3
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import (
     StaleLocalData,
     TagExists,
     TagNotFound,
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.ports import Record, RecordStore, Written
+from s3notify_platform.kernel.ports import Record, RecordStore, Written
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.ack_chain.shared.plans import (
     Plan,

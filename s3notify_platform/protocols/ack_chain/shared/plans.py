@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
 
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.ack_chain.names import in_order
 from s3notify_platform.protocols.ack_chain.shared.record import Chain, child_stamp
 from s3notify_platform.protocols.ack_chain.stamps import (

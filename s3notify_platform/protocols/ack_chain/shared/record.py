@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from blake3 import blake3
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.ack_chain.names import in_order, pack_names, unpack_names
 from s3notify_platform.protocols.ack_chain.stamps import STAMP_BYTES, ChainState, Status, Tag
 

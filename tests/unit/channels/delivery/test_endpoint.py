@@ -16,7 +16,7 @@ from s3notify_platform.channels.delivery.endpoint import (
     verify_signature,
 )
 from s3notify_platform.channels.delivery.messages import FORMATS, MessageFormat
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from tests.support.pushing import entry
 
 REFUSED = [

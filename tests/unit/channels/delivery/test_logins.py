@@ -6,7 +6,7 @@ import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, connect
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from tests.support.endpoints import Receiver
 from tests.support.pushing import LOOPBACK, entry, pusher
 

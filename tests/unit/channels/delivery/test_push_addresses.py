@@ -11,7 +11,7 @@ from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.http import HttpPush
 from s3notify_platform.channels.delivery.push import Delivered, Down
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from tests.support.endpoints import Receiver, certificate
 from tests.support.pushing import LOOPBACK, entry, post, pusher
 

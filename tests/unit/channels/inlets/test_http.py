@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from tests.support.faults import Fault
 from tests.support.http_inlet import BEARER, SECRET, ask, ceph, connect, minio, post, running

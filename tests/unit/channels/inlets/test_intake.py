@@ -5,12 +5,12 @@ import pytest
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.limits import MAX_KEY_BYTES
-from s3notify_platform.ports import Unknown
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.ports import Unknown
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault

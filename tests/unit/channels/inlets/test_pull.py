@@ -6,8 +6,8 @@ from threading import Thread
 import pytest
 
 from s3notify_platform.channels.inlets.pull import FULL_CEILING_SECONDS, PullInlet
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import Message
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import Message
 from s3notify_platform.protocols.notification_queue import TopicSettings, encode_events
 from tests.support.faults import Fault
 from tests.support.intake_site import Site, event

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.batch.batches import REASON_MAX, Failing, OpenBatch, SensorState
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.keyspace import WatcherState
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from s3notify_platform.engine.batch.follow import Decision, decide, note_writers, topic_epoch
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
 from s3notify_platform.protocols.source_enumerator import UNQUEUED_SECONDS, RescanBacklog, Rescans
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock

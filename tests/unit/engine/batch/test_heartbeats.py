@@ -1,6 +1,5 @@
 """Heartbeats of runs, for those who look at them."""
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.engine.batch.heartbeats import (
     FRESH_MS,
     HEARTBEATS,
@@ -9,6 +8,7 @@ from s3notify_platform.engine.batch.heartbeats import (
     fresh_beats,
     heartbeat,
 )
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.counted import CountedRecords
 from tests.support.waiting import until

@@ -7,9 +7,9 @@ import pytest
 
 from s3notify_platform.engine.batch.batches import EVERYTHING
 from s3notify_platform.engine.batch.scheduler import TOPIC_SECONDS
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.opening import forget
 from tests.support.batches import World, last_attempt, settled

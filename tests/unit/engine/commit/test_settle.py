@@ -7,10 +7,10 @@ import pytest
 from s3notify_platform.engine.commit.settle import RoundFacts, settled
 from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import MAX_UNFORESEEN
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_UNFORESEEN
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, SlotChanges
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.manifest import SlotFacts
 
 SLOT = Slot(3)

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from s3notify_platform.engine.plan.compare_columns import Listed, compared
 from s3notify_platform.engine.values.rows import LISTED
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.state_columns import columns_of
 
 OTHER, GONE, SLOT = Slot(3), Slot(5), Slot(7)

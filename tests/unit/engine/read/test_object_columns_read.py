@@ -12,8 +12,8 @@ from s3notify_platform.engine.read.reader import Rejected, SplitReader
 from s3notify_platform.engine.read.splits import cut
 from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.rows import ReadObject
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Split
-from s3notify_platform.slots import Slot
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 

@@ -10,10 +10,10 @@ import pytest
 
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.results import BatchResult
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.limits import OUTAGE_SECONDS
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.limits import OUTAGE_SECONDS
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.contracts.fault_proxy import FaultProxy

@@ -15,12 +15,12 @@ from s3notify_platform.engine.values.outcome import joined
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.engine.values.unforeseen import bounded, is_unforeseen, trace_of
-from s3notify_platform.errors import UnavailableError
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.limits import MAX_TRACE_BYTES
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import Choice, retry
 from s3notify_platform.table.snapshot import Snapshot

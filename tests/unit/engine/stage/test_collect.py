@@ -8,10 +8,10 @@ from s3notify_platform.engine.stage.collect import Collected, StagedPart
 from s3notify_platform.engine.values.outcome import Outcome, joined
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.rows import ReadObject, Requests, StoredRows, WrittenPack
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.table.actions import Add
 from s3notify_platform.table.pack_set import StagedPack
 

@@ -10,9 +10,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from s3notify_platform.engine.stage import staging as stage
 from s3notify_platform.engine.stage.staging import Packs, in_order
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.limits import MAX_DEPTH
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_DEPTH
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import pack_set
 from s3notify_platform.table.pack_set import StagedPack

@@ -8,8 +8,9 @@ from s3notify_platform.engine.read.splits import SMALL_TASK_BYTES, TASK_BYTES, a
 from s3notify_platform.engine.values.plan import Plan, SlotPlan, planned_in, planned_rows
 from s3notify_platform.engine.values.results import SlotResult, added_result
 from s3notify_platform.engine.values.rows import FailedSlot, Requests
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.protocols.source_enumerator import (
@@ -19,7 +20,6 @@ from s3notify_platform.protocols.source_enumerator import (
     Split,
     parts_of,
 )
-from s3notify_platform.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import own_error, reason_of
 from s3notify_platform.spark.session import session_conf
@@ -175,7 +175,7 @@ def test_session_by_configuration() -> None:
 TRACEBACK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/x/s3.py", line 2, in _send
     raise UnavailableError("x: y")
-s3notify_platform.errors.UnavailableError: bucket 'b' is unavailable: ConnectTimeoutError
+s3notify_platform.kernel.errors.UnavailableError: bucket 'b' is unavailable: ConnectTimeoutError
 
 During handling of the above exception, another exception occurred:
 ValueError: last

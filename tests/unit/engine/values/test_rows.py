@@ -21,11 +21,11 @@ from s3notify_platform.engine.values.rows import (
     WantedSlot,
     WrittenPack,
 )
-from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.registry import RESERVED
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot
 
 VERSION = ObjectVersion(slot=Slot(3), key="a/\u00e9", etag=ETag("e"), size=1 << 40)
 SPLIT = Split(version=VERSION, start=5, end=9, by_record=True, in_quotes=True, limit_bytes=7)

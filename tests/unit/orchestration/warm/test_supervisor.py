@@ -16,7 +16,7 @@ from dagster._core.origin import RepositoryPythonOrigin
 from dagster._core.test_utils import create_run_for_test
 from dagster._serdes import serialize_value
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.process import command_of
 from s3notify_platform.orchestration.warm import supervisor
 from s3notify_platform.orchestration.warm.handover import Home, NobodyThereError, WorkerKey

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.errors import (
     CorruptError,
     TagNotFound,
     UnavailableError,
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.ports import list_all
+from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.ack_chain import (
     AckChains,
     Acked,

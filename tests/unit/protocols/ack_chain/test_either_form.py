@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.errors import (
     BufferLengthsUnequal,
     TagExists,
     TagNotFound,

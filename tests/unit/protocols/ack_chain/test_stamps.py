@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import BufferLengthsUnequal, CorruptError, LessThanTwoBuffers
+from s3notify_platform.kernel.errors import BufferLengthsUnequal, CorruptError, LessThanTwoBuffers
 from s3notify_platform.protocols.ack_chain import in_order, pack_names, unpack_names, xor
 from s3notify_platform.protocols.ack_chain.shared import child_stamp
 

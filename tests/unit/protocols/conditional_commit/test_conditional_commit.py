@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, ObjectMeta, Written
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.ports import ABSENT, Conflict, ETag, IfMatch, ObjectMeta, Written
 from s3notify_platform.protocols.conditional_commit import (
     EXPECTED,
     ConditionalCommit,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Written
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import Conflict, ETag, Written
 from s3notify_platform.protocols.conditional_commit import (
     BEGIN_WITHIN,
     EXPECTED,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Conflict, Unknown, Written
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import Conflict, Unknown, Written
 from s3notify_platform.protocols.conditional_commit import EXPECTED, Occupied
 from s3notify_platform.protocols.updates import ATTEMPTS, WRITER
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

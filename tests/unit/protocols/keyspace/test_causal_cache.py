@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import ABSENT, Conflict, IfMatch
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import CausalCache, NotSignalledError, Publisher, Watcher
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UsageError
-from s3notify_platform.limits import MAX_PARTS, MAX_PUBLISHED_BYTES, PARTS_BYTES
-from s3notify_platform.ports import ABSENT, Conflict, CopyRange, IfMatch, Unknown, Written
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.limits import MAX_PARTS, MAX_PUBLISHED_BYTES, PARTS_BYTES
+from s3notify_platform.kernel.ports import ABSENT, Conflict, CopyRange, IfMatch, Unknown, Written
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher, uploads
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock

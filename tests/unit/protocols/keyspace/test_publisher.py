@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, Unknown, Written
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import ABSENT, Conflict, ETag, IfMatch, Unknown, Written
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import (
     QUEUED,
     Delete,
@@ -19,7 +20,6 @@ from s3notify_platform.protocols.keyspace import (
     signal_body,
     signal_key,
 )
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault, FaultyStore, at

@@ -2,7 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import (
     CausalCache,
     NotSignalledError,
@@ -11,7 +12,6 @@ from s3notify_platform.protocols.keyspace import (
     WatcherState,
 )
 from s3notify_platform.protocols.keyspace.watcher import HIDDEN_SECONDS
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, at

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.keyspace import (
     Publisher,
     Put,

@@ -1,6 +1,6 @@
 """What the tests of the queue share."""
 
-from s3notify_platform.ports import ObjectMeta
+from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,

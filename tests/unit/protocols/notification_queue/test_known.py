@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.limits import CLOCK_SKEW, ROOM_HELD, TOPICS_KNOWN_SECONDS
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.limits import CLOCK_SKEW, ROOM_HELD, TOPICS_KNOWN_SECONDS
 from s3notify_platform.protocols.notification_queue import (
     Event,
     Expired,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, marks_of
 from s3notify_platform.protocols.notification_queue.entries import queue_partition
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
@@ -15,7 +16,6 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import Claim
 from s3notify_platform.protocols.notification_queue.segments import committed_in
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

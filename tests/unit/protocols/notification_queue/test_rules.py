@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Event, Rule, TopicSettings
 from tests.unit.protocols.notification_queue.helpers import ONE_SHARD
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import unaddressable
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import unaddressable
 from s3notify_platform.protocols.notification_queue import Event, decode_events, encode_events
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)

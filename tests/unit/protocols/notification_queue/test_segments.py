@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import ABSENT, IfMatch, Record
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import ABSENT, IfMatch, Record
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Claim, Place
 from s3notify_platform.protocols.notification_queue.segments import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ports import IfMatch
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
     Event,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, TopicUser
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.faults import Call, Fault, FaultyStore

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
     Event,

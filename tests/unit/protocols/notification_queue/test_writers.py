@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import ABSENT
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.ports import ABSENT
+from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
     Event,
@@ -19,7 +20,6 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
-from s3notify_platform.slots import slot_of
 from tests.support.faults import Fault, FaultyStore, at
 from tests.unit.protocols.notification_queue.helpers import (
     all_entries,

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import (
     BALANCE_SLACK,
     OBJECT_COST_BYTES,
     Assignment,
     assign_slots,
 )
-from s3notify_platform.slots import Slot
 
 MB = 1 << 20
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag, ObjectColumns, ObjectMeta
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag, ObjectColumns, ObjectMeta
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
-from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import Page, list_all
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import Page, list_all
 from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.protocols.source_enumerator.listing import HANDOVER_KEYS
 from s3notify_platform.stores.counting import CountingStore

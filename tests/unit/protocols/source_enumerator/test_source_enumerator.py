@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ETag
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
     Choice,
@@ -22,7 +23,6 @@ from s3notify_platform.protocols.source_enumerator import (
     cut_to_bytes,
     parts_of,
 )
-from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 

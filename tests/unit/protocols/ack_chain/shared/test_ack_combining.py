@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.protocols.ack_chain import Acked, AlreadyAcked, Stamped, new_stamp, xor
 from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner

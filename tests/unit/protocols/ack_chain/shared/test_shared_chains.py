@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from s3notify_platform.errors import (
+from s3notify_platform.kernel.errors import (
     BufferLengthsUnequal,
     CorruptError,
     StaleLocalData,

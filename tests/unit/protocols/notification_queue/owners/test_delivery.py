@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.protocols.notification_queue import (
     Event,
     Failure,

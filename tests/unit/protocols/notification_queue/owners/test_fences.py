@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import FencedError
+from s3notify_platform.kernel.errors import FencedError
 from s3notify_platform.protocols.notification_queue import Fenced, ShardConsumer, Worker
 from tests.support.faults import Fault
 from tests.unit.protocols.notification_queue.helpers import keys, over

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, FencedError, UnavailableError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, Worker
 from s3notify_platform.protocols.notification_queue.entries import WORKERS
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS, LEASE_SECONDS, fair_share

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol, overload, runtime_checkable
 
-from s3notify_platform.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 
 ETag = NewType("ETag", str)
 """As the store returns it, without the surrounding quotes."""

@@ -10,7 +10,7 @@ from typing import NewType
 
 from blake3 import blake3
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 Slot = NewType("Slot", int)
 

@@ -12,7 +12,7 @@ from math import isfinite
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.kernel.errors import UsageError
 
 SHOWN_MAX: Final = 100
 """Characters of a wrong value that a message shows."""
