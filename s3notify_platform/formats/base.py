@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
+from s3notify_platform.formats.chunked_records import RECORD_BYTES
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
-from s3notify_platform.formats.pieces import RECORD_BYTES
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.protocols.source_enumerator import Split

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.registry import is_name
-from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.formats.text.text_format import TextFormat
 
 
 def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()) -> pa.Schema | None:

@@ -1,24 +1,24 @@
 """The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
 
 A new format is one file, with a subclass of `Format` or, for records in a text, `TextFormat`, and one entry here. The
-shortest example is `text.py`; one with columns is in `tests/unit/formats/test_registry.py`.
+shortest example is `text/lines.py`; one with columns is in `tests/unit/formats/test_registry.py`.
 """
 
 from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.formats.avro import Avro
+from s3notify_platform.formats.avro.container import Avro
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.binary import Binary
+from s3notify_platform.formats.blocks.orc import Orc
+from s3notify_platform.formats.blocks.parquet import Parquet
 from s3notify_platform.formats.codecs import without_suffix
-from s3notify_platform.formats.csv import Csv, Tsv
-from s3notify_platform.formats.json_document import JsonDocument
-from s3notify_platform.formats.jsonl import Jsonl
-from s3notify_platform.formats.orc import Orc
-from s3notify_platform.formats.parquet import Parquet
+from s3notify_platform.formats.csv.csv_format import Csv, Tsv
+from s3notify_platform.formats.json.json_document import JsonDocument
+from s3notify_platform.formats.json.jsonl import Jsonl
 from s3notify_platform.formats.rescue import RESCUED
-from s3notify_platform.formats.text import Text
+from s3notify_platform.formats.text.lines import Text
 from s3notify_platform.kernel.errors import UsageError
 
 AUTO: Final = "auto"

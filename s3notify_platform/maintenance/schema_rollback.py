@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.formats.columns import unnamed_columns
+from s3notify_platform.formats.arrow_values import unnamed_columns
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.table.actions import MetaData
 from s3notify_platform.table.arrow_schema import arrow_schema

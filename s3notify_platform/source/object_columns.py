@@ -22,8 +22,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from s3notify_platform.formats.csv_cut import Dialect
-from s3notify_platform.formats.csv_values import values_of
+from s3notify_platform.formats.csv.csv_cut import Dialect
+from s3notify_platform.formats.csv.csv_values import values_of
 from s3notify_platform.formats.rescue import misfit_reason
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectMeta

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.formats.csv import HEADER_BYTES
+from s3notify_platform.formats.csv.csv_format import HEADER_BYTES
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy

@@ -12,7 +12,7 @@ from s3notify_platform.engine.read import remote_bytes
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
 from s3notify_platform.formats import object_bytes
 from s3notify_platform.formats.base import SplitEnd
-from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError

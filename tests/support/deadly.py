@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from s3notify_platform.engine.stage import staging as stage
 from s3notify_platform.formats.base import Limits, SplitRecords
-from s3notify_platform.formats.jsonl import Jsonl
+from s3notify_platform.formats.json.jsonl import Jsonl
 from s3notify_platform.formats.object_bytes import ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import Limits, SplitEnd
-from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS, fixed_schema

@@ -12,8 +12,8 @@ from typing import Final
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
 from s3notify_platform.engine.values.row_schema import Batches, Task, numbers_of
 from s3notify_platform.engine.values.rows import SCOUTED, WORK, Scouted, SplitOfTask
-from s3notify_platform.formats.csv import Csv
-from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
+from s3notify_platform.formats.csv.csv_format import Csv
+from s3notify_platform.formats.csv.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_for
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, parts_of

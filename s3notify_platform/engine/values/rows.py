@@ -18,7 +18,7 @@ import pyarrow as pa
 from s3notify_platform.engine.values.outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.unforeseen import described, is_outage, trace_of
-from s3notify_platform.formats.csv_splits import Scout
+from s3notify_platform.formats.csv.csv_splits import Scout
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split

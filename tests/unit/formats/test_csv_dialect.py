@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import SplitEnd
-from s3notify_platform.formats.csv import Csv, Tsv
-from s3notify_platform.formats.csv_cut import Dialect
-from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.csv.csv_cut import Dialect
+from s3notify_platform.formats.csv.csv_format import Csv, Tsv
+from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.codecs import HEAD_BYTES, is_text
-from s3notify_platform.formats.jsonl import Jsonl
+from s3notify_platform.formats.json.jsonl import Jsonl
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Target
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema, format_of
 from s3notify_platform.kernel.errors import UsageError

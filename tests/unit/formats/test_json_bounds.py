@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.formats.json_bounds import depth_of, value_end
+from s3notify_platform.formats.json.json_bounds import depth_of, value_end
 from s3notify_platform.kernel.limits import MAX_DEPTH
 from tests.support.parsing import AB, infer, take
 from tests.support.poison.texts import deep

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import SplitEnd
-from s3notify_platform.formats.json_document import JsonDocument
+from s3notify_platform.formats.json.json_document import JsonDocument
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from tests.support.parsing import take

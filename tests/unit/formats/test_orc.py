@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import SplitEnd
-from s3notify_platform.formats.orc import ROW_BITS
+from s3notify_platform.formats.blocks.orc import ROW_BITS
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.protocols.source_enumerator import Split

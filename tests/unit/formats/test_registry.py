@@ -12,7 +12,7 @@ from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Converted, Parser, Records, Recovered, Target
 from s3notify_platform.formats.registry import AUTO, FORMATS, check_schema, fixed_schema, format_of
 from s3notify_platform.formats.rescue import Rescued
-from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.formats.text.text_format import TextFormat
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Input

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.formats import conversion, records
+from s3notify_platform.formats import records
+from s3notify_platform.formats import row_conversion as conversion
 from s3notify_platform.formats.records import Parsed
 from s3notify_platform.formats.rescue import MAX_PATHS, OTHERS, added, below
 from tests.support.parsing import AB, parquet, reject, take

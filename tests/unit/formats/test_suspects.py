@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.formats import conversion, records
-from s3notify_platform.formats.csv import CsvRecords
-from s3notify_platform.formats.csv_cut import STANDARD
-from s3notify_platform.formats.csv_values import most_values
-from s3notify_platform.formats.jsonl import JsonLines
+from s3notify_platform.formats import records
+from s3notify_platform.formats import row_conversion as conversion
+from s3notify_platform.formats.csv.csv_cut import STANDARD
+from s3notify_platform.formats.csv.csv_format import CsvRecords
+from s3notify_platform.formats.csv.csv_values import most_values
+from s3notify_platform.formats.json.jsonl import JsonLines
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
 from tests.support.parsing import take

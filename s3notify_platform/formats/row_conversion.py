@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from s3notify_platform.formats.columns import count_fields
+from s3notify_platform.formats.arrow_values import count_fields
 from s3notify_platform.formats.records import (
     Converted,
     Offsets,

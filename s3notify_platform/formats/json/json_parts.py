@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.formats.json_bounds import value_end
+from s3notify_platform.formats.json.json_bounds import value_end
 from s3notify_platform.formats.rescue import below, kinds_of
 
 WHITE: Final = " \t\r\n"

@@ -20,11 +20,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.block_format import BlockFormat, bytes_of, most_decoded
-from s3notify_platform.formats.columns import count_fields
+from s3notify_platform.formats.arrow_values import count_fields
+from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
+from s3notify_platform.formats.blocks.block_format import BlockFormat, bytes_of, most_decoded
+from s3notify_platform.formats.blocks.parquet_values import fit_rows
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
-from s3notify_platform.formats.parquet_values import fit_rows
 from s3notify_platform.formats.records import (
     Parsed,
     Reject,

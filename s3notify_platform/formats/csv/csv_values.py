@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.columns import check_held, timestamps
-from s3notify_platform.formats.csv_cut import Dialect
-from s3notify_platform.formats.forms import FORMS
+from s3notify_platform.formats.arrow_values import check_held, timestamps
+from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.records import Misfits
 from s3notify_platform.formats.rescue import below, fitted
+from s3notify_platform.formats.value_patterns import FORMS
 
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 _BOOLEANS: Final = ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0")

@@ -28,6 +28,7 @@ from s3notify_platform.formats.base import (
     SplitRecords,
     empty_end,
 )
+from s3notify_platform.formats.chunked_records import Piece, cut_lines, first_record, pieces, regrouped
 from s3notify_platform.formats.codecs import (
     HEAD_BYTES,
     by_record,
@@ -37,9 +38,7 @@ from s3notify_platform.formats.codecs import (
     peek,
     slices,
 )
-from s3notify_platform.formats.conversion import converted
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks, chunks_on
-from s3notify_platform.formats.pieces import Piece, cut_lines, first_record, pieces, regrouped
 from s3notify_platform.formats.records import (
     NO_RECORDS,
     Offsets,
@@ -50,6 +49,7 @@ from s3notify_platform.formats.records import (
     no_rows,
     rejected_whole,
 )
+from s3notify_platform.formats.row_conversion import converted
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.source_enumerator import Split
 
@@ -97,7 +97,7 @@ class TextFormat(Format):
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-        """A `pieces.Cut`. Here: each line that is not blank is a record."""
+        """A `chunked_records.Cut`. Here: each line that is not blank is a record."""
         starts, ends, whole = cut_lines(body, mark=mark, final=final)
         filled = ends > starts
         return starts[filled], ends[filled], whole

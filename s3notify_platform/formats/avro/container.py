@@ -29,13 +29,13 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.formats.arrow_file import UnreadableError, wanted_columns
-from s3notify_platform.formats.avro_types import ArrowTypes, as_read, empty_fields, stored, without_nulls
-from s3notify_platform.formats.block_format import BlockFormat
+from s3notify_platform.formats.arrow_values import count_fields
+from s3notify_platform.formats.avro.avro_types import ArrowTypes, as_read, empty_fields, stored, without_nulls
+from s3notify_platform.formats.blocks.arrow_file import UnreadableError, wanted_columns
+from s3notify_platform.formats.blocks.block_format import BlockFormat
+from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
 from s3notify_platform.formats.codecs import new_zstd, snappy_length
-from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
-from s3notify_platform.formats.parquet_values import fit_by_halves
 from s3notify_platform.formats.records import (
     Parsed,
     Reject,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.formats.arrow_file import UnreadableError
+from s3notify_platform.formats.blocks.arrow_file import UnreadableError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH
 
 _PRIMITIVES: Final = {

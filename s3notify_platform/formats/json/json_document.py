@@ -22,9 +22,8 @@ from s3notify_platform.formats.base import (
     empty_end,
 )
 from s3notify_platform.formats.codecs import decoded, decoded_whole, peek
-from s3notify_platform.formats.conversion import converted
-from s3notify_platform.formats.json_bounds import parts_of
-from s3notify_platform.formats.jsonl import Jsonl, JsonLines
+from s3notify_platform.formats.json.json_bounds import parts_of
+from s3notify_platform.formats.json.jsonl import Jsonl, JsonLines
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
 from s3notify_platform.formats.records import (
     BOM,
@@ -34,7 +33,8 @@ from s3notify_platform.formats.records import (
     Target,
     rejected_whole,
 )
-from s3notify_platform.formats.text_format import SAMPLE_RECORDS
+from s3notify_platform.formats.row_conversion import converted
+from s3notify_platform.formats.text.text_format import SAMPLE_RECORDS
 from s3notify_platform.kernel.limits import MAX_DOCUMENT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.orc as pa_orc
 
-from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
-from s3notify_platform.formats.block_format import BlockFormat, most_decoded
-from s3notify_platform.formats.columns import count_fields
+from s3notify_platform.formats.arrow_values import count_fields
+from s3notify_platform.formats.blocks.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
+from s3notify_platform.formats.blocks.block_format import BlockFormat, most_decoded
+from s3notify_platform.formats.blocks.parquet import BATCH_ROWS
+from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
-from s3notify_platform.formats.parquet import BATCH_ROWS
-from s3notify_platform.formats.parquet_values import fit_by_halves
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
 

@@ -17,21 +17,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from s3notify_platform.formats.columns import (
+from s3notify_platform.formats.arrow_values import (
     check_held,
     count_fields,
     timestamps,
     unnamed_columns,
 )
-from s3notify_platform.formats.json_bounds import (
+from s3notify_platform.formats.json.json_bounds import (
     check_cells,
     check_json_lines,
     infinities_in,
     is_deeper,
     too_deep,
 )
-from s3notify_platform.formats.json_check import Checker, probably_fit
-from s3notify_platform.formats.json_parts import (
+from s3notify_platform.formats.json.json_check import Checker, probably_fit
+from s3notify_platform.formats.json.json_parts import (
     DECODER,
     FITTING,
     STRICT_DECODER,
@@ -52,7 +52,7 @@ from s3notify_platform.formats.records import (
     Target,
 )
 from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, unnamed_in
-from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.formats.text.text_format import TextFormat
 from s3notify_platform.kernel.limits import MAX_DEPTH
 
 T = TypeVar("T")

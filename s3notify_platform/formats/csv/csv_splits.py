@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from s3notify_platform.formats.codecs import peek
-from s3notify_platform.formats.csv_cut import STANDARD, Dialect, could_close, could_open
+from s3notify_platform.formats.csv.csv_cut import STANDARD, Dialect, could_close, could_open
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes, chunks
 from s3notify_platform.formats.records import BOM, NEWLINE, RETURN, Offsets
 from s3notify_platform.protocols.source_enumerator import Split

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.forms import DATE, TIMESTAMP
 from s3notify_platform.formats.records import Records
+from s3notify_platform.formats.value_patterns import DATE, TIMESTAMP
 
 _AT_ONCE: Final = 50
 """Columns in one pattern: a larger one is slower than several."""

@@ -21,9 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from s3notify_platform.formats.columns import check_held, unnamed_columns
-from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut, malformed
-from s3notify_platform.formats.csv_values import infinite, most_values, values_of
+from s3notify_platform.formats.arrow_values import check_held, unnamed_columns
+from s3notify_platform.formats.csv.csv_cut import (
+    NULLS,
+    STANDARD,
+    Dialect,
+    check_csv_records,
+    csv_cut,
+    malformed,
+)
+from s3notify_platform.formats.csv.csv_values import infinite, most_values, values_of
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
     Converted,
@@ -36,7 +43,7 @@ from s3notify_platform.formats.records import (
     reason_of,
 )
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below
-from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.formats.text.text_format import TextFormat
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import MAX_COLUMNS
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.columns import (
+from s3notify_platform.formats.arrow_values import (
     check_finite,
     check_years,
     infinities,

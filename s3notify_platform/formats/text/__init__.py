@@ -1,0 +1,1 @@
+"""Text: what formats of records between line ends share, and the plainest of them."""
