@@ -35,8 +35,8 @@ may overwrite what is there, fill the queue up to its capacity, and move signals
 """
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.opening import open_publisher
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.open_publisher import open_publisher
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 
 __all__ = ["Keyspace", "QueuedPublisher", "Refused", "open_publisher"]

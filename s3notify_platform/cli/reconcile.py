@@ -28,7 +28,7 @@ def reconcile(
     crashes left reserved is counted again. One such process is enough for a bucket; several are harmless, and any of
     them may be killed.
     """
-    from s3notify_platform.channels.reconciler import reconciler_over
+    from s3notify_platform.channels.reconcile.reconciler_service import reconciler_over
 
     check_keyspaces(place, keyspaces, without="changes are resolved in the topics")
     queue = place.queue()

@@ -19,7 +19,7 @@ from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, RunsFilter
 from rich.console import Console
 from rich.table import Table
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
 from s3notify_platform.kernel.ports import Written, list_all

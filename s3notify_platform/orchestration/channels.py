@@ -13,7 +13,7 @@ from itertools import islice
 import dagster as dg
 
 from s3notify_platform.channels.queue_facts import queue_facts
-from s3notify_platform.channels.reconciler import shared_reconciler
+from s3notify_platform.channels.reconcile.reconciler_service import shared_reconciler
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.freshness import freshness

@@ -24,7 +24,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import StoredObject, Written
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server

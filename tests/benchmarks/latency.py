@@ -24,7 +24,7 @@ from threading import Thread
 import yaml
 from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunStatus, RunsFilter
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, slot_of
 from s3notify_platform.local.dagster_dev import INSTANCE, storage
 from s3notify_platform.local.java import java_environment

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
-from s3notify_platform.channels.delivery.worker import Delivery
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import RecordStore, Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
+from s3notify_platform.channels.inlets.http_inlet import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher

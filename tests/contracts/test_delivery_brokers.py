@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, connect
-from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import (

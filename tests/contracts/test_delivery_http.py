@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue

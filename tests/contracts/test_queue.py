@@ -6,9 +6,9 @@ from threading import Lock
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.channels.reconciler import ReconcilerService, shared_reconciler
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService, shared_reconciler
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.deploy import Places, Role, Tables, policy
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.explain import explain
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.slots import Slot

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher

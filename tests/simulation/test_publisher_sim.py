@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService
 from s3notify_platform.kernel.errors import (
     NotFoundError,
     QuotaExceededError,

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 from pyspark.sql import SparkSession
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.opening import open_store

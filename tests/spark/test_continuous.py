@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.ports import StoredObject, list_all
 from s3notify_platform.kernel.slots import Slot

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.explain import explain

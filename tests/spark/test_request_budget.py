@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.kernel.clock import Clock

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
+from s3notify_platform.channels.inlets.http_inlet import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.http_server import Limits
 
 SECRET = "a-secret-of-some-length"

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
+from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
-from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
 

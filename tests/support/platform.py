@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.java import java_environment

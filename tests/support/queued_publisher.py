@@ -1,6 +1,6 @@
 """A bucket, its queue and a publisher, in memory."""
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Reconciler, TopicSettings

@@ -5,8 +5,8 @@ from threading import Event
 
 import dagster as dg
 
+from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
-from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.orchestration.component import S3NotifyComponent
 from s3notify_platform.orchestration.services import build_service
 

@@ -13,7 +13,7 @@ from dagster._core.storage.partition_status_cache import (
     get_and_update_asset_status_cache_value,
 )
 
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.batch.batches import SensorState
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import Slot, slot_of

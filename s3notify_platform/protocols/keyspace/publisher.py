@@ -72,7 +72,7 @@ class Publisher(LargeObjects[WriteOutcome]):
     One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots: n + s + 1.
     Signals may live in another bucket (`keyspace`). Outcomes are those of the object writes; a `Conflict`
     moves no signal, an `Unknown` does, since it may have happened. With a notification queue the steps are:
-    `check`, reserve, `write`, commit the entries, `signal` (`channels.publisher`).
+    `check`, reserve, `write`, commit the entries, `signal` (`publish.queued_publisher`).
     """
 
     def __init__(

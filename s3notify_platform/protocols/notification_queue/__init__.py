@@ -80,7 +80,7 @@ Limits
       of its writer. On a bucket alone the writers of a shard take turns at its counter. Give `ObjectRecordStore` our
       `keys_recur`.
     - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
-      find them anyway; for pullers, a process that sees queue and keyspace signals them (`channels.reconciler`).
+      find them anyway; for pullers, a process that sees queue and keyspace signals them (`reconcile.reconciler_service`).
 
 Requests of a segment, on a bucket alone: reserve 1 (and 1 for each 32, and each 2 s), commit 1, pull 2, claim 2, take
 out 1 to 2, room 1.

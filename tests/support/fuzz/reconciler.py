@@ -2,7 +2,7 @@
 
 import sys
 
-from s3notify_platform.channels.reconciler import Keyspace, ReconcilerService
+from s3notify_platform.channels.reconcile.reconciler_service import Keyspace, ReconcilerService
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue

@@ -19,8 +19,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
 from s3notify_platform.kernel.errors import S3NotifyError

@@ -21,8 +21,8 @@ from urllib.parse import quote_plus
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import Unknown, Written
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher

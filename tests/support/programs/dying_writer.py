@@ -18,8 +18,8 @@ import signal
 import sys
 import tempfile
 
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import ABSENT, Written
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, uploads

@@ -12,7 +12,7 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
+from s3notify_platform.channels.inlets.http_inlet import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.keyspaces import Keyspace

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.opening import queue_records

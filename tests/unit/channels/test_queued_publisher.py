@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS
 from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch, Unknown, Written

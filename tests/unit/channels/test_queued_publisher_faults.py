@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publish.pending_change import Refused
 from s3notify_platform.kernel.errors import QuotaExceededError, UnavailableError
 from s3notify_platform.kernel.limits import TOPICS_KNOWN_SECONDS
 from s3notify_platform.kernel.ports import ABSENT, IfMatch, Unknown, Written

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.pending_change import Refused
-from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.channels.publish.pending_change import Refused
+from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService
 from s3notify_platform.kernel.errors import (
     ConflictError,
     NotFoundError,

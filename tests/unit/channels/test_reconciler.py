@@ -3,8 +3,8 @@
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings

@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 
 from s3notify_platform.channels.keyspaces import Keyspace
-from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerService
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher

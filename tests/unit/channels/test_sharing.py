@@ -5,8 +5,8 @@ from threading import Barrier, Event, Thread
 
 import pytest
 
-from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.channels.sharing import Sharing
+from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
+from s3notify_platform.channels.publish.sharing import Sharing
 from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.limits import ROOM_HELD
 from s3notify_platform.kernel.ports import Written

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
+from s3notify_platform.channels.inlets.http_inlet import HttpInlet, HttpInletSettings
 from s3notify_platform.kernel.errors import UsageError
 from tests.support.http_inlet import HEAD, QUICK, SECRET, ask, ceph, connect, post, raw, running
 from tests.support.intake_site import Site

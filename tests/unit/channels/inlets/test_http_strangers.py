@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from s3notify_platform.channels.inlets import http as inlet_module
+from s3notify_platform.channels.inlets import http_inlet as inlet_module
 from s3notify_platform.channels.inlets.http_server import Limits
 from tests.support.http_inlet import HEAD, ask, ceph, connect, post, raw, running
 from tests.support.intake_site import Site

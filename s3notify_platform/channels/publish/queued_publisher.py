@@ -20,10 +20,10 @@ Steps, for one change or a batch
 Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
 is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
 
-Threads of a process share steps 1 and 4 to 6 (`channels.sharing`): changes that they make at about the same time are
+Threads of a process share steps 1 and 4 to 6 (`publish.sharing`): changes that they make at about the same time are
 one reservation, and a batch's worth of commits and signals. Each writes its own objects meanwhile.
 
-If the writer is killed between any two steps, `channels.reconciler` resolves the reservations by HEAD, announces the
+If the writer is killed between any two steps, `reconcile.reconciler_service` resolves the reservations by HEAD, announces the
 changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue could not be
 reached, the signal is not marked, like that of an unqueued writer: consumers then list.
 
@@ -50,10 +50,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root
-from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
-from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
-from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
-from s3notify_platform.channels.uploading import upload
+from s3notify_platform.channels.publish.late_announcements import ATTEMPTS, LateAnnouncements
+from s3notify_platform.channels.publish.pending_change import PendingChange, PublishOutcome, Refused
+from s3notify_platform.channels.publish.sharing import LINGER_SECONDS, Sharing
+from s3notify_platform.channels.publish.uploading import upload
 from s3notify_platform.kernel.clock import backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import (
     NotFoundError,

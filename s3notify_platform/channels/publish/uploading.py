@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from s3notify_platform.channels.pending_change import PendingChange, Refused
+from s3notify_platform.channels.publish.pending_change import PendingChange, Refused
 from s3notify_platform.kernel.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.kernel.ports import CopyRange, Unknown, UploadId, Written
 from s3notify_platform.protocols.keyspace import LargePut, Publisher

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from s3notify_platform.channels.pending_change import PendingChange
+from s3notify_platform.channels.publish.pending_change import PendingChange
 from s3notify_platform.kernel.clock import backoff_seconds
 from s3notify_platform.kernel.errors import (
     NotFoundError,
