@@ -19,9 +19,9 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.bucket_records import quote
 from s3notify_platform.stores.config import OWN as OWN_PREFIX
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region
+from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
-from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
 from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key

@@ -119,7 +119,7 @@ class QueuePlace(BucketPlace):
         """The queue. No request."""
         from s3notify_platform.protocols.notification_queue import NotificationQueue
         from s3notify_platform.source.reach import table_of
-        from s3notify_platform.stores.opening import queue_records
+        from s3notify_platform.stores.open_store import queue_records
 
         table = table_of(self.settings, "records_table")
         return NotificationQueue(queue_records(self.platform(), self.queue_prefix, table))
@@ -166,7 +166,7 @@ class SourcePlace(QueuePlace):
 
         `damaged`: also of a table that is refused, or of none. No request then.
         """
-        from s3notify_platform.stores.opening import open_store
+        from s3notify_platform.stores.open_store import open_store
 
         source = self.source()
         if not damaged:
@@ -261,7 +261,7 @@ def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *
     """Warn if no source will be signalled, or a keyspace was never signalled: it is new, or mistyped. 1 HEAD each."""
     from s3notify_platform.kernel.errors import S3NotifyError
     from s3notify_platform.protocols.keyspace import root_key
-    from s3notify_platform.stores.opening import open_store
+    from s3notify_platform.stores.open_store import open_store
 
     if not keyspaces:
         say(f"no --keyspace: {without}, and no source is signalled", err=True)

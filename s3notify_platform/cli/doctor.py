@@ -46,7 +46,7 @@ def doctor(
     from contextlib import closing
 
     from s3notify_platform.deploy import Tables, examine_tables
-    from s3notify_platform.stores.opening import open_tags
+    from s3notify_platform.stores.open_store import open_tags
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
     from s3notify_platform.stores.s3.tags import tags_of
@@ -118,7 +118,7 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
     """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
     from s3notify_platform.maintenance.erase import slot_assets
-    from s3notify_platform.stores.opening import open_store
+    from s3notify_platform.stores.open_store import open_store
     from s3notify_platform.table.check import check_table
     from s3notify_platform.table.snapshot import Absent
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from s3notify_platform.engine.batch.batches import SensorState
-    from s3notify_platform.explain.status import SourceLook, SourceStatus
+    from s3notify_platform.explain.source_status import SourceLook, SourceStatus
     from s3notify_platform.protocols.notification_queue import TopicStats
 
 REASONS_SHOWN = 5
@@ -65,7 +65,7 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
 def _looks(
     names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[str], SensorState | None]"
 ) -> "list[SourceLook]":
-    from s3notify_platform.explain.status import SourceLook
+    from s3notify_platform.explain.source_status import SourceLook
     from s3notify_platform.source.build import build
 
     context = click.get_current_context()

@@ -48,7 +48,7 @@ def units(*, into: Path, home: Path, defs: Path, user: str, host: str, port: int
     After a change of the YAML, reload the code location in the UI. On Kubernetes and ECS, use Dagster's own charts and
     launchers: each run then has a process of its own, whose Spark is warm if it is reached by Spark Connect.
     """  # noqa: D301 - click's own mark
-    from s3notify_platform.local.units import Machine
+    from s3notify_platform.local.systemd_units import Machine
 
     machine = Machine(
         python=Path(sys.executable),

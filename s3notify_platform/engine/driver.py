@@ -36,7 +36,7 @@ from s3notify_platform.protocols.notification_queue.segments import Segment, com
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.opening import OpenTable
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
@@ -108,7 +108,7 @@ class Ingest:
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
-        is of other settings; `CorruptError` if it is not whole (`opening.open_table`).
+        is of other settings; `CorruptError` if it is not whole (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -165,7 +165,7 @@ class Ingest:
 
     @property
     def table(self) -> OpenTable:
-        """The source's table. Refused as `opening.open_table` says, when it is first asked for."""
+        """The source's table. Refused as `open_table` says, when it is first asked for."""
         if self.opened is None:
             self.opened = self.source.open_table(clock=self.clock)
             for warning in self.opened.warnings:

@@ -47,7 +47,7 @@ from s3notify_platform.protocols.notification_queue.segments import decode_lette
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.changes import StateChange, key_hash
 from s3notify_platform.table.feed import changes_of

@@ -36,7 +36,7 @@ from s3notify_platform.source.location import Location
 from s3notify_platform.source.settings import DEFS_VARIABLE
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.opening import open_store, queue_records
+from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot

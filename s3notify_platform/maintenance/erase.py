@@ -23,7 +23,7 @@ from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.erase import Erased, ending
 from s3notify_platform.table.erase import erase as erase_from

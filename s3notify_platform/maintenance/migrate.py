@@ -29,7 +29,7 @@ from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import Identity, Known, KnownRecord
 from s3notify_platform.table.opening import new_id, open_table
 

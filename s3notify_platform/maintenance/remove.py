@@ -33,7 +33,7 @@ from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.source.location import Location
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord
 
 REQUESTS_IN_FLIGHT: Final = 16

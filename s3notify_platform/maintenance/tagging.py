@@ -33,7 +33,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.opening import open_store, open_tags
+from s3notify_platform.stores.open_store import open_store, open_tags
 from s3notify_platform.stores.s3.tags import ObjectTags
 from s3notify_platform.table.manifest import Manifest
 

@@ -20,7 +20,7 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import SparkJobs
+from s3notify_platform.spark.spark_jobs import SparkJobs
 from s3notify_platform.table.schema import added_fields, schema_of
 from s3notify_platform.table.snapshot import Snapshot
 
@@ -84,7 +84,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     counted and named: an inlet keeps their events as poison, and their objects may be in quarantine.
 
     Refuses, and repairs nothing, if the table is not the one of the sensor's cursor, not whole, or of other settings
-    (`opening.open_table`), or if more objects have left than `withdraw_share` allows.
+    (`open_table`), or if more objects have left than `withdraw_share` allows.
     """
     state = sensor_state(instance, io.name)
     spark = io.spark.spark_session

@@ -13,7 +13,6 @@ from s3notify_platform.local.attributes import attributes_of, imported
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
-from s3notify_platform.orchestration.channels import build_channels, queue_spec
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
@@ -22,6 +21,7 @@ from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import resolvable, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
+from s3notify_platform.orchestration.source_services import build_channels, queue_spec
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.reach import unusual_prefixes
 from s3notify_platform.source.settings import SOURCE, TopicSizeSettings

@@ -21,7 +21,7 @@ from s3notify_platform.orchestration.setting_fields import Checked, fields_of
 from s3notify_platform.source.reach import Keys, bucket_of
 from s3notify_platform.source.settings import DynamoSettings, S3Settings
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
-from s3notify_platform.spark.warm import is_replaced
+from s3notify_platform.spark.warm_sessions import is_replaced
 from s3notify_platform.stores.credentials import session_of
 
 

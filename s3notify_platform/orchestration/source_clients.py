@@ -18,7 +18,7 @@ from s3notify_platform.protocols.notification_queue.topic_settings import check_
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.settings import QUEUE
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.opening import OpenTable
 
 PARALLELISM: Final = 8

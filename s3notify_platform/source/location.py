@@ -24,7 +24,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, ma
 from s3notify_platform.source.settings import LocationSettings
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.opening import open_records, open_store, queue_records
+from s3notify_platform.stores.open_store import open_records, open_store, queue_records
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
@@ -141,7 +141,7 @@ class Location(LocationSettings):
         return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
-        """The table for those who need not know what it is made from. Refused as `opening.open_table` says.
+        """The table for those who need not know what it is made from. Refused as `open_table` says.
 
         `UsageError` for another number of slots. Requests of `LogTable.newest`.
         """

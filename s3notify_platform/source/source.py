@@ -17,7 +17,7 @@ from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.object_columns import ObjectColumns
 from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.known import Identity
 from s3notify_platform.table.opening import OpenTable, open_table
@@ -133,7 +133,7 @@ class Source:
         store: ObjectStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> OpenTable:
-        """The table, refused if it is not whole or of other settings. See `opening.open_table`."""
+        """The table, refused if it is not whole or of other settings. See `open_table`."""
         table = self.table(store=store, clock=clock)
         first = described(NO_SCHEMA, created_ms=clock.wall_ms()) if create else None
         endpoint = self.input.bucket.endpoint_url or ""

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.spark.class_archive import QUIET, USE, archive_place, found_at, java_program
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.spark.warm import warm_up
+from s3notify_platform.spark.warm_sessions import warm_up
 
 MAKE_SECONDS: Final = 600.0
 

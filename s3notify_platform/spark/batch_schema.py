@@ -33,7 +33,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.declared import hinted, object_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
-from s3notify_platform.spark.memory import limited
+from s3notify_platform.spark.memory_limit import limited
 from s3notify_platform.table.schema import TableSchema, added_fields, grown, merged
 
 Transform = Callable[[DataFrame], DataFrame]

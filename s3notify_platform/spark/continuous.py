@@ -50,8 +50,8 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
-from s3notify_platform.spark.jobs import spark_ingest
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.spark.spark_jobs import spark_ingest
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.opening import OpenTable
 
 if TYPE_CHECKING:

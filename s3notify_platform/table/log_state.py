@@ -88,7 +88,7 @@ def after(
 
 
 def _goes_on(state: LogState, version: LogVersion) -> bool:
-    """Whether it is a version of this table, or the first one under a new id (`opening.forget`)."""
+    """Whether it is a version of this table, or the first one under a new id (`open_table.forget`)."""
     renamed = version.metadata is not None and version.metadata.id == version.table
     return version.table == state.table or renamed
 

@@ -28,7 +28,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryRecordStore
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from tests.benchmarks.figures import Figure, Seconds, counted, seconds, short, times
 from tests.support.servers import S3Server, running_ministack
 from tests.support.spark_options import ENVIRONMENT, named

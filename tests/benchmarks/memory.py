@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, Seconds, seconds, short
 from tests.benchmarks.lake import embedded_spark

@@ -28,8 +28,8 @@ from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.orchestration.channels import RECONCILE_SECONDS
 from s3notify_platform.orchestration.sensor import LOOP_SECONDS
+from s3notify_platform.orchestration.source_services import RECONCILE_SECONDS
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.config import DynamoConfig, SqsConfig

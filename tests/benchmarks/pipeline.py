@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times

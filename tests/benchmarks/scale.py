@@ -12,7 +12,7 @@ from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, seconds, short

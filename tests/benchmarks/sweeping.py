@@ -21,8 +21,8 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.spark.session import ship_package
+from s3notify_platform.spark.spark_jobs import SparkJobs
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store

@@ -18,7 +18,7 @@ from s3notify_platform.protocols.notification_queue import (
     decode_events,
 )
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.contracts.object_store_suite import ODD_KEYS
 from tests.support.ceph import Ceph

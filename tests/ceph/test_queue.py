@@ -23,7 +23,7 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
 

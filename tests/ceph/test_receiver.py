@@ -11,7 +11,7 @@ from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from tests.ceph.test_notifications import FIRST_POST_SECONDS
 from tests.support.ceph import Ceph
 from tests.support.site import Site

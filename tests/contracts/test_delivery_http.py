@@ -14,7 +14,7 @@ from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from tests.support.endpoints import Receiver, hang, raw_endpoint
 from tests.support.http_inlet import SECRET, ceph, post, running
 from tests.support.waiting import until

@@ -7,10 +7,10 @@ import pytest
 from s3notify_platform.channels.delivery.push import Delivered, Rejected
 from s3notify_platform.deploy import Tables, policy
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
-from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import create_table
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, places_of, refused, unused
 from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery

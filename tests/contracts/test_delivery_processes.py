@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from tests.support.endpoints import Receiver
 from tests.support.waiting import until
 

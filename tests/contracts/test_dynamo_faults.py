@@ -7,8 +7,8 @@ import pytest
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, Unknown, Version
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
+from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable, Refused
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HurriedClock
 from tests.support.tables import create_record_table

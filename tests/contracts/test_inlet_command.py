@@ -21,7 +21,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.test_sqs_events import SIGNALS, World

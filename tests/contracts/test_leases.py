@@ -8,8 +8,8 @@ from s3notify_platform.kernel.ports import Unknown, Version
 from s3notify_platform.protocols.conditional_commit import Granted, Occupied
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE, DynamoLeases
-from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.leases_suite import LEASE, LeasesSuite

@@ -16,7 +16,7 @@ from s3notify_platform.channels.reconcile.reconciler_service import ReconcilerSe
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.support.programs.dying_writer import KS, SOURCE, STALE_SECONDS, TOPICS

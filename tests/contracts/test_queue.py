@@ -20,7 +20,7 @@ from s3notify_platform.protocols.notification_queue import (
     Reservation,
     TopicSettings,
 )
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.tables import create_record_table
 

@@ -13,7 +13,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.config import S3Config, SqsConfig
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.sqs import SqsQueue
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.kernel.ports import list_all
-from s3notify_platform.orchestration import channels
+from s3notify_platform.orchestration import source_services as channels
 from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.ack_chain import AckChains

@@ -19,8 +19,8 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.conditional import leased_store
+from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
-from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import reasons_of
 from s3notify_platform.table.snapshot import Snapshot

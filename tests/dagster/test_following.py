@@ -12,7 +12,7 @@ from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.explain import explain
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.orchestration import channels
+from s3notify_platform.orchestration import source_services as channels
 from s3notify_platform.orchestration.manual_jobs import sensor_view
 from s3notify_platform.orchestration.partitions import BATCH_TAG
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put

@@ -12,7 +12,7 @@ from dagster import DagsterRunStatus
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from tests.support import service_defs
 from tests.support.endpoints import Receiver
 from tests.support.servers import S3Server

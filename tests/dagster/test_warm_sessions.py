@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.orchestration.resources import SlotSpark
-from s3notify_platform.spark.warm import fresh_session
+from s3notify_platform.spark.warm_sessions import fresh_session
 
 pytestmark = pytest.mark.spark
 

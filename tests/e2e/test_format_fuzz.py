@@ -17,7 +17,7 @@ import pytest
 
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from tests.support.changing import place_of
 from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.fuzz.objects import SCHEMA, SCHEMA_DDL, Drawn

@@ -31,7 +31,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.stores.config import QUEUE_PREFIX
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.fuzz.kills import Killer, Supervised

@@ -20,7 +20,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.local.units import Machine
+from s3notify_platform.local.systemd_units import Machine
 from s3notify_platform.orchestration.warm.handover import Home
 from s3notify_platform.protocols.keyspace import Put
 from tests.contracts.fault_proxy import FaultProxy

@@ -18,8 +18,8 @@ from s3notify_platform.protocols.ack_chain import (
     new_stamp,
     xor,
 )
+from s3notify_platform.protocols.ack_chain.chain_records import belongs_to, is_head
 from s3notify_platform.protocols.ack_chain.names import places
-from s3notify_platform.protocols.ack_chain.records import belongs_to, is_head
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

@@ -13,7 +13,7 @@ from s3notify_platform.kernel.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
-from s3notify_platform.protocols.ack_chain.records import belongs_to, is_head
+from s3notify_platform.protocols.ack_chain.chain_records import belongs_to, is_head
 from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig

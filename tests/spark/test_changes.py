@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import Changing, changing_source
 from tests.support.independent import differences, differing, rows_of

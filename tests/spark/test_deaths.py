@@ -10,9 +10,9 @@ from s3notify_platform.engine.read import splits
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.spark import jobs as planning
+from s3notify_platform.spark import spark_jobs as planning
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.support.deadly import ABORTS, KILLS, UNWRITABLE, Deadly, deadly
 from tests.support.spark import Lake

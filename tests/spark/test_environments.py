@@ -15,7 +15,7 @@ from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from tests.benchmarks.report import README
 
 RECIPE = re.compile(r"<!-- second environment -->\n```yaml\n(.*?)```", re.DOTALL)

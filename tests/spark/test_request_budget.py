@@ -19,7 +19,7 @@ from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.opening import OpenTable
 from tests.contracts.fault_proxy import FaultProxy, in_sequence

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.spark import failures
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]

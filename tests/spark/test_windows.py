@@ -10,7 +10,7 @@ import pytest
 
 from s3notify_platform.engine.read import reader as read
 from s3notify_platform.engine.read.reader import Rejected, SplitReader
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.formats.text.lines import text_format

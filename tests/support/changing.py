@@ -18,9 +18,9 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.snapshot import Absent
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences

@@ -8,7 +8,7 @@ import dagster as dg
 from s3notify_platform.channels.delivery.delivery_worker import Delivery
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.orchestration.component import S3NotifyComponent
-from s3notify_platform.orchestration.services import build_service
+from s3notify_platform.orchestration.managed_services import build_service
 
 LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
 

@@ -15,9 +15,9 @@ from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import Access, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA

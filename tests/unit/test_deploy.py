@@ -12,8 +12,8 @@ from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, poli
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
-from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, describe, examine
 from tests.support.iam import refused
 

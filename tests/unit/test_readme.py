@@ -14,7 +14,7 @@ from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Put, Watcher
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
-from s3notify_platform.stores.opening import open_store, queue_records
+from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.readme import BUCKET, PARTS, Place, block, blocks
 from tests.support.servers import running_ministack

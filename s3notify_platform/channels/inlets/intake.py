@@ -36,7 +36,7 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     QuotaExceeded,
 )
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 
 MEMORY: Final = 100_000
 """How many steps are remembered; about 15 MB."""

@@ -8,7 +8,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.source.reach import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.settings import SETTINGS, LocationSettings
-from s3notify_platform.stores.opening import open_store, queue_records
+from s3notify_platform.stores.open_store import open_store, queue_records
 
 
 def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **settings: Any) -> QueuedPublisher:

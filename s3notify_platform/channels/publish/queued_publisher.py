@@ -23,8 +23,8 @@ is completed if they are still fresh. They are renewed while it goes on. Killed 
 Threads of a process share steps 1 and 4 to 6 (`publish.sharing`): changes that they make at about the same time are
 one reservation, and a batch's worth of commits and signals. Each writes its own objects meanwhile.
 
-If the writer is killed between any two steps, `reconcile.reconciler_service` resolves the reservations by HEAD, announces the
-changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue could not be
+If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD, announces the changes
+to the topics that exist then, and moves the signals. If no topic takes the key, or the queue could not be
 reached, the signal is not marked, like that of an unqueued writer: consumers then list.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,

@@ -54,9 +54,9 @@ from s3notify_platform.protocols.notification_queue import (
     Reconciler,
     Reservation,
 )
-from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
+from s3notify_platform.protocols.notification_queue.reconciler import LEAK_SECONDS
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
-from s3notify_platform.stores.opening import open_store, queue_records
+from s3notify_platform.stores.open_store import open_store, queue_records
 
 PASS_SECONDS: Final = 15.0
 

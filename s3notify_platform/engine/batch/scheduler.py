@@ -93,7 +93,7 @@ class BatchPlanner:
 
     `topic_epoch` gives the epoch of the source's topic, which it makes if there is none, and has serve the given table
     (`Topics.serve`); `backlog` is the source's; `table` opens its table, expecting the id that the cursor has
-    (`Source.open_table`), and `claim` notes whose sensor works on it (`opening.claim`).
+    (`Source.open_table`), and `claim` notes whose sensor works on it (`open_table.claim`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
     and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and those of `table` and `claim`; once in
@@ -119,7 +119,7 @@ class BatchPlanner:
     def tick(self, state: SensorState) -> Tick:
         """Settle what has ended, see what changed, open the next batch.
 
-        Raises what `opening.open_table` refuses the table for; the cursor is then left as it is.
+        Raises what `open_table` refuses the table for; the cursor is then left as it is.
         """
         if state.watch.slots != self.watcher.fresh_state().slots and state.table:
             table = self.table(state.table)

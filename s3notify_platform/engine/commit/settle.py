@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.engine.values.unforeseen import REASON_MAX

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from s3notify_platform.engine.commit.settle import Settled
 from s3notify_platform.engine.stage.collect import StagedPart
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.rows import FailedSlot
 from s3notify_platform.kernel.slots import Slot

@@ -29,7 +29,7 @@ from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, choose_cuts, quantiles
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.table import LogTable
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import obstore
 from obstore.exceptions import PreconditionError
 
-from s3notify_platform.engine.read.refusals import unread
+from s3notify_platform.engine.read.read_errors import unread
 from s3notify_platform.engine.values.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
 from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.stores.opening import open_reader, open_store
+from s3notify_platform.stores.open_store import open_reader, open_store
 from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Fetched:
     """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`.
 
     `meta`: what the GET said that brought it, of several the first. `outage`: it failed, and nothing is known of the
-    object itself (`refusals`). `trace`: the traceback, if nobody foresaw the error (`unforeseen`).
+    object itself (`read_errors`). `trace`: the traceback, if nobody foresaw the error (`unforeseen`).
     """
 
     version: ObjectVersion
@@ -69,7 +69,7 @@ def fetch(
 ) -> Iterator[list[Fetched]]:
     """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object.
 
-    For each GET that fails, `refusals.unread` more, with the source's `prefix`.
+    For each GET that fails, `read_errors.unread` more, with the source's `prefix`.
     """
     fast = open_reader(config)
     slow = open_store(config)

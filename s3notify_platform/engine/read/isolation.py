@@ -32,7 +32,7 @@ def isolated(
     """The results of `parse` for `objects`; where it raises, for their halves, down to the object that has `failed`.
 
     Until a part is parsed to its end it is held, up to `HELD_BYTES`. Where it raises after more than these, so does
-    this: then the task fails, and the objects of its slots are tried apart (`spark.jobs`).
+    this: then the task fails, and the objects of its slots are tried apart (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

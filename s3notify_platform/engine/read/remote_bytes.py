@@ -2,7 +2,7 @@
 
 A range is read whole or not at all. That the object is another version now, or gone, is `ConflictError` and
 `NotFoundError`, in whichever GET it shows; after bounded retries `RefusedError` if it is the object's own fault, and
-`UnavailableError` if not (`refusals`).
+`UnavailableError` if not (`read_errors`).
 """
 
 from functools import lru_cache
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 import obstore
 from obstore.exceptions import PreconditionError
 
-from s3notify_platform.engine.read.refusals import unread
+from s3notify_platform.engine.read.read_errors import unread
 from s3notify_platform.engine.values.unforeseen import is_unforeseen
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import open_reader, open_store
+from s3notify_platform.stores.open_store import open_reader, open_store
 from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from s3notify_platform.engine.values.outcome import Outcome, joined
+from s3notify_platform.engine.values.object_outcome import Outcome, joined
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.rows import (
     FailedSlot,

@@ -35,7 +35,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.pack_file import ORDER, NewPack
 from s3notify_platform.table.pack_set import PackSet, StagedPack
 from s3notify_platform.table.packs import write

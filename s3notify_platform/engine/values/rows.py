@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.unforeseen import described, is_outage, trace_of
 from s3notify_platform.formats.csv.csv_splits import Scout

@@ -34,7 +34,7 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import SlotSpark, spark_digest
 from s3notify_platform.orchestration.ticks import with_requirements
 from s3notify_platform.orchestration.warm.handover import Message, decoded, encoded
-from s3notify_platform.spark.warm import fresh_session, interrupt_jobs, warm_up
+from s3notify_platform.spark.warm_sessions import fresh_session, interrupt_jobs, warm_up
 
 PDEATHSIG: Final = 1
 FLUSH_SECONDS: Final = 1.0

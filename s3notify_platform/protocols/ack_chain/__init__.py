@@ -53,9 +53,9 @@ contend. `shared` works chains together with that package, in its own table.
 Reading order: chains (the client), records (keys and values, and what they say together), stamps (values), names.
 """
 
+from s3notify_platform.protocols.ack_chain.chain_records import Chain
 from s3notify_platform.protocols.ack_chain.chains import ACK, AckChains, keys_recur
 from s3notify_platform.protocols.ack_chain.names import in_order, pack_names, unpack_names
-from s3notify_platform.protocols.ack_chain.records import Chain
 from s3notify_platform.protocols.ack_chain.stamps import (
     Acked,
     AlreadyAcked,

@@ -18,8 +18,7 @@ from s3notify_platform.kernel.errors import (
     UsageError,
 )
 from s3notify_platform.kernel.ports import Record, RecordStore, Unknown, Version
-from s3notify_platform.protocols.ack_chain.names import dump_names, in_order, load_names, places
-from s3notify_platform.protocols.ack_chain.records import (
+from s3notify_platform.protocols.ack_chain.chain_records import (
     Chain,
     Closed,
     Seen,
@@ -41,6 +40,7 @@ from s3notify_platform.protocols.ack_chain.records import (
     stamp_record,
     tag_of,
 )
+from s3notify_platform.protocols.ack_chain.names import dump_names, in_order, load_names, places
 from s3notify_platform.protocols.ack_chain.stamps import (
     PAYLOAD_MAX,
     TOMBSTONE_SECONDS,

@@ -80,7 +80,7 @@ Limits
       of its writer. On a bucket alone the writers of a shard take turns at its counter. Give `ObjectRecordStore` our
       `keys_recur`.
     - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
-      find them anyway; for pullers, a process that sees queue and keyspace signals them (`reconcile.reconciler_service`).
+      find them anyway; for pullers, a process that sees queue and keyspace signals them (`channels.reconcile`).
 
 Requests of a segment, on a bucket alone: reserve 1 (and 1 for each 32, and each 2 s), commit 1, pull 2, claim 2, take
 out 1 to 2, room 1.
@@ -116,6 +116,7 @@ from s3notify_platform.protocols.notification_queue.facts import TopicStats
 from s3notify_platform.protocols.notification_queue.marks import marks_of
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, ShardOwner, Worker, owners_of
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.reconciler import Reconciled, Reconciler, resolve
 from s3notify_platform.protocols.notification_queue.reserving import (
     EntryCommitted,
     Expired,
@@ -124,7 +125,6 @@ from s3notify_platform.protocols.notification_queue.reserving import (
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.s3_event import decode_events, encode_events
-from s3notify_platform.protocols.notification_queue.stale import Reconciled, Reconciler, resolve
 from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings
 
 __all__ = [

@@ -5,7 +5,7 @@ needs, and uses that up before it asks again: nothing at first, then twice as mu
 It stays with the shard meanwhile. Such room only fills a shard up to `ROOM_IDLE_SHARE` of it: beyond, exactly what is
 needed is asked for. It is room of one generation of the quota; the reservation that uses it is granted if that still is
 the current one (`reserving`). It does not expire: a process that is idle, or has ended, keeps nobody out, and where
-room becomes scarce a reconciler counts it again (`stale`), after which it is worth nothing.
+room becomes scarce a reconciler counts it again (`reconciler`), after which it is worth nothing.
 """
 
 from collections import Counter

@@ -13,7 +13,7 @@ it saw the changed record, before it acts on the change. Anyone may wait again: 
     Deleted. What writers reserve in it is granted to them. Nothing of it is removed, and its name is not used again,
     until that is waited out; so all of it is found, and its commit returns `Expired`.
     A shard is counted again. What writers count by the former generation of its quota is granted to them. Its base
-    shrinks, and its counters go, once that is waited out (`stale`).
+    shrinks, and its counters go, once that is waited out (`reconciler`).
     Capacity lowered. Writers take room up to the higher one. It is counted all the same, and nobody acts on less.
     Capacity raised, base lowered. Writers know of less room than there is. A refusal is checked by a read.
     `stale_seconds` lowered. That is to be done only while nobody writes, as its description says.

@@ -57,7 +57,12 @@ from s3notify_platform.protocols.source_enumerator.enumerator import (
     cut_to_bytes,
     parts_of,
 )
-from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, listed_pages, quantiles
+from s3notify_platform.protocols.source_enumerator.parallel_listing import (
+    Chain,
+    choose_cuts,
+    listed_pages,
+    quantiles,
+)
 from s3notify_platform.protocols.source_enumerator.rescan import (
     PARTITION,
     UNQUEUED_SECONDS,

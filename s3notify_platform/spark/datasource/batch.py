@@ -36,7 +36,7 @@ from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
-from s3notify_platform.spark.datasource.rows import (
+from s3notify_platform.spark.datasource.read_rows import (
     INFERRED,
     RowReader,
     Work,
@@ -47,7 +47,7 @@ from s3notify_platform.spark.declared import hinted, object_columns
 from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.history import snapshot_of, version_at
 from s3notify_platform.table.reading import plan_read, read
 from s3notify_platform.table.snapshot import Snapshot

@@ -19,7 +19,7 @@ from s3notify_platform.kernel.setting import About, given_of, named, values_in
 from s3notify_platform.kernel.slots import Slot, slot_from_partition_key
 from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.opening import place_of
+from s3notify_platform.stores.open_store import place_of
 
 Read = Literal["objects", "table"]
 Rejects = Literal["column", "fail", "drop"]

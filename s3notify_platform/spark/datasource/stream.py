@@ -43,7 +43,7 @@ from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.spark.datasource.options import Reading
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrivals import arrivals, sizes_of
 from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.reading import ReadTask, plan_read, read

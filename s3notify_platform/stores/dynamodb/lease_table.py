@@ -20,7 +20,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, LeaseOutcome, Occupied
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent
+from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable, Item, Refused, absent
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import (
+from s3notify_platform.stores.dynamodb.dynamo_table import (
     Applied,
     DynamoTable,
     Item,

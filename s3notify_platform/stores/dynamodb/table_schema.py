@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UsageError
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent
+from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable, Item, Refused, absent
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

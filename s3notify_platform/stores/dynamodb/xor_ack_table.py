@@ -36,7 +36,7 @@ from s3notify_platform.protocols.ack_chain.shared.plans import acked
 from s3notify_platform.protocols.ack_chain.shared.record import Chain, decode, encode
 from s3notify_platform.protocols.ack_chain.stamps import TOMBSTONE_SECONDS
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import DynamoTable, Item, absent, port_outcome
+from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable, Item, absent, port_outcome
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -10,7 +10,7 @@ from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
-from s3notify_platform.stores.s3.listing import read_listing
+from s3notify_platform.stores.s3.list_pages import read_listing
 from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser, count_repeated
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ from s3notify_platform.kernel.ports import (
 from s3notify_platform.stores.connections import Answer
 from s3notify_platform.stores.faults import Fault, Verdict
 from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
-from s3notify_platform.stores.s3.listing import PAGE
+from s3notify_platform.stores.s3.list_pages import PAGE
+from s3notify_platform.stores.s3.multipart import S3Uploads, meta_of
 from s3notify_platform.stores.s3.requests import etag_of, metadata_of
-from s3notify_platform.stores.s3.uploads import S3Uploads, meta_of
 from s3notify_platform.stores.sdk import answer_of
 
 _ARGUMENTS = {

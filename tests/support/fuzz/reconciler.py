@@ -7,7 +7,7 @@ from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import open_store, queue_records
+from s3notify_platform.stores.open_store import open_store, queue_records
 from tests.support.fuzz.operations import BUCKET, KEYSPACE, PREFIX, STALE_SECONDS
 
 

@@ -28,7 +28,7 @@ from s3notify_platform.kernel.ports import Unknown, Written
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import open_store, queue_records
+from s3notify_platform.stores.open_store import open_store, queue_records
 from tests.support.fuzz.operations import (
     BUCKET,
     HTTP,

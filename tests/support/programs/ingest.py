@@ -14,7 +14,7 @@ from dataclasses import replace
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.support.sources import source_of
 from tests.support.spark import start_spark

@@ -18,7 +18,7 @@ from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

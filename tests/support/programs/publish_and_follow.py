@@ -7,7 +7,7 @@ from s3notify_platform.channels import open_publisher
 from s3notify_platform.protocols.keyspace import Put, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
-from s3notify_platform.spark.memory import limit_memory
+from s3notify_platform.spark.memory_limit import limit_memory
 from tests.support.poison import SCHEMA
 from tests.support.poison.files import FILES
 from tests.support.poison.texts import TEXTS

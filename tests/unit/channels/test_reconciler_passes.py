@@ -11,7 +11,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur
-from s3notify_platform.protocols.notification_queue.stale import SCAN_EVERY
+from s3notify_platform.protocols.notification_queue.reconciler import SCAN_EVERY
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore

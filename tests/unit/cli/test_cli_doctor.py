@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.tables import create_lease_table, create_record_table

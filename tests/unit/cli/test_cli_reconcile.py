@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.stores.opening import queue_records
+from s3notify_platform.stores.open_store import queue_records
 
 
 @pytest.mark.server

@@ -23,7 +23,7 @@ from s3notify_platform.protocols.notification_queue import (
     Worker,
 )
 from s3notify_platform.protocols.notification_queue.topic_settings import FIXED
-from s3notify_platform.stores import opening
+from s3notify_platform.stores import open_store as opening
 from s3notify_platform.stores.memory import MemoryRecordStore
 
 SETTINGS = [*settings_of(TopicSettings), *settings_of(Endpoint)]

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from s3notify_platform.cli import main
 from s3notify_platform.engine.batch.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
-from s3notify_platform.explain import status
-from s3notify_platform.explain.status import SourceLook
+from s3notify_platform.explain import source_status as status
+from s3notify_platform.explain.source_status import SourceLook
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import MAX_COLUMNS
 from s3notify_platform.kernel.slots import Slot, slot_of

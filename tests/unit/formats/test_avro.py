@@ -258,7 +258,7 @@ from tests.support.poison.files import avro, long, record
 from tests.support.poison import SCHEMA
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.spark.memory import limit_memory
+from s3notify_platform.spark.memory_limit import limit_memory
 
 many = record("r", {"name": "list", "type": {"type": "array", "items": record("i")}})
 body = avro(many, b"\\x02" + long(4_000_000) + b"\\x02" * 4_000_000 + b"\\0", 1)

@@ -134,7 +134,7 @@ import sys
 from tests.support.poison import SCHEMA
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.spark.memory import limit_memory
+from s3notify_platform.spark.memory_limit import limit_memory
 
 body = sys.stdin.buffer.read()
 limit_memory(100 << 20)
@@ -206,7 +206,7 @@ import sys
 from tests.support.poison import SCHEMA
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import format_of
-from s3notify_platform.spark.memory import limit_memory
+from s3notify_platform.spark.memory_limit import limit_memory
 
 body = sys.stdin.buffer.read()
 limit_memory(1 << 30)

@@ -4,7 +4,7 @@ import pytest
 from dagster import DagsterRunStatus
 
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.orchestration.services import (
+from s3notify_platform.orchestration.managed_services import (
     SILENCE_SECONDS,
     STARTUP_SECONDS,
     STEADY_BEATS,

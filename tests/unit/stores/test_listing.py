@@ -13,7 +13,7 @@ from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.ports import ETag, ObjectMeta, Page
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.stores.s3.listing import page_of
+from s3notify_platform.stores.s3.list_pages import page_of
 
 MODEL = Session().get_service_model("s3").operation_model("ListObjectsV2")
 

@@ -12,7 +12,7 @@ from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.kinds import KINDS
-from s3notify_platform.stores.opening import open_reader, open_store, open_tags
+from s3notify_platform.stores.open_store import open_reader, open_store, open_tags
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs
 from tests.support.toy_store import TOY, ToyStore

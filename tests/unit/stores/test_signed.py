@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSResponse, HeadersDict
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import ABSENT, IfMatch, Unknown, Written
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused
+from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable, Refused
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.store import bucket_url
 

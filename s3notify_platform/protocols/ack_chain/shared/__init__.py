@@ -36,7 +36,7 @@ Reading order: chains (the client), plans (what each operation does to a record)
 combining (how threads send together).
 """
 
-from s3notify_platform.protocols.ack_chain.shared.chains import ATTEMPTS, SharedChains
 from s3notify_platform.protocols.ack_chain.shared.record import child_stamp
+from s3notify_platform.protocols.ack_chain.shared.shared_chains import ATTEMPTS, SharedChains
 
 __all__ = ["ATTEMPTS", "SharedChains", "child_stamp"]

@@ -10,7 +10,7 @@ import pytest
 from s3notify_platform.engine.read import fetch
 from s3notify_platform.engine.read.reader import Rejected, SplitReader
 from s3notify_platform.engine.read.splits import cut
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Split

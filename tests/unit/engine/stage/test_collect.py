@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.engine.stage.collect import Collected, StagedPart
-from s3notify_platform.engine.values.outcome import Outcome, joined
+from s3notify_platform.engine.values.object_outcome import Outcome, joined
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.rows import ReadObject, Requests, StoredRows, WrittenPack
 from s3notify_platform.kernel.errors import UsageError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.engine.stage.staging import STAGED_COLUMN
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.rows import (
     LINEAGE_COLUMNS,

@@ -26,8 +26,8 @@ from s3notify_platform.protocols.ack_chain import (
     new_stamp,
     xor,
 )
+from s3notify_platform.protocols.ack_chain.chain_records import head_key, is_head
 from s3notify_platform.protocols.ack_chain.chains import TAG_BYTES_MAX
-from s3notify_platform.protocols.ack_chain.records import head_key, is_head
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore

@@ -15,7 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicUser,
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity
-from s3notify_platform.protocols.notification_queue.stale import IDLE_LEAKS, LEAK_SECONDS
+from s3notify_platform.protocols.notification_queue.reconciler import IDLE_LEAKS, LEAK_SECONDS
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.clocks import SlowClock
 from tests.support.counted import CountedRecords

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import Page, list_all
 from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
-from s3notify_platform.protocols.source_enumerator.listing import HANDOVER_KEYS
+from s3notify_platform.protocols.source_enumerator.parallel_listing import HANDOVER_KEYS
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.listing import ServerOfItsOwn, by_names, listed_in_chains, parallel_listing

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.engine.read.reader import Rejected, SplitReader
 from s3notify_platform.engine.read.splits import TASK_BYTES, cut
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.formats.registry import check_schema

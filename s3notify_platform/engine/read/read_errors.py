@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.opening import open_store, refusal_of
+from s3notify_platform.stores.open_store import open_store, refusal_of
 
 NOBODY: Final = ".s3notify-no-such-object"
 """Below the source's prefix: a store that refuses to say that nothing is there refuses everything."""

@@ -31,7 +31,7 @@ from s3notify_platform.engine.stage.staging import (
     staging_task,
     storing_task,
 )
-from s3notify_platform.engine.values.outcome import Outcome
+from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import PLANNED, Plan, SlotPlan, planned_in
 from s3notify_platform.engine.values.results import Progress, Reading, Run
 from s3notify_platform.engine.values.rows import (
@@ -62,7 +62,7 @@ from s3notify_platform.spark.failures import (
     own_errors,
     task_of,
 )
-from s3notify_platform.spark.memory import limited
+from s3notify_platform.spark.memory_limit import limited
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.table.opening import OpenTable
 from s3notify_platform.table.schema import TableSchema, size_of

@@ -24,7 +24,7 @@ from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicStats
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.opening import open_store
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.history import note_of
 from s3notify_platform.table.manifest import SlotFacts

@@ -51,8 +51,8 @@ def warm_up(spark: SparkSession) -> None:
 
 def _imported(batches: Batches) -> Batches:
     """Import what tasks need."""
-    from s3notify_platform.engine.stage import staging as stage  # noqa: F401
-    from s3notify_platform.spark import load, memory  # noqa: F401
+    from s3notify_platform.engine.stage import staging  # noqa: F401
+    from s3notify_platform.spark import load, memory_limit  # noqa: F401
 
     SYSTEM_CLOCK.sleep(0.05)  # so that all of the job's tasks run at once, and each has a worker of its own
     yield from batches

@@ -1,7 +1,7 @@
 """Services and reconciler of a source, managed by Dagster, as the component's YAML enables them.
 
 The reconciler is a sensor: a pass is short, and the code server, which evaluates sensors, keeps the reconciler's memory
-between passes. Inlets and outlets are the registered services, in runs that a sensor keeps alive (`services`). The
+between passes. Inlets and outlets are the registered services, in runs that a sensor keeps alive (`managed_services`). The
 reconciler's sensor also reports the queue's depth, as observations of the asset `{source}_queue`, which Dagster plots.
 """
 
@@ -18,7 +18,7 @@ from s3notify_platform.channels.service import Service, ServiceContext, ServiceS
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.freshness import freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.services import build_service
+from s3notify_platform.orchestration.managed_services import build_service
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 
