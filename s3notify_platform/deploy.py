@@ -25,7 +25,7 @@ from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
 from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key
-from s3notify_platform.table.own import own_prefixes
+from s3notify_platform.table.own_objects import own_prefixes
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
@@ -180,8 +180,8 @@ def terraform(tables: Tables) -> Json:
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
-    Whatever the source's prefix, writers are denied to change the platform's own objects (`table.own`), except signals,
-    and for a `publisher` the queue. With an empty prefix they are also denied to read them.
+    Whatever the source's prefix, writers are denied to change the platform's own objects (`table.own_objects`), except
+    signals, and for a `publisher` the queue. With an empty prefix they are also denied to read them.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}

@@ -37,8 +37,9 @@ class ServiceContext:
 
     `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
     one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
-    are prefixes of the platform's own objects in `bucket` (`table.own`); `sources` are the names of the sources, by
-    their `keyspaces`, where these are not the usual ones; `skipping` are the keyspaces of those that skip hidden files.
+    are prefixes of the platform's own objects in `bucket` (`table.own_objects`); `sources` are the names of the
+    sources, by their `keyspaces`, where these are not the usual ones; `skipping` are the keyspaces of those that skip
+    hidden files.
     """
 
     name: str

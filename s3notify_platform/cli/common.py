@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from s3notify_platform.source.location import CommitMode, Location
     from s3notify_platform.source.source import Source
     from s3notify_platform.stores.config import S3Config
-    from s3notify_platform.table.table import LogTable
+    from s3notify_platform.table.log_table import LogTable
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]

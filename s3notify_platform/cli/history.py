@@ -16,9 +16,9 @@ from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from s3notify_platform.table.actions import LogVersion
+    from s3notify_platform.table.delta.actions import LogVersion
+    from s3notify_platform.table.log_table import LogTable
     from s3notify_platform.table.snapshot import LogReader, Snapshot
-    from s3notify_platform.table.table import LogTable
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
 COUNTS = ("objects", "rows", "rejects", "gone")
@@ -46,7 +46,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: i
     `s3notify table rollback` goes back to one. With --slot: the versions that changed the slot, with its counts then.
     1 GET for each version, with --slot 2.
     """
-    from s3notify_platform.table.history import history as versions
+    from s3notify_platform.table.versions import history as versions
 
     reader = place.table(asset).reader
     found: Iterator[dict[str, Any]] = (
@@ -77,7 +77,7 @@ def _of_table(version: "LogVersion") -> dict[str, Any]:
 
 def _of_slot(reader: "LogReader", version: "LogVersion", slot: Slot) -> dict[str, Any]:
     """The slot's counts, if the version changed it."""
-    from s3notify_platform.table.history import note_of
+    from s3notify_platform.table.versions import note_of
 
     if version.foreign:
         return {}
@@ -137,8 +137,8 @@ def rows(
 
 def as_of(table: "LogTable", version: int | None, at: datetime | None) -> "Snapshot":
     """The table as of a version or a time; the newest version without both. `NotFoundError`: it is not kept."""
-    from s3notify_platform.table.history import snapshot_of, version_at
     from s3notify_platform.table.snapshot import Absent
+    from s3notify_platform.table.versions import snapshot_of, version_at
 
     if version is not None and at is not None:
         raise click.UsageError("--version or --at, not both")

@@ -108,7 +108,7 @@ def _command(kind: ServiceKind) -> click.Command:
 
 def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
     """Prefixes of the platform's own objects: those given, those of the sources in the YAML, the usual ones."""
-    from s3notify_platform.table.own import USUAL
+    from s3notify_platform.table.own_objects import USUAL
 
     sources = [source.source() for source in configured()]
     of_sources = [prefix for source in sources for prefix in source.location.own_prefixes(place.bucket)]

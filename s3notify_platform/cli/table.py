@@ -14,7 +14,7 @@ from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
     from s3notify_platform.source.location import Location
-    from s3notify_platform.table.table import LogTable
+    from s3notify_platform.table.log_table import LogTable
 
 
 @command(short_help="Remove old versions, and files that none of the others name.")
@@ -251,7 +251,7 @@ def forget(*, place: SourcePlace, asset: str | None) -> None:
     the next batch that lists, and cursors and streams begin again. Safe to repeat.
     """
     from s3notify_platform.protocols.source_enumerator import RescanBacklog
-    from s3notify_platform.table.opening import forget as run_forget
+    from s3notify_platform.table.open_table import forget as run_forget
 
     location, store, mode = place.committing(damaged=True)
     known, _ = location.known(asset).read()
@@ -301,7 +301,7 @@ def confirm(*, place: SourcePlace) -> None:
     A listing that lacks more than half of at least 100 objects (withdraw_share) is refused: it may be a bucket that was
     emptied by mistake, or is not the right one. This lets them leave on top of the version that the table has now.
     """
-    from s3notify_platform.table.opening import confirm as run_confirm
+    from s3notify_platform.table.open_table import confirm as run_confirm
 
     location = place.existing()
     version = run_confirm(location.table().reader, location.open_table())

@@ -37,7 +37,7 @@ from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 MAX_CONFLICTS: Final = 6

@@ -102,7 +102,7 @@ class Answer:
     stays: bool
     """Whether its rows stay, if the object has left."""
     refused: str
-    """Why runs refuse the table, whatever changes: a loss, or other settings than the table's (`table.opening`)."""
+    """Why runs refuse the table, whatever changes: a loss, or other settings than the table's (`table.open_table`)."""
     signal_taken: bool | None
     """Whether the sensor has seen the slot's current signal; None: not known without its cursor, or of a root."""
     sensor: SensorView | None

@@ -38,9 +38,9 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.table import LogTable
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import Identity, Known, KnownRecord
-from s3notify_platform.table.opening import new_id, open_table
+from s3notify_platform.table.open_table import new_id, open_table
 
 REQUESTS_IN_FLIGHT: Final = 16
 

@@ -22,11 +22,11 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.commit import CommitResult, Committed
 from s3notify_platform.table.feed import changes_of
-from s3notify_platform.table.history import snapshot_of, version_at
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.rollback import check_restorable, roll_back
 from s3notify_platform.table.schema import NO_SCHEMA, added_fields, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import snapshot_of, version_at
 
 OBJECTS_MAX: Final = 100_000
 """Changed objects that are counted, each once; there may be more."""

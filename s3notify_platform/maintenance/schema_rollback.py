@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from s3notify_platform.formats.arrow_values import unnamed_columns
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
-from s3notify_platform.table.actions import MetaData
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.history import Event, history, snapshot_of
-from s3notify_platform.table.metadata import LINEAGE
+from s3notify_platform.table.delta.actions import MetaData
+from s3notify_platform.table.delta.metadata import LINEAGE
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.schema import NO_SCHEMA, TableSchema, added_fields, schema_of
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import Event, history, snapshot_of
 
 SHOWN: Final = 5
 

@@ -38,7 +38,7 @@ from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.spark_jobs import spark_ingest
-from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.reread import backfill
 from s3notify_platform.table.snapshot import Snapshot
 

@@ -24,11 +24,11 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOUR
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
-from s3notify_platform.table.history import changed_at, note_of
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import changed_at, note_of
 
 TOP: Final = 25
 BATCHES_SHOWN: Final = 20

@@ -47,7 +47,7 @@ from s3notify_platform.source.settings import QUEUE, SOURCE, DynamoSettings, Top
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.table.columns import comment_of
+from s3notify_platform.table.column_descriptions import comment_of
 from s3notify_platform.table.schema import schema_of
 from s3notify_platform.table.snapshot import Absent
 

@@ -12,9 +12,9 @@ from pydantic import Field
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key, slots_in
-from s3notify_platform.table.history import changed_at
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.snapshot import Absent
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import changed_at
 
 BATCH_TAG: Final = "s3notify/batch"
 SOURCE_TAG: Final = "s3notify/source"

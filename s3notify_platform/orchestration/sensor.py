@@ -28,7 +28,7 @@ from s3notify_platform.orchestration.run_health import is_gone
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 from s3notify_platform.source.batch_settings import BatchSettings
-from s3notify_platform.table.opening import OpenTable, claim
+from s3notify_platform.table.open_table import OpenTable, claim
 
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
 STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})

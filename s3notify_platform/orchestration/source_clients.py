@@ -19,7 +19,7 @@ from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.settings import QUEUE
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.open_table import OpenTable
 
 PARALLELISM: Final = 8
 """Records of an ack chain that are removed at once."""

@@ -1,7 +1,7 @@
 """Services and reconciler of a source, managed by Dagster, as the component's YAML enables them.
 
 The reconciler is a sensor: a pass is short, and the code server, which evaluates sensors, keeps the reconciler's memory
-between passes. Inlets and outlets are the registered services, in runs that a sensor keeps alive (`managed_services`). The
+between passes. Inlets and outlets are the registered services, in runs that a sensor keeps alive. The
 reconciler's sensor also reports the queue's depth, as observations of the asset `{source}_queue`, which Dagster plots.
 """
 

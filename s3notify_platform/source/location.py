@@ -28,11 +28,11 @@ from s3notify_platform.stores.open_store import open_records, open_store, queue_
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.opening import OpenTable, TableName, open_table
-from s3notify_platform.table.packs import SIZES
+from s3notify_platform.table.log_table import LogTable, SnapshotMemory, table_of
+from s3notify_platform.table.open_table import OpenTable, TableName, open_table
+from s3notify_platform.table.packs.round_packs import SIZES
 from s3notify_platform.table.replace import DERIVED
 from s3notify_platform.table.snapshot import Absent
-from s3notify_platform.table.table import LogTable, SnapshotMemory, table_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Location(LocationSettings):
         return self.table_layout()
 
     def own_prefixes(self, bucket: str) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in this bucket. See `table.own.own_prefixes`."""
+        """Prefixes of the platform's own objects in this bucket. See `table.own_objects.own_prefixes`."""
         return self.own_prefixes_in(bucket, platform_bucket=self.platform.bucket)
 
     def table_layout(self, asset: str | None = None) -> TableLayout:

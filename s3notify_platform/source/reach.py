@@ -10,7 +10,7 @@ from typing import Any
 from s3notify_platform.kernel.setting import given_of
 from s3notify_platform.source.settings import DYNAMODB, LocationSettings, S3Settings
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.table.own import USUAL
+from s3notify_platform.table.own_objects import USUAL
 
 Keys = Mapping[str, Any]
 """Keys of the bucket by value: `access_key_id`, `secret_access_key`, `session_token`. For this process alone."""

@@ -21,7 +21,7 @@ from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
-from s3notify_platform.table.own import own_prefixes
+from s3notify_platform.table.own_objects import own_prefixes
 
 DEFS_VARIABLE: Final = "S3NOTIFY_DEFS"
 """Environment variable that names the folder with the YAML of the sources."""
@@ -83,7 +83,7 @@ class LocationSettings:
             object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
 
     def own_prefixes_in(self, bucket: str, *, platform_bucket: str) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in `bucket`. See `table.own.own_prefixes`."""
+        """Prefixes of the platform's own objects in `bucket`. See `table.own_objects.own_prefixes`."""
         return own_prefixes(
             bucket,
             platform_bucket=platform_bucket,

@@ -20,10 +20,10 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.stores.s3.tags import tags_of
 from s3notify_platform.table.known import Identity
-from s3notify_platform.table.opening import OpenTable, open_table
-from s3notify_platform.table.own import prefixes_of
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.open_table import OpenTable, open_table
+from s3notify_platform.table.own_objects import prefixes_of
 from s3notify_platform.table.schema import NO_SCHEMA, described
-from s3notify_platform.table.table import LogTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.open_table import OpenTable
 
 if TYPE_CHECKING:
     from s3notify_platform.kernel.ports import Record

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.table.actions import Add
 from s3notify_platform.table.changes import StateChange
+from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.feed import VersionChanges, changes_of
 from s3notify_platform.table.rollback import COMMAND
 from s3notify_platform.table.snapshot import LogReader

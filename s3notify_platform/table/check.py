@@ -25,12 +25,12 @@ from s3notify_platform.kernel.limits import MAX_REJECTS
 from s3notify_platform.kernel.parallel import Track, untracked
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.actions import Add
-from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.pack_set import PackSet
+from s3notify_platform.table.packs.pack_set import PackSet
 from s3notify_platform.table.snapshot import LogReader, Snapshot
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import kept_versions
 
 SLOTS_AT_ONCE: Final = 50
 """Slots whose objects are in memory together."""

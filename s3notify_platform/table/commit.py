@@ -41,10 +41,10 @@ from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ABSENT, ETag, StoredObject, Unknown, Written
 from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
-from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
-from s3notify_platform.table.checkpoint import LastCheckpoint
+from s3notify_platform.table.delta.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.table.delta.checkpoint import LastCheckpoint
+from s3notify_platform.table.delta.log_state import OtherLogError
 from s3notify_platform.table.known import LINEAGE, Known
-from s3notify_platform.table.log_state import OtherLogError
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Change, Proposal, applied, next_version
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of

@@ -25,15 +25,15 @@ from typing import Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError
-from s3notify_platform.table.actions import UNKNOWN_ROWS, Add
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.pack_set import PackChanges, PackSet, live_after
+from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.pack_set import PackChanges, PackSet, live_after
 from s3notify_platform.table.proposal import Change, Proposal
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.state_merge import merge, plan_full_merge
-from s3notify_platform.table.states import Merge
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.states.state_levels import Merge
+from s3notify_platform.table.states.state_merge import merge, plan_full_merge
 
 STEP_BYTES: Final = 256 << 20
 """Bytes of files that one version merges; two files may have more. They are in memory together."""

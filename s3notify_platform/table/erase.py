@@ -45,20 +45,20 @@ from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectMeta, StoredObject, Written, list_all
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.actions import Add, LogVersion
 from s3notify_platform.table.changes import erased
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.history import kept_versions
-from s3notify_platform.table.log_state import NO_VERSION, OtherLogError
+from s3notify_platform.table.delta.actions import Add, LogVersion
+from s3notify_platform.table.delta.log_state import NO_VERSION, OtherLogError
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest, SlotFacts
-from s3notify_platform.table.pack_set import PackChanges, PackSet, live_after
-from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.packs.pack_set import PackChanges, PackSet, live_after
+from s3notify_platform.table.packs.round_packs import Withdrawal
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
-from s3notify_platform.table.state_merge import without
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.states.state_merge import without
 from s3notify_platform.table.vacuum import files_of, named_by, named_by_manifest
+from s3notify_platform.table.versions import kept_versions
 
 CLOCKS_DIFFER_MS: Final = 10_000
 """By so much two times of the store may be in the wrong order: its machines have clocks of their own."""

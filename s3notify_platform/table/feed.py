@@ -15,12 +15,12 @@ from typing import Final
 
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.kernel.parallel import in_parallel
-from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.changes import SCHEMA, StateChange, decode
-from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reading import PackPart, ReadTask, read
 from s3notify_platform.table.snapshot import LogReader
+from s3notify_platform.table.versions import kept_versions
 
 VERSIONS_AT_ONCE: Final = 16
 """Versions whose manifests are in memory."""

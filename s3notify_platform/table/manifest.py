@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.actions import Add
 from s3notify_platform.table.changes import StateChange, encode, fits_inline
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.states.state_levels import StateSet
 
 MANIFEST_BYTES: Final = 256 << 10
 """A manifest of 1000 slots has about 40 KB. More than this is an error, not a table."""

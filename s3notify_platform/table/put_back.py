@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from s3notify_platform.kernel.errors import ConflictError, CorruptError
 from s3notify_platform.kernel.ports import ETag, StoredObject, Written
-from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committer
-from s3notify_platform.table.history import kept_versions
+from s3notify_platform.table.delta.actions import LogVersion
+from s3notify_platform.table.delta.log_state import NO_VERSION
 from s3notify_platform.table.known import Known
-from s3notify_platform.table.log_state import NO_VERSION
+from s3notify_platform.table.versions import kept_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

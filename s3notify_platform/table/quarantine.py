@@ -28,15 +28,15 @@ from s3notify_platform.kernel.clock import unique_name
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.actions import Add
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.reread import ask_again
 from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.table import LogTable
 
 WAITING_MAX: Final = 100_000
 """Objects of one slot that wait to be read further or again."""

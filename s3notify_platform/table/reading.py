@@ -39,11 +39,11 @@ from s3notify_platform.kernel.limits import (
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import Ranged
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table import vectors
-from s3notify_platform.table.actions import ANY_LABEL, Add, Vector
+from s3notify_platform.table.delta import vectors
+from s3notify_platform.table.delta.actions import ANY_LABEL, Add, Vector
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.pack_file import Rows
-from s3notify_platform.table.ranged_file import (
+from s3notify_platform.table.packs.pack_file import Rows
+from s3notify_platform.table.packs.ranged_file import (
     RangedFile,
     Span,
     ahead,

@@ -24,17 +24,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.actions import MetaData, Protocol
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.delta.metadata import raised, united
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.metadata import raised, united
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.pack_set import PackSet, StagedPack
-from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
+from s3notify_platform.table.packs.round_packs import Withdrawal
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.schema import both_sources
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import LogTable
 
 MAX_OTHERS: Final = 16 << 20
 """Bytes that replacing one slot writes at most, besides its rows."""

@@ -29,11 +29,11 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
-from s3notify_platform.table.history import note_of
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.proposal import Change, Proposal
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import note_of
 
 BACKFILL: Final = "backfill"
 """The batch name of versions that request a backfill."""

@@ -28,17 +28,17 @@ from typing import Final
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.actions import MetaData
 from s3notify_platform.table.commit import CommitResult, Committed, Committer
-from s3notify_platform.table.history import history, kept_versions, snapshot_of
-from s3notify_platform.table.log_state import UNDOES, OtherLogError, after
+from s3notify_platform.table.delta.actions import MetaData
+from s3notify_platform.table.delta.log_state import UNDOES, OtherLogError, after
+from s3notify_platform.table.delta.metadata import VECTORS, raised
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest, SlotFacts
-from s3notify_platform.table.metadata import VECTORS, raised
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, state_of
-from s3notify_platform.table.states import StateSet
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.vacuum import FENCE, files_of_table, named_by, store_now_ms
+from s3notify_platform.table.versions import history, kept_versions, snapshot_of
 
 COMMAND: Final = "rollback"
 

@@ -25,18 +25,18 @@ from typing import Any, Final
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.changes import state_changes
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.delta.metadata import raised, united
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.metadata import raised, united
-from s3notify_platform.table.pack_set import PackChanges, PackSet, StagedPack, live_after
-from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.packs.pack_set import PackChanges, PackSet, StagedPack, live_after
+from s3notify_platform.table.packs.round_packs import Withdrawal
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.schema import both_sources
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.state_merge import merge, plan_merge
-from s3notify_platform.table.states import Next
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.states.state_levels import Next
+from s3notify_platform.table.states.state_merge import merge, plan_merge
 
 CONFLICT: Final = "another run committed the slot first"
 

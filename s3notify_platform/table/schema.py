@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
-from s3notify_platform.table.actions import MetaData, Protocol
-from s3notify_platform.table.metadata import LINEAGE, delta_schema
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.delta.metadata import LINEAGE, delta_schema
 
 SOURCE: Final = "s3notify.source"
 """Property of the table: the schema with which objects are parsed, as Spark's JSON."""

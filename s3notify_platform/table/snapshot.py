@@ -26,11 +26,11 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ETag, ObjectStore, Record, StoredObject, list_all
-from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
-from s3notify_platform.table.checkpoint import Checkpoint, LastCheckpoint, decode, encode
+from s3notify_platform.table.delta.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.delta.checkpoint import Checkpoint, LastCheckpoint, decode, encode
+from s3notify_platform.table.delta.log_state import NO_VERSION, LogState, OtherLogError, after, undone_in
 from s3notify_platform.table.known import PUT_BACK, Known, KnownRecord, Lineage
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.log_state import NO_VERSION, LogState, OtherLogError, after, undone_in
 from s3notify_platform.table.manifest import Manifest
 
 REQUESTS_IN_FLIGHT: Final = 16

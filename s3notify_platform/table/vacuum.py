@@ -24,14 +24,14 @@ from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, UsageError
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
 from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, list_all
-from s3notify_platform.table.actions import Add, LogVersion, Remove
 from s3notify_platform.table.commit import Committed, Committer
+from s3notify_platform.table.delta.actions import Add, LogVersion, Remove
+from s3notify_platform.table.delta.log_state import NO_VERSION
+from s3notify_platform.table.delta.vectors import file_of
 from s3notify_platform.table.known import PUT_BACK
-from s3notify_platform.table.log_state import NO_VERSION
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import LogReader, Snapshot
-from s3notify_platform.table.vectors import file_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

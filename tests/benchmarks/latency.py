@@ -32,8 +32,8 @@ from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import LogTable
 from tests.benchmarks.figures import Figure, Seconds, short, timed
 from tests.benchmarks.lake import DDL, body_of, followed
 from tests.benchmarks.slow_proxy import FAR, slow_proxy

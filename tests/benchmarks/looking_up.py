@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.kernel.slots import slot_of
-from s3notify_platform.table.state_cache import StateCache
-from s3notify_platform.table.state_columns import FIELDS, STATE_SCHEMA
-from s3notify_platform.table.state_file import state_files
-from s3notify_platform.table.state_reader import StateReader
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.states.state_cache import StateCache
+from s3notify_platform.table.states.state_columns import FIELDS, STATE_SCHEMA
+from s3notify_platform.table.states.state_file import state_files
+from s3notify_platform.table.states.state_levels import StateSet
+from s3notify_platform.table.states.state_reader import StateReader
 from tests.benchmarks.figures import Figure, seconds, short, times
 from tests.support.states import Site, state
 

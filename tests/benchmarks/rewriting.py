@@ -12,7 +12,7 @@ also on a tenth of all (objects, slots, batch, sizes of packs), for more batches
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.packs.pack_file import PackSizes
 from tests.benchmarks.figures import Figure, counted
 from tests.benchmarks.rewriting_packs import Packs
 from tests.benchmarks.rewriting_rows import HOUR, Changes, Kind, slots_of

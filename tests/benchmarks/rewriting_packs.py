@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.table.actions import Add, LogVersion, Remove, Vector
-from s3notify_platform.table.compaction import Rewrite, plan_round
-from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes, Rows
-from s3notify_platform.table.packs import Held, Withdrawal, hidden, rewritten, write
+from s3notify_platform.table.delta.actions import Add, LogVersion, Remove, Vector
+from s3notify_platform.table.packs.pack_file import NewPack, PackReader, PackSizes, Rows
+from s3notify_platform.table.packs.rewrite_choice import Rewrite, plan_round
+from s3notify_platform.table.packs.round_packs import Held, Withdrawal, hidden, rewritten, write
 from tests.benchmarks.rewriting_rows import RECORDS, Numbers, key_of, rows_of
 from tests.benchmarks.rewriting_store import Spent, Tally, measured
 

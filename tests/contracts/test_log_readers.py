@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake.exceptions import DeltaError
 
-from s3notify_platform.table import checkpoint
-from s3notify_platform.table.actions import Add, LogVersion
-from s3notify_platform.table.metadata import objections
+from s3notify_platform.table.delta import checkpoint
+from s3notify_platform.table.delta.actions import Add, LogVersion
+from s3notify_platform.table.delta.metadata import objections
 from tests.support.folder_log import (
     ENGINES,
     LINEAGE,

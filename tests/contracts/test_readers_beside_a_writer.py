@@ -22,9 +22,9 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.commit import CHECKPOINT_EVERY
-from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.versions import snapshot_of
 from tests.support.engines import ENGINES, Row
 from tests.support.engines import Place as At
 from tests.support.ingested import Place

@@ -247,7 +247,7 @@ def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """States that are damaged are named, and the check does not pass."""
-    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 0)
+    monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 0)
     site.write(5)
     site.settle()
     for meta in list(list_all(site.store, site.io.source.location.layout.states)):

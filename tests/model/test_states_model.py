@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table import state_file, state_merge, state_reader, states
-from s3notify_platform.table.state_cache import StateCache
-from s3notify_platform.table.state_merge import merge, plan_merge, without
-from s3notify_platform.table.state_reader import StateReader
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.states import state_file, state_merge, state_reader
+from s3notify_platform.table.states import state_levels as states
+from s3notify_platform.table.states.state_cache import StateCache
+from s3notify_platform.table.states.state_levels import StateSet
+from s3notify_platform.table.states.state_merge import merge, plan_merge, without
+from s3notify_platform.table.states.state_reader import StateReader
 from tests.support.states import Site, gone
 
 SLOTS = 4

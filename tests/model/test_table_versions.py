@@ -12,13 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from s3notify_platform.kernel.errors import FencedError, UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.compact import compact
+from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.erase import erase
-from s3notify_platform.table.history import kept_versions
 from s3notify_platform.table.rollback import roll_back
 from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.table.versions import kept_versions
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Bucket, Rounds, slot_of_key
 from tests.support.log_tables import LAYOUT

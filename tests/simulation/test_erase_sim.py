@@ -36,10 +36,10 @@ Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Actors call a store from one thread. States are in files, too."""
-    monkeypatch.setattr("s3notify_platform.table.pack_set.READS_IN_FLIGHT", 1)
-    monkeypatch.setattr("s3notify_platform.table.state_reader.REQUESTS_IN_FLIGHT", 1)
-    monkeypatch.setattr("s3notify_platform.table.state_merge.FILES_IN_FLIGHT", 1)
-    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 6)
+    monkeypatch.setattr("s3notify_platform.table.packs.pack_set.READS_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.table.states.state_reader.REQUESTS_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.table.states.state_merge.FILES_IN_FLIGHT", 1)
+    monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 6)
 
 
 def rounds_of(store, clock, vectors):

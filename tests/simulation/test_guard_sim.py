@@ -12,8 +12,8 @@ from s3notify_platform.kernel.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import MetaData, Protocol
-from s3notify_platform.table.opening import TableName, claim, open_table
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.open_table import TableName, claim, open_table
 from tests.support.log_tables import IDENTITY, LAYOUT, SCHEMA, Counts, Table
 from tests.support.simulation import ROUGH, run_simulation, simulated
 

@@ -19,7 +19,7 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.log_state import NO_VERSION
+from s3notify_platform.table.delta.log_state import NO_VERSION
 from s3notify_platform.table.put_back import put_back
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.clocks import HandClock

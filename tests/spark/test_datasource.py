@@ -21,7 +21,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.datasource.read_rows import whole_schema, work_of
-from s3notify_platform.table.history import history
+from s3notify_platform.table.versions import history
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings

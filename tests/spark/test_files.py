@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.kernel.limits import BATCH_BYTES
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import read_slots
 from tests.support.poison.files import one_long_value
 from tests.support.spark import Lake

@@ -15,7 +15,7 @@ from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.spark.spark_jobs import SparkJobs
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.table.history import snapshot_of
+from s3notify_platform.table.versions import snapshot_of
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 

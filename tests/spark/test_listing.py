@@ -14,7 +14,7 @@ from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.spark.spark_jobs import SparkJobs
-from s3notify_platform.table.opening import forget as accept_loss
+from s3notify_platform.table.open_table import forget as accept_loss
 from tests.support.spark import Lake
 
 ODD = (

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.state_cache import SHARED_CACHE
+from s3notify_platform.table.states.state_cache import SHARED_CACHE
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake

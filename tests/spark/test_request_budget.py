@@ -21,7 +21,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.open_table import OpenTable
 from tests.contracts.fault_proxy import FaultProxy, in_sequence
 from tests.support.ingested import rows_of
 from tests.support.local_jobs import LocalJobs

@@ -15,8 +15,8 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import MetaData, Protocol
-from s3notify_platform.table.opening import OpenTable, TableName, claim, open_table
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.open_table import OpenTable, TableName, claim, open_table
 from tests.support.clocks import HandClock
 from tests.support.log_tables import IDENTITY, SCHEMA, Table
 

@@ -16,7 +16,7 @@ from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Input, Source
-from s3notify_platform.table.pack_file import NewPack
+from s3notify_platform.table.packs.pack_file import NewPack
 
 KILLS = b'{"id":-9}\n'
 """Like a process that is killed for the memory it takes."""

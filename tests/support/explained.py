@@ -25,7 +25,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from tests.support.clocks import HandClock
 from tests.support.sources import source_of

@@ -18,13 +18,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.table import checkpoint
-from s3notify_platform.table.actions import Add, LogVersion, MetaData, Remove
-from s3notify_platform.table.checkpoint import Checkpoint
+from s3notify_platform.table.delta import checkpoint
+from s3notify_platform.table.delta.actions import Add, LogVersion, MetaData, Remove
+from s3notify_platform.table.delta.checkpoint import Checkpoint
+from s3notify_platform.table.delta.metadata import delta_schema, raised
+from s3notify_platform.table.delta.statistics import add_of, hidden, without_nan
+from s3notify_platform.table.delta.vectors import decode, encode, path_of
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.metadata import delta_schema, raised
-from s3notify_platform.table.statistics import add_of, hidden, without_nan
-from s3notify_platform.table.vectors import decode, encode, path_of
 
 LAYOUT = TableLayout(prefix="t/")
 TABLE = "11111111-2222-3333-4444-555555555555"

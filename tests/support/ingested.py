@@ -20,8 +20,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.opening import Forgotten, forget, open_table
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.open_table import Forgotten, forget, open_table
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.replace import NewSlot, Replacement
 from s3notify_platform.table.schema import NO_SCHEMA, described, grown, schema_of

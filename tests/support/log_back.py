@@ -1,9 +1,9 @@
 """Steps of tests that go back to an earlier version of a table."""
 
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.rollback import COMMAND, Rollback
 from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.table.versions import snapshot_of
 
 A, B = 0, 1
 RUN, RETENTION = 100.0, 1000.0

@@ -15,12 +15,12 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.actions import Add
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.pack_set import PackSet
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.pack_set import PackSet
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_tables import LAYOUT, Table

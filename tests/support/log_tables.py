@@ -14,13 +14,13 @@ from s3notify_platform.kernel.ports import ObjectStore, StoredObject
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
-from s3notify_platform.table.actions import Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.delta.actions import Add, LogVersion, MetaData, Protocol
 from s3notify_platform.table.known import Identity, Known, KnownRecord
 from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.log_table import LogTable, table_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.state_cache import StateCache
-from s3notify_platform.table.table import LogTable, table_of
+from s3notify_platform.table.states.state_cache import StateCache
 
 LAYOUT = TableLayout(prefix="t/")
 IDENTITY = Identity(bucket="b", prefix="raw/", slots=10)

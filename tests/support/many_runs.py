@@ -16,8 +16,8 @@ import pyarrow as pa
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source import location
 from s3notify_platform.table.check import check_table
+from s3notify_platform.table.log_table import SnapshotMemory
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import SnapshotMemory
 from tests.support.ingested import Place, derive
 
 ROWS = 3

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from s3notify_platform.kernel.ports import StoredObject
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import Add, Vector
-from s3notify_platform.table.compaction import BUDGET, plan_round
-from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes, Rows
-from s3notify_platform.table.packs import Held, Withdrawal, hidden, rewritten, write
+from s3notify_platform.table.delta.actions import Add, Vector
+from s3notify_platform.table.packs.pack_file import NewPack, PackReader, PackSizes, Rows
+from s3notify_platform.table.packs.rewrite_choice import BUDGET, plan_round
+from s3notify_platform.table.packs.round_packs import Held, Withdrawal, hidden, rewritten, write
 
 SCHEMA = pa.schema(
     [

@@ -21,7 +21,7 @@ from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.opening import forget
+from s3notify_platform.table.open_table import forget
 from tests.support.servers import S3Server
 
 

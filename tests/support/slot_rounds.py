@@ -16,17 +16,17 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.table.actions import Add
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult, Committed
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.pack_set import PackSet, StagedPack
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.round import Round
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import LogTable
 from tests.support.sources import source_of
 
 SLOT = Slot(7)

@@ -7,10 +7,10 @@ from threading import Lock
 from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.state_cache import StateCache
-from s3notify_platform.table.state_merge import merge, plan_merge
-from s3notify_platform.table.state_reader import StateReader
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.states.state_cache import StateCache
+from s3notify_platform.table.states.state_levels import StateSet
+from s3notify_platform.table.states.state_merge import merge, plan_merge
+from s3notify_platform.table.states.state_reader import StateReader
 
 
 class MemoryRanges:

@@ -9,7 +9,7 @@ from s3notify_platform.deploy import ROLES, Places, Tables, policy
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.known import KNOWN
-from s3notify_platform.table.own import own_prefixes
+from s3notify_platform.table.own_objects import own_prefixes
 from tests.support.iam import ACCOUNT, allowed, unused
 
 ACTIONS = {"P": "s3:PutObject", "D": "s3:DeleteObject", "G": "s3:GetObject"}

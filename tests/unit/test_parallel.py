@@ -14,7 +14,7 @@ from s3notify_platform.protocols.source_enumerator import Chain, ObjectVersion, 
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table import ranged_file
+from s3notify_platform.table.packs import ranged_file
 from s3notify_platform.table.reading import read_slots
 from tests.support.log_rounds import SCHEMA, Rounds
 from tests.support.log_tables import LAYOUT

@@ -105,8 +105,8 @@ class SensorState:
 
     `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
     slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the
-    bucket; `topic_ms`: when the topic was last read. `table`: the id of the source's table (`table.opening`), "" before
-    the first batch.
+    bucket; `topic_ms`: when the topic was last read. `table`: the id of the source's table (`table.open_table`), ""
+    before the first batch.
     """
 
     epoch: str

@@ -53,7 +53,7 @@ from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, Rescans, assign_slots
 from s3notify_platform.source.batch_settings import BatchSettings
-from s3notify_platform.table.opening import OpenTable
+from s3notify_platform.table.open_table import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
 """Between two looks at the topic while nothing changes: for so long after its end ticks may say "nothing changed"."""

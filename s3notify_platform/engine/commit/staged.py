@@ -9,10 +9,10 @@ from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.rows import FailedSlot
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.pack_set import PackSet, StagedPack
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
 from s3notify_platform.table.schema import TableSchema, schema_of
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import LogTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

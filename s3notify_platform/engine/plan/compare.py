@@ -38,11 +38,11 @@ from s3notify_platform.protocols.source_enumerator import (
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.state_columns import pending_in
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.states.state_columns import pending_in
 
 if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry

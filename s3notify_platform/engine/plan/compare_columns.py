@@ -16,7 +16,7 @@ from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 from s3notify_platform.kernel.ports import ETag, unaddressable
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
-from s3notify_platform.table.state_columns import STATE_SCHEMA, states_of
+from s3notify_platform.table.states.state_columns import STATE_SCHEMA, states_of
 
 _SCHEMA: Final = pa.schema(
     [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]

@@ -30,8 +30,8 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion, choose_
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.table import LogTable
 
 SAMPLE_SLOTS: Final = 4
 

@@ -16,7 +16,7 @@ from s3notify_platform.engine.values.rows import (
 )
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.pack_set import StagedPack
+from s3notify_platform.table.packs.pack_set import StagedPack
 
 
 @dataclass(slots=True, kw_only=True)

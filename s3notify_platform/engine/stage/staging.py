@@ -36,11 +36,11 @@ from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.pack_file import ORDER, NewPack
-from s3notify_platform.table.pack_set import PackSet, StagedPack
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.packs.pack_file import ORDER, NewPack
+from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import in_slices
-from s3notify_platform.table.table import LogTable
 
 GATHERED_BYTES: Final = 128 << 20
 """Arrow bytes of rows that are sorted together."""

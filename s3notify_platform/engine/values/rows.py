@@ -22,7 +22,7 @@ from s3notify_platform.formats.csv.csv_splits import Scout
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.table.pack_set import StagedPack
+from s3notify_platform.table.packs.pack_set import StagedPack
 
 # What the bucket and the queue hold, on its way to be compared
 

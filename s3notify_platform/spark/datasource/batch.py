@@ -48,9 +48,9 @@ from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.history import snapshot_of, version_at
 from s3notify_platform.table.reading import plan_read, read
 from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.versions import snapshot_of, version_at
 
 FORMAT: Final = "s3notify"
 

@@ -45,10 +45,10 @@ from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageEr
 from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrivals import arrivals, sizes_of
-from s3notify_platform.table.history import snapshot_of
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.reading import ReadTask, plan_read, read
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.table import LogTable
+from s3notify_platform.table.versions import snapshot_of
 
 UNLIMITED: Final = 1 << 62
 

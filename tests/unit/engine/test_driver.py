@@ -12,7 +12,7 @@ from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.source.location import CommitMode
-from s3notify_platform.table.opening import confirm
+from s3notify_platform.table.open_table import confirm
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 

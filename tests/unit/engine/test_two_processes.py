@@ -13,7 +13,7 @@ from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.source import location
 from s3notify_platform.table.commit import MAX_RUN_SECONDS
-from s3notify_platform.table.table import SnapshotMemory
+from s3notify_platform.table.log_table import SnapshotMemory
 from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.ingested import Place

@@ -32,7 +32,7 @@ SLOT = Slot(0)
 @pytest.fixture(autouse=True)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
     """States are in files, and what was written a moment ago is of an ended run."""
-    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 1)
+    monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 1)
     monkeypatch.setattr("s3notify_platform.table.erase.CLOCKS_DIFFER_MS", -60_000)
 
 

@@ -9,8 +9,8 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.maintenance.rollback import plan_rollback, rollback, version_of
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.table.actions import LogVersion, Remove
 from s3notify_platform.table.commit import Committed, NothingLeft
+from s3notify_platform.table.delta.actions import LogVersion, Remove
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 

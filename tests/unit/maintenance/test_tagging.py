@@ -21,7 +21,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.opening import forget
+from s3notify_platform.table.open_table import forget
 from s3notify_platform.table.round import Round, SlotRound
 from tests.support.faults import FaultyStore
 from tests.support.sources import source_of, with_settings

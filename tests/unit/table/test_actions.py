@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.table.actions import (
+from s3notify_platform.table.delta.actions import (
     ANY_LABEL,
     LAST_KEY,
     UNKNOWN_ROWS,

@@ -8,10 +8,10 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrivals import arrivals, sizes_of
 from s3notify_platform.table.commit import Wanted
-from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.rollback import roll_back
 from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.versions import snapshot_of
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
 from tests.support.log_steps import committed, steps
 from tests.support.log_tables import LAYOUT

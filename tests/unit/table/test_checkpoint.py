@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.table.actions import UNKNOWN_ROWS, Add, MetaData, Protocol, Remove, Vector
-from s3notify_platform.table.checkpoint import Checkpoint, LastCheckpoint, decode, encode
+from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add, MetaData, Protocol, Remove, Vector
+from s3notify_platform.table.delta.checkpoint import Checkpoint, LastCheckpoint, decode, encode
 
 METADATA = MetaData(
     id="t", schema="{}", created_ms=5, configuration={"a": "b"}, name="orders", description="of all"

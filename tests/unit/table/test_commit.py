@@ -14,8 +14,8 @@ from s3notify_platform.kernel.errors import (
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed, NothingLeft, Wanted
+from s3notify_platform.table.delta.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.snapshot import Absent
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, at

@@ -7,11 +7,11 @@ import pytest
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table import states
-from s3notify_platform.table.actions import LogVersion
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.compact import LOST, OPERATION, CompactReport, compact
-from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.delta.actions import LogVersion
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.states import state_levels as states
 from tests.support.log_derived import Derived
 from tests.support.log_rounds import SMALL, Rounds
 from tests.support.log_tables import LAYOUT, beaten, versions

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.table.actions import Add, Vector
-from s3notify_platform.table.compaction import Merge, compaction, plan_round
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.packs import Withdrawal
+from s3notify_platform.table.delta.actions import Add, Vector
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.rewrite_choice import Merge, compaction, plan_round
+from s3notify_platform.table.packs.round_packs import Withdrawal
 
 SIZES = PackSizes(target=64_000, smallest=1_000)
 CLASSES = 4

@@ -11,8 +11,8 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.erase import ending, erase
-from s3notify_platform.table.history import history, snapshot_of
 from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.table.versions import history, snapshot_of
 from tests.support.clocks import HandClock
 from tests.support.faults import WRITES, CrashedError, Fault, FaultyStore, at
 from tests.support.log_rounds import Rounds
@@ -46,7 +46,7 @@ def rounds(request, store, clock):
 @pytest.fixture(autouse=True)
 def files_of_states(monkeypatch):
     """States are in files, too."""
-    monkeypatch.setattr("s3notify_platform.table.states.STATES_INLINE", 3)
+    monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 3)
 
 
 def commit(process, bucket, **note):

@@ -14,9 +14,9 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.changes import Labels, StateChange, erased, key_hash, state_changes
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.feed import changes_of
-from s3notify_platform.table.history import snapshot_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.vacuum import vacuum
+from s3notify_platform.table.versions import snapshot_of
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Rounds
 from tests.support.log_steps import committed, steps

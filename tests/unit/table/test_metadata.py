@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.table.actions import LogVersion, MetaData, Protocol
-from s3notify_platform.table.metadata import DeltaSchema, delta_schema, objections, raised
+from s3notify_platform.table.delta.actions import LogVersion, MetaData, Protocol
+from s3notify_platform.table.delta.metadata import DeltaSchema, delta_schema, objections, raised
 
 
 def spark_schema(**columns: Any) -> str:

@@ -7,10 +7,10 @@ import pytest
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.known import KNOWN, Known
-from s3notify_platform.table.opening import TableName, claim, confirm, forget, open_table
+from s3notify_platform.table.open_table import TableName, claim, confirm, forget, open_table
 from tests.support.faults import CrashedError, Fault, FaultyStore, scripted
 from tests.support.log_tables import IDENTITY, LAYOUT, SCHEMA, Counts, Table, versions
 

@@ -4,7 +4,7 @@ import pytest
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.table.own import own_prefixes
+from s3notify_platform.table.own_objects import own_prefixes
 from tests.support.sources import source_of
 
 OURS = (

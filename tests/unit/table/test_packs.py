@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
-from s3notify_platform.table.actions import Add
-from s3notify_platform.table.pack_file import NewPack, OpenPack, PackReader, PackSizes
-from s3notify_platform.table.packs import (
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.packs.pack_file import NewPack, OpenPack, PackReader, PackSizes
+from s3notify_platform.table.packs.round_packs import (
     Held,
     Withdrawal,
     candidates,

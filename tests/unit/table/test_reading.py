@@ -16,11 +16,11 @@ from s3notify_platform.kernel.limits import BATCH_BYTES, PACK_WHOLE_BYTES
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import Add
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
-from s3notify_platform.table.metadata import delta_schema
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.delta.metadata import delta_schema
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import plan_read, read, read_slots
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
 from tests.support.log_tables import LAYOUT
@@ -305,7 +305,7 @@ def test_a_footer_that_is_longer_than_usual_takes_a_second_request():
 
 
 def test_rows_that_a_vector_in_a_file_hides_are_left_out(monkeypatch):
-    monkeypatch.setattr("s3notify_platform.table.vectors.INLINE_BYTES", 0)
+    monkeypatch.setattr("s3notify_platform.table.delta.vectors.INLINE_BYTES", 0)
     store = MemoryObjectStore()
     process = Rounds(store=store, vectors=True)
     bucket = {f"a{n:03}": ("e", (1,)) for n in range(100)}

@@ -9,10 +9,10 @@ import pytest
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import LogVersion, MetaData
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed, NothingLeft
-from s3notify_platform.table.pack_file import PackSizes
+from s3notify_platform.table.delta.actions import LogVersion, MetaData
+from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.replace import DERIVED, MAX_OTHERS
 from tests.support.log_derived import Derived
 from tests.support.log_tables import LAYOUT

@@ -11,7 +11,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_rounds import SCHEMA
@@ -117,7 +117,7 @@ def table():
 @pytest.fixture
 def process(table, monkeypatch):
     """A warm one: of the state files it has the filters, and no page, as if they were large."""
-    monkeypatch.setattr("s3notify_platform.table.state_reader.STATE_WHOLE_BYTES", 0)
+    monkeypatch.setattr("s3notify_platform.table.states.state_reader.STATE_WHOLE_BYTES", 0)
     store = MemoryObjectStore()
     for meta in list_all(table, ""):
         store.put(meta.key, table.get(meta.key).body)

@@ -7,9 +7,9 @@ import pytest
 
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import COMMIT_SECONDS, Committed, NothingLeft
-from s3notify_platform.table.metadata import VECTORS
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.delta.metadata import VECTORS
 from s3notify_platform.table.rollback import COMMAND, roll_back
 from s3notify_platform.table.vacuum import FENCE, Fence
 from tests.support.log_back import (

@@ -8,8 +8,8 @@ import pytest
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.actions import LogVersion, MetaData
 from s3notify_platform.table.commit import Committed, NothingLeft
+from s3notify_platform.table.delta.actions import LogVersion, MetaData
 from tests.support.log_rounds import Rounds
 from tests.support.log_tables import LAYOUT
 

@@ -17,7 +17,7 @@ from s3notify_platform.maintenance.schema_rollback import (
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.packs import write
+from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.schema import described, grown, schema_of
 from s3notify_platform.table.snapshot import Snapshot

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 
-from s3notify_platform.table import state_merge
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.states import state_merge
+from s3notify_platform.table.states.state_levels import StateSet
 from tests.support.states import Site, filled, gone, keys, state
 
 

@@ -12,13 +12,13 @@ import pytest
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table import state_columns, state_file
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.state_cache import StateCache, StoredRanges
-from s3notify_platform.table.state_file import StateFile, state_files
-from s3notify_platform.table.state_filter import filter_of, hash_of, may_hold
-from s3notify_platform.table.state_reader import StateReader
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.states import state_columns, state_file
+from s3notify_platform.table.states.state_cache import StateCache, StoredRanges
+from s3notify_platform.table.states.state_file import StateFile, state_files
+from s3notify_platform.table.states.state_filter import filter_of, hash_of, may_hold
+from s3notify_platform.table.states.state_levels import StateSet
+from s3notify_platform.table.states.state_reader import StateReader
 from tests.support.states import Site, filled, gone, keys, state
 
 MANY = 30_000

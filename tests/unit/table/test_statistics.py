@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.table.actions import Vector
-from s3notify_platform.table.statistics import COLUMNS, STRING_CHARS, add_of, hidden, stats_of, without_nan
+from s3notify_platform.table.delta.actions import Vector
+from s3notify_platform.table.delta.statistics import (
+    COLUMNS,
+    STRING_CHARS,
+    add_of,
+    hidden,
+    stats_of,
+    without_nan,
+)
 
 CHARS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(
     "a\0\x7f\ud7ff\ue000\uffff\U00010000\U0010ffff"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.table.actions import Vector
-from s3notify_platform.table.vectors import (
+from s3notify_platform.table.delta.actions import Vector
+from s3notify_platform.table.delta.vectors import (
     INLINE_BYTES,
     _from_z85,
     _z85,

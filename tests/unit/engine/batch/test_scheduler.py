@@ -11,7 +11,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.source.batch_settings import BatchSettings
-from s3notify_platform.table.opening import forget
+from s3notify_platform.table.open_table import forget
 from tests.support.batches import World, last_attempt, settled
 
 

@@ -8,7 +8,7 @@ from s3notify_platform.engine.values.rows import LISTED
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion, changes_of_slot
-from s3notify_platform.table.state_columns import columns_of
+from s3notify_platform.table.states.state_columns import columns_of
 
 OTHER, GONE, SLOT = Slot(3), Slot(5), Slot(7)
 keys = st.sampled_from(["a", "a/../b", "b\0", ".hidden", "c/d.", "ü" * 600, "x/.", "🙂"])

@@ -12,8 +12,8 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split
-from s3notify_platform.table.actions import Add
-from s3notify_platform.table.pack_set import StagedPack
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.packs.pack_set import StagedPack
 
 SLOT = Slot(3)
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import STATE_PAGE, STATE_PAGE_BYTES
-from s3notify_platform.table.state_columns import (
+from s3notify_platform.table.states.state_columns import (
     FIELDS,
     STATE_SCHEMA,
     Place,
@@ -34,7 +34,7 @@ from s3notify_platform.table.state_columns import (
     place_at,
     trimmed,
 )
-from s3notify_platform.table.state_filter import KeyHash, filter_bytes, filter_of, may_hold
+from s3notify_platform.table.states.state_filter import KeyHash, filter_bytes, filter_of, may_hold
 
 _DISTINCT: Final = ("key", "etag", "size")
 _BOOLEAN: Final = tuple(name for name, kind in FIELDS.items() if pa.types.is_boolean(kind))

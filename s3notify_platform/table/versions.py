@@ -14,7 +14,7 @@ from typing import Any, Final
 from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.ports import ObjectMeta, list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.actions import LogVersion
+from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 PAGE: Final = 16

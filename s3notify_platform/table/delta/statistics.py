@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from s3notify_platform.table.actions import Add, Vector
-from s3notify_platform.table.metadata import LINEAGE
+from s3notify_platform.table.delta.actions import Add, Vector
+from s3notify_platform.table.delta.metadata import LINEAGE
 
 COLUMNS: Final = 32
 """Columns that have statistics, those inside of structs each for itself."""

@@ -18,8 +18,8 @@ from s3notify_platform.kernel.limits import STATE_GAP_BYTES, STATE_READ_BYTES, S
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.state_cache import SHARED_CACHE, Ranges, StateCache, bytes_of
-from s3notify_platform.table.state_columns import (
+from s3notify_platform.table.states.state_cache import SHARED_CACHE, Ranges, StateCache, bytes_of
+from s3notify_platform.table.states.state_columns import (
     Changes,
     Place,
     columns_of,
@@ -30,9 +30,9 @@ from s3notify_platform.table.state_columns import (
     state_at,
     states_of,
 )
-from s3notify_platform.table.state_file import PageEntry, StateFile, Tail, page_of, tail_of
-from s3notify_platform.table.state_filter import hash_of
-from s3notify_platform.table.states import StateSet
+from s3notify_platform.table.states.state_file import PageEntry, StateFile, Tail, page_of, tail_of
+from s3notify_platform.table.states.state_filter import hash_of
+from s3notify_platform.table.states.state_levels import StateSet
 
 REQUESTS_IN_FLIGHT: Final = 32
 

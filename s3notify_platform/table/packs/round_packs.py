@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.table.actions import ANY_LABEL, Add
-from s3notify_platform.table.pack_file import (
+from s3notify_platform.table.delta.actions import ANY_LABEL, Add
+from s3notify_platform.table.packs.pack_file import (
     NewPack,
     OpenPack,
     PackReader,

@@ -28,14 +28,14 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import STATE_FILE_BYTES, STATES_INLINE, STATES_INLINE_BYTES
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.state_columns import (
+from s3notify_platform.table.states.state_columns import (
     Changes,
     Place,
     columns_of,
     state_of_row,
     state_row,
 )
-from s3notify_platform.table.state_file import StateFile, state_files
+from s3notify_platform.table.states.state_file import StateFile, state_files
 
 NO_CHANGES: Final[Changes] = {}
 

@@ -15,12 +15,12 @@ from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.protocols.notification_queue import TopicUser
-from s3notify_platform.table.actions import MetaData, Protocol
 from s3notify_platform.table.commit import Committed, Committer
+from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.known import Identity, Known
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
-from s3notify_platform.table.table import LogTable
 
 ID_BYTES: Final = 8
 

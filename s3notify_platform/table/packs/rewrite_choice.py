@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from s3notify_platform.table.actions import Add
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.packs import SIZES, Withdrawal, Withdrawals, candidates
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.round_packs import SIZES, Withdrawal, Withdrawals, candidates
 
 BUDGET: Final = SIZES.budget
 """Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more.

@@ -25,7 +25,7 @@ from uuid import UUID
 from pyroaring import BitMap
 
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.table.actions import Vector
+from s3notify_platform.table.delta.actions import Vector
 
 INLINE_BYTES: Final = 1024
 """Bytes of a vector that stands in the log; larger ones go to a file."""

@@ -22,12 +22,12 @@ from s3notify_platform.kernel.limits import (
     STATE_MERGE_BYTES,
 )
 from s3notify_platform.kernel.parallel import in_parallel
-from s3notify_platform.table.state_cache import bytes_of
-from s3notify_platform.table.state_columns import Place
-from s3notify_platform.table.state_file import StateFile, Tail, page_of, state_files, tail_of
-from s3notify_platform.table.state_filter import hash_of
-from s3notify_platform.table.state_reader import Keys, StateReader, merge_sorted, runs_of
-from s3notify_platform.table.states import Merge, Name, StateSet, hull_of
+from s3notify_platform.table.states.state_cache import bytes_of
+from s3notify_platform.table.states.state_columns import Place
+from s3notify_platform.table.states.state_file import StateFile, Tail, page_of, state_files, tail_of
+from s3notify_platform.table.states.state_filter import hash_of
+from s3notify_platform.table.states.state_levels import Merge, Name, StateSet, hull_of
+from s3notify_platform.table.states.state_reader import Keys, StateReader, merge_sorted, runs_of
 
 FAN_OUT: Final = 10
 """How much larger each level is than the one above."""

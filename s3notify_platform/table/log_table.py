@@ -22,13 +22,13 @@ from s3notify_platform.table.commit import (
 )
 from s3notify_platform.table.known import KnownRecord
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.pack_file import PackSizes
-from s3notify_platform.table.pack_set import PackSet
-from s3notify_platform.table.packs import SIZES
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.packs.pack_set import PackSet
+from s3notify_platform.table.packs.round_packs import SIZES
 from s3notify_platform.table.proposal import Change
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
-from s3notify_platform.table.state_cache import SHARED_CACHE, StateCache, StoredRanges
-from s3notify_platform.table.state_reader import StateReader
+from s3notify_platform.table.states.state_cache import SHARED_CACHE, StateCache, StoredRanges
+from s3notify_platform.table.states.state_reader import StateReader
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.limits import STATE_CACHE_BYTES
 from s3notify_platform.kernel.ports import Ranged
-from s3notify_platform.table.state_file import StateFile, Tail
+from s3notify_platform.table.states.state_file import StateFile, Tail
 
 
 class Ranges(Protocol):

@@ -23,12 +23,13 @@ from s3notify_platform.kernel.errors import CorruptError, UnavailableError
 from s3notify_platform.kernel.limits import CARRIED_PACK_BYTES
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectStore, StoredObject, Written
-from s3notify_platform.table import vectors
-from s3notify_platform.table.actions import Add, Remove
-from s3notify_platform.table.compaction import Rewrite, plan_round
+from s3notify_platform.table.delta import vectors
+from s3notify_platform.table.delta.actions import Add, Remove
+from s3notify_platform.table.delta.statistics import hidden as with_vector
 from s3notify_platform.table.layout import TableLayout
-from s3notify_platform.table.pack_file import NewPack, PackReader, PackSizes, Rows
-from s3notify_platform.table.packs import (
+from s3notify_platform.table.packs.pack_file import NewPack, PackReader, PackSizes, Rows
+from s3notify_platform.table.packs.rewrite_choice import Rewrite, plan_round
+from s3notify_platform.table.packs.round_packs import (
     SIZES,
     Held,
     Withdrawal,
@@ -37,7 +38,6 @@ from s3notify_platform.table.packs import (
     rewritten,
     without_slots,
 )
-from s3notify_platform.table.statistics import hidden as with_vector
 
 READS_IN_FLIGHT: Final = 4
 """Packs in memory at once."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
-from s3notify_platform.table.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add, LogVersion, MetaData, Protocol
+from s3notify_platform.table.delta.metadata import objections
 from s3notify_platform.table.known import LINEAGE, Lineage
-from s3notify_platform.table.metadata import objections
 
 NO_VERSION: Final = -1
 

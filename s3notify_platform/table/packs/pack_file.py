@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
-from s3notify_platform.table.actions import LAST_KEY, Add
-from s3notify_platform.table.statistics import add_of, without_nan
+from s3notify_platform.table.delta.actions import LAST_KEY, Add
+from s3notify_platform.table.delta.statistics import add_of, without_nan
 
 ORDER: Final = ("_slot", "_key", "_offset")
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.table.actions import Add, Json, MetaData, Protocol, Remove
+from s3notify_platform.table.delta.actions import Add, Json, MetaData, Protocol, Remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

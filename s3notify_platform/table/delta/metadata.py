@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.table.actions import Json, LogVersion, MetaData, Protocol
-from s3notify_platform.table.columns import comment_of
+from s3notify_platform.table.column_descriptions import comment_of
+from s3notify_platform.table.delta.actions import Json, LogVersion, MetaData, Protocol
 
 LINEAGE: Final = (
     ("_slot", "integer"),

@@ -1,0 +1,1 @@
+"""The format of Delta's log: actions, checkpoints, statistics, deletion vectors. Pure."""
