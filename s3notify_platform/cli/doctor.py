@@ -117,7 +117,7 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
     """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
-    from s3notify_platform.maintenance.erase import slot_assets
+    from s3notify_platform.maintenance.erasure import slot_assets
     from s3notify_platform.stores.open_store import open_store
     from s3notify_platform.table.check import check_table
     from s3notify_platform.table.snapshot import Absent

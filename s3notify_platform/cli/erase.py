@@ -28,8 +28,8 @@ def erase(key: str, *, place: SourcePlace, yes: bool) -> None:
     none: so it says when to repeat it once. Exit code 1 if something is left now, with the reason.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
-    from s3notify_platform.maintenance.erase import check_erasable, time_travel
-    from s3notify_platform.maintenance.erase import erase as erase_object
+    from s3notify_platform.maintenance.erasure import check_erasable, time_travel
+    from s3notify_platform.maintenance.erasure import erase as erase_object
 
     location, store, _ = place.committing()
     source = place.source()

@@ -150,7 +150,7 @@ def retry(
     Objects leave the quarantine in the commit that takes them in; those that fail again stay, with the new reason.
     Safe to repeat. Exit code 1 if keys are given and none of them is in quarantine.
     """
-    from s3notify_platform.maintenance.retry_choice import RetryRequest
+    from s3notify_platform.maintenance.quarantine_retry import RetryRequest
 
     try:
         request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)

@@ -17,8 +17,8 @@ def remove(*, place: SourcePlace, yes: bool, force: bool) -> None:
     What it would remove is shown first. Stop the source's sensor, runs, streams and writers before: while a batch is
     open, it is refused. Safe to repeat, and to kill: until it is done, runs refuse the table. Then remove its YAML.
     """
-    from s3notify_platform.maintenance.remove import FOREIGN, held, open_batches
-    from s3notify_platform.maintenance.remove import remove as remove_source
+    from s3notify_platform.maintenance.removal import FOREIGN, held, open_batches
+    from s3notify_platform.maintenance.removal import remove as remove_source
 
     location = place.location()
     if not (found := held(location)):

@@ -37,7 +37,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool,
     With --dry-run nothing is removed but the probe object that tells the store's time: it prints a name a line, then
     counts and bytes.
     """
-    from s3notify_platform.table.vacuum import vacuum as run_vacuum
+    from s3notify_platform.maintenance.vacuum import vacuum as run_vacuum
 
     table = place.table(asset) if dry_run else _committing(place, asset)
     report = run_vacuum(
@@ -145,7 +145,7 @@ def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bo
     Batches keep the number of small files within a bound by themselves. Safe beside running batches, which come first,
     and to repeat. Files that were merged stay until `s3notify vacuum`, for readers of earlier versions.
     """
-    from s3notify_platform.table.compact import compact as run_compact
+    from s3notify_platform.maintenance.compaction import compact as run_compact
 
     table = place.table(asset) if dry_run else _committing(place, asset)
     report = run_compact(table, dry_run=dry_run)
@@ -227,7 +227,7 @@ def put_back(*, place: SourcePlace, asset: str | None) -> None:
     Only a table that is committed to under leases can need that; runs refuse it then, and name this command. Safe to
     repeat, and beside writers. It does nothing where nothing was replaced.
     """
-    from s3notify_platform.table.put_back import put_back as run_put_back
+    from s3notify_platform.maintenance.put_back import put_back as run_put_back
 
     done = run_put_back(_committing(place, asset, damaged=True).committer)
     if not done.put_back and not done.removed:
@@ -320,7 +320,7 @@ def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None)
     assets, and the next run takes all objects in again, but not those that have left the bucket (on_delete: keep);
     writers must then signal by the new number of slots.
     """
-    from s3notify_platform.maintenance.migrate import migrate as run_migrate
+    from s3notify_platform.maintenance.migration import migrate as run_migrate
 
     if new_prefix is None and to_slots is None:
         raise click.UsageError("give --to-prefix, --to-slots, or both")

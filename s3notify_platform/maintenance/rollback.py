@@ -16,6 +16,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.table_rollback import check_restorable, roll_back
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
@@ -23,7 +24,6 @@ from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.commit import CommitResult, Committed
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.rollback import check_restorable, roll_back
 from s3notify_platform.table.schema import NO_SCHEMA, added_fields, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.versions import snapshot_of, version_at
@@ -89,8 +89,8 @@ def rollback(
 ) -> CommitResult:
     """Go back to this version. Safe beside running batches, and to repeat.
 
-    `source` has a settled commit mode; `platform` is a store to use instead of its own. Errors as `table.roll_back`.
-    Requests: those of `table.roll_back`; 1 read and 1 write of the rescan backlog; 1 PUT for each slot that changes.
+    `source` has a settled commit mode; `platform` is a store to use instead of its own. Errors as `table_rollback`.
+    Requests: those of `table_rollback`; 1 read and 1 write of the rescan backlog; 1 PUT for each slot that changes.
     """
     location = source.location
     store = platform if platform is not None else open_store(location.platform)

@@ -14,7 +14,7 @@ from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
 from s3notify_platform.explain import BatchView, SensorView, explain
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.slots import Slot, slot_of
-from s3notify_platform.maintenance.retry_choice import RetryRequest
+from s3notify_platform.maintenance.quarantine_retry import RetryRequest
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
     InstigatorType,

@@ -16,8 +16,8 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.changes import StateChange
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.feed import VersionChanges, changes_of
-from s3notify_platform.table.rollback import COMMAND
 from s3notify_platform.table.snapshot import LogReader
+from s3notify_platform.table.versions import ROLLBACK
 
 NOTHING: Final[frozenset[str]] = frozenset()
 
@@ -82,9 +82,9 @@ def _continues(change: StateChange) -> bool:
 
 
 def _check_forward(each: VersionChanges) -> None:
-    if COMMAND in each.body.note and each.body.note.get("slots"):
+    if ROLLBACK in each.body.note and each.body.note.get("slots"):
         raise UsageError(
-            f"version {each.version} went back to version {each.body.note[COMMAND]}: rows that were given before have "
+            f"version {each.version} went back to version {each.body.note[ROLLBACK]}: rows that were given before have "
             "left, and others are back, so nothing can go on from there: begin again, with a snapshot, or after "
             f"version {each.version}"
         )

@@ -19,6 +19,9 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 PAGE: Final = 16
 
+ROLLBACK: Final = "rollback"
+"""A version's note of the version that it went back to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -8,9 +8,9 @@ import pytest
 from s3notify_platform.deploy import Role, Tables, policy
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance import vacuum
+from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.source.source import Source
-from s3notify_platform.table import vacuum
-from s3notify_platform.table.compact import compact
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.engines import Place as At

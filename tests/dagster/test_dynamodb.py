@@ -16,6 +16,7 @@ from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.conditional import leased_store
@@ -24,7 +25,6 @@ from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.quarantine import reasons_of
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.vacuum import vacuum
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, refused, unused
 from tests.support.servers import S3Server

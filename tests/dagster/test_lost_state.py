@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from s3notify_platform.kernel.ports import list_all
-from s3notify_platform.maintenance.migrate import migrate
+from s3notify_platform.maintenance.migration import migrate
 from tests.support.site import Site
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from s3notify_platform.kernel.errors import FencedError, UsageError
+from s3notify_platform.maintenance.compaction import compact
+from s3notify_platform.maintenance.table_erasure import erase
+from s3notify_platform.maintenance.table_rollback import roll_back
+from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.compact import compact
 from s3notify_platform.table.delta.actions import LogVersion
-from s3notify_platform.table.erase import erase
-from s3notify_platform.table.rollback import roll_back
-from s3notify_platform.table.vacuum import vacuum
 from s3notify_platform.table.versions import kept_versions
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Bucket, Rounds, slot_of_key

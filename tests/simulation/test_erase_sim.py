@@ -14,10 +14,10 @@ from s3notify_platform.kernel.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.table_erasure import erase
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.erase import erase
 from tests.support.faults import Fault
 from tests.support.log_rounds import Rounds, slot_of_key
 from tests.support.log_tables import LAYOUT

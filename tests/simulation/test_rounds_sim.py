@@ -15,8 +15,8 @@ from s3notify_platform.kernel.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.vacuum import vacuum
 from tests.support.faults import Fault
 from tests.support.log_rounds import Rounds
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated

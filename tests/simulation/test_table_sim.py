@@ -14,13 +14,13 @@ from s3notify_platform.kernel.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from s3notify_platform.maintenance.put_back import put_back
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.log_state import NO_VERSION
-from s3notify_platform.table.put_back import put_back
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.clocks import HandClock
 from tests.support.dynamo import CONFIG, Client, TableInMemory

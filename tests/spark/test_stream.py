@@ -12,9 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StructType
 
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.table.rollback import roll_back
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings

@@ -2,7 +2,7 @@
 
 A new pack holds rows of one label, and an object's state names the labels that its rows were planned as. So the packs
 that may hold rows of an object are few: of those packs whose labels include it, that or those of its slot. Packs keep
-the order of labels when they are merged (`compaction`), for the same reason.
+the order of labels when they are merged (`rewrite_choice`), for the same reason.
 """
 
 from collections import Counter

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.table import vacuum
+from s3notify_platform.maintenance import vacuum
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
@@ -93,7 +93,7 @@ def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.M
     first = run(*given)
     assert (first.exit_code, "files hold it still" in first.output) == (1, True), first.output
     monkeypatch.setattr(
-        "s3notify_platform.table.erase.CLOCKS_DIFFER_MS", -60_000
+        "s3notify_platform.maintenance.table_erasure.CLOCKS_DIFFER_MS", -60_000
     )  # as if some time had passed
     assert run(*given).exit_code == 0
     last = run(*given)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.retry_choice import RetryRequest
+from s3notify_platform.maintenance.quarantine_retry import RetryRequest
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.table.reread import backfill
 from tests.support.ingested import Place

@@ -10,11 +10,11 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import commit_round
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.source import location
 from s3notify_platform.table.commit import MAX_RUN_SECONDS
 from s3notify_platform.table.log_table import SnapshotMemory
-from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.ingested import Place
 from tests.support.local_jobs import LocalJobs

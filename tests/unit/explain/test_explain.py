@@ -7,9 +7,9 @@ import pytest
 
 from s3notify_platform.engine.batch.batches import Failing
 from s3notify_platform.kernel.slots import slot_of
+from s3notify_platform.maintenance.table_erasure import erase
 from s3notify_platform.protocols.keyspace import Delete, Put
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.erase import erase
 from s3notify_platform.table.open_table import forget
 from s3notify_platform.table.quarantine import EVERYTHING as ALL
 from s3notify_platform.table.quarantine import retry

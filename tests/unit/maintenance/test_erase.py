@@ -9,7 +9,7 @@ import pytest
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.erase import ErasedObject, erase, time_travel
+from s3notify_platform.maintenance.erasure import ErasedObject, erase, time_travel
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
@@ -33,7 +33,7 @@ SLOT = Slot(0)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
     """States are in files, and what was written a moment ago is of an ended run."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 1)
-    monkeypatch.setattr("s3notify_platform.table.erase.CLOCKS_DIFFER_MS", -60_000)
+    monkeypatch.setattr("s3notify_platform.maintenance.table_erasure.CLOCKS_DIFFER_MS", -60_000)
 
 
 def marked(place: Place) -> set[str]:

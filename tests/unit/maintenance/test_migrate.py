@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.maintenance.migrate import migrate
+from s3notify_platform.maintenance.migration import migrate
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -60,7 +60,7 @@ def test_other_slots(
     if dies_at is not None:
         store = FaultyStore(place.store, Deletes(dies_at))
         with monkeypatch.context() as patched:
-            patched.setattr("s3notify_platform.maintenance.migrate.open_store", lambda _: store)
+            patched.setattr("s3notify_platform.maintenance.migration.open_store", lambda _: store)
             with pytest.raises(CrashedError):
                 migrate(location, slots=slots)
         for given in ({}, {"slots": slots}):

@@ -12,7 +12,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.remove import held, remove
+from s3notify_platform.maintenance.removal import held, remove
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore

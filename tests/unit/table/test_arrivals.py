@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrivals import arrivals, sizes_of
 from s3notify_platform.table.commit import Wanted
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.rollback import roll_back
 from s3notify_platform.table.round import Round, SlotRound
 from s3notify_platform.table.versions import snapshot_of
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key

@@ -1,4 +1,4 @@
-"""The whole table is brought to the target sizes, beside running batches: each cell of the table in `table.compact`."""
+"""The whole table is brought to the target sizes, beside running batches: each cell of `maintenance.compaction`."""
 
 import random
 from dataclasses import replace
@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.compaction import LOST, OPERATION, CompactReport, compact
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.compact import LOST, OPERATION, CompactReport, compact
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.states import state_levels as states

@@ -8,6 +8,7 @@ from hypothesis import given
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError
 from s3notify_platform.kernel.limits import CHANGES_INLINE
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -15,7 +16,6 @@ from s3notify_platform.table.changes import Labels, StateChange, erased, key_has
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.proposal import Proposal
-from s3notify_platform.table.vacuum import vacuum
 from s3notify_platform.table.versions import snapshot_of
 from tests.support.clocks import HandClock
 from tests.support.log_rounds import Rounds

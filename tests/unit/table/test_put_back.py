@@ -3,12 +3,12 @@
 import pytest
 
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, FencedError
+from s3notify_platform.maintenance.put_back import PutBack, put_back
+from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.put_back import PutBack, put_back
-from s3notify_platform.table.vacuum import vacuum
 from tests.support.clocks import HandClock
 from tests.support.log_tables import LAYOUT, Counts, Table, versions
 

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import LogVersion, Protocol
 from s3notify_platform.table.delta.checkpoint import Checkpoint, encode
 from s3notify_platform.table.delta.log_state import UNDOES, LogState, after
-from s3notify_platform.table.rollback import roll_back
 from tests.support.log_back import aged, committed, filled
 from tests.support.log_rounds import Rounds
 from tests.support.log_tables import LAYOUT, Table, beaten, versions

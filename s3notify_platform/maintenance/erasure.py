@@ -1,7 +1,7 @@
 """Removes all that the platform holds of an object that is no longer in the bucket, history included.
 
 Steps, each safe to repeat
-    1. The object leaves the source's table, its history and its files (`table.erase`).
+    1. The object leaves the source's table, its history and its files (`maintenance.table_erasure`).
     2. It leaves the tables of the slot assets. One without `_key`, which an aggregate makes, does not say which rows
        come from the object: all rows of its slot leave, and the next batch makes them again.
     3. Its entries and dead letters leave the queue.
@@ -20,13 +20,13 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.maintenance.table_erasure import Erased, ending
+from s3notify_platform.maintenance.table_erasure import erase as erase_from
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrow_schema import arrow_schema
-from s3notify_platform.table.erase import Erased, ending
-from s3notify_platform.table.erase import erase as erase_from
 from s3notify_platform.table.snapshot import Absent
 
 
@@ -79,7 +79,7 @@ def erase(
 
     `source` has a settled commit mode; `platform` is a store to use instead of its own. `UsageError` for an object that
     is still there: it would be ingested again. `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
-    Requests: those of `table.erase` for each table, and of `NotificationQueue.erase`.
+    Requests: those of `maintenance.table_erasure` for each table, and of `NotificationQueue.erase`.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)

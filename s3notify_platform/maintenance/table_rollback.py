@@ -17,7 +17,7 @@ signals are those of the earlier version: the next run finds them moved, and rea
 
 Begun again twice, it holds the table: other writers wait (`Known.held`).
 
-Requests: those of `LogReader.open` or `longest`, of `history.snapshot_of`, and of a commit; each time that it begins, 1
+Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit; each time that it begins, 1
 LIST for each 1000 objects of the table, and if vacuum has cut the log, 5 more, and 1 GET for each version that is
 younger than the longest run.
 """
@@ -28,6 +28,7 @@ from typing import Final
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.vacuum import FENCE, files_of_table, named_by, store_now_ms
 from s3notify_platform.table.commit import CommitResult, Committed, Committer
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.delta.log_state import UNDOES, OtherLogError, after
@@ -37,10 +38,7 @@ from s3notify_platform.table.manifest import Manifest, SlotFacts
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, state_of
 from s3notify_platform.table.states.state_levels import StateSet
-from s3notify_platform.table.vacuum import FENCE, files_of_table, named_by, store_now_ms
-from s3notify_platform.table.versions import history, kept_versions, snapshot_of
-
-COMMAND: Final = "rollback"
+from s3notify_platform.table.versions import ROLLBACK, history, kept_versions, snapshot_of
 
 RESTARTS: Final = 2
 """Others may be first so often; then they wait."""
@@ -69,7 +67,7 @@ class Rollback:
             )
         self.asked += 1
         if self.asked > RESTARTS:
-            self.committer.reader.known.hold(COMMAND)
+            self.committer.reader.known.hold(ROLLBACK)
         if not self.checked:
             check_restorable(self.committer, self.target)
         self.checked = False
@@ -100,7 +98,7 @@ class Rollback:
             metadata=metadata,
             protocol=protocol,
             operation="RESTORE",
-            note={COMMAND: was.version, "slots": sorted(slots), **({UNDOES: undoes} if undoes else {})},
+            note={ROLLBACK: was.version, "slots": sorted(slots), **({UNDOES: undoes} if undoes else {})},
         )
 
     def _undoes(self, base: Snapshot) -> bool:
@@ -146,14 +144,14 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
                     committer=committer,
                     asked=attempt,
                 )
-                done = committer.commit_alone(change, end, holder=COMMAND)
+                done = committer.commit_alone(change, end, holder=ROLLBACK)
                 break
             except (UsageError, OtherLogError):
                 # Another engine has committed meanwhile, or somebody else has gone back.
                 if attempt == REFUSED_MEANWHILE - 1:
                     raise
     finally:
-        reader.known.release(COMMAND)
+        reader.known.release(ROLLBACK)
     if isinstance(done, Committed):
         table.memory.keep(done.snapshot)
     return done
