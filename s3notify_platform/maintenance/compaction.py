@@ -1,8 +1,8 @@
 """`s3notify table compact`: brings a whole table to the target sizes of its files, beside running batches.
 
-Batches keep the number of small files within a bound (`rewrite_choice`). This merges all of them, and the packs of which
-vectors hide much, for the rows and for the rejects; then the files of object states, until all are in one level. Each
-step is a version of its own, for about `STEP_BYTES` that are read, with nothing that readers would see: its packs are
+Batches keep the number of small files within a bound (`rewrite_choice`). This merges all of them, and the packs of
+which vectors hide much, for the rows and for the rejects; then the files of object states, until all are in one level.
+Each step is a version of its own, for about `STEP_BYTES` that are read, with nothing that readers would see: its packs
 marked `dataChange: false`, and no row of a round is among them. Packs are merged in the order of their labels; each
 merge sorts its rows, so each of its packs has a range of slots.
 

@@ -72,7 +72,7 @@ def plan_round(
 ) -> RoundPlan:
     """The plan for the live packs, in a round that withdraws the rows of these objects.
 
-    `vectors`: rows are hidden where no pack is rewritten for another reason. `budget`: see `rewrite_choice`.
+    `vectors`: rows are hidden where no pack is rewritten for another reason. `budget`: see `compaction`.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)

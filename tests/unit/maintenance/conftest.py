@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.table_fixtures import clock, rounds, store, vectors  # noqa: F401 - fixtures
+
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:

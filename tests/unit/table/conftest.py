@@ -1,30 +1,3 @@
-"""A table of rounds on a clock that is moved by hand, with and without vectors. Test files may have their own."""
+"""Fixtures of tables. Test files may have their own."""
 
-import pytest
-
-from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.clocks import HandClock
-from tests.support.log_rounds import Rounds
-
-A, B = 0, 1
-RUN, RETENTION = 100.0, 1000.0
-
-
-@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
-def vectors(request):
-    return request.param
-
-
-@pytest.fixture
-def clock():
-    return HandClock()
-
-
-@pytest.fixture
-def store(clock):
-    return MemoryObjectStore(clock=clock)
-
-
-@pytest.fixture
-def rounds(store, clock, vectors):
-    return lambda: Rounds(store=store, clock=clock, vectors=vectors, more={"max_run_seconds": RUN})
+from tests.support.table_fixtures import clock, rounds, store, vectors  # noqa: F401 - fixtures

@@ -1,0 +1,12 @@
+"""A bucket on a server."""
+
+import pytest
+
+from s3notify_platform.stores.config import S3Config
+from tests.support.servers import S3Server
+
+
+@pytest.fixture
+def config(ministack: S3Server) -> S3Config:
+    """A new bucket."""
+    return ministack.config(ministack.make_bucket())
