@@ -22,7 +22,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot, slot_from_partition_key, slot_of
 
 if TYPE_CHECKING:
-    from s3notify_platform.table.quarantine import Retried
+    from s3notify_platform.table.quarantined import Retried
 
 RAW_SHOWN = 200
 """Bytes of a rejected record that are printed; `--json` has all that is kept."""
@@ -42,7 +42,7 @@ def quarantine() -> None:
 @json_option
 def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool) -> None:
     """Count what is in quarantine of source NAME, by slot and reason. Reads only; nothing of a slot without any."""
-    from s3notify_platform.table.quarantine import reasons_of
+    from s3notify_platform.table.quarantined import reasons_of
 
     location = place.existing()
     slots = [slot_from_partition_key(str(slot), place.slots) for slot in only] or location.all_slots()
@@ -80,7 +80,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
 
     Reads only, by a few GETs. Exit code 1 if nothing of it is in quarantine.
     """
-    from s3notify_platform.table.quarantine import key_quarantine
+    from s3notify_platform.table.quarantined import key_quarantine
 
     location = place.existing()
     found = key_quarantine(location.table(), slot_of(key, location.slots), key, limit=limit)

@@ -26,7 +26,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, settings_of
 from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
-from s3notify_platform.protocols.notification_queue.topics import check_unserved
+from s3notify_platform.protocols.notification_queue.topic_store import check_unserved
 
 _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"

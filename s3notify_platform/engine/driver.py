@@ -96,7 +96,7 @@ class Ingest:
 
         An object whose read fails is left out, and its slot is not `ok`; in the slots of `last_attempt` it goes to
         quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is
-        retried (`table.quarantine`), and its earlier version's rows leave.
+        retried (`table.quarantined`), and its earlier version's rows leave.
 
         An outage is no verdict on an object, whatever the attempt. What it concerns is tried again, behind everything
         else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or

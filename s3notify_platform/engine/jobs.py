@@ -9,7 +9,7 @@ from s3notify_platform.engine.values.plan import Plan, SlotPlan
 from s3notify_platform.engine.values.results import Run
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
-from s3notify_platform.table.schema import TableSchema
+from s3notify_platform.table.pinned_schema import TableSchema
 
 
 class Jobs(Protocol):

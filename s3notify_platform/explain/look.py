@@ -53,7 +53,7 @@ from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import EMPTY_SLOT
-from s3notify_platform.table.quarantine import first_rejects, rejects_packs
+from s3notify_platform.table.quarantined import first_rejects, rejects_packs
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 

@@ -27,7 +27,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.manifest import SlotFacts
-from s3notify_platform.table.schema import TableSchema, schema_of, size_of
+from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_of
 from s3notify_platform.table.snapshot import LogReader
 from s3notify_platform.table.versions import note_of
 

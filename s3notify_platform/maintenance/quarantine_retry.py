@@ -7,7 +7,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import slot_from_partition_key, slot_of
 from s3notify_platform.source.location import CommitMode, Location
-from s3notify_platform.table.quarantine import Choice, Retried, retry
+from s3notify_platform.table.quarantined import Choice, Retried, retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RetryRequest:
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Request it: see `table.quarantine.retry`. `commit` is settled, unless it is a `dry_run`.
+        """Request it: see `table.quarantined.retry`. `commit` is settled, unless it is a `dry_run`.
 
         A table that a run would refuse, or one of other slots, is refused here too (`Location.open_table`).
         """

@@ -29,7 +29,7 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.ack_chain.chains import ACK
 from s3notify_platform.protocols.keyspace import root_key, signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
-from s3notify_platform.protocols.notification_queue.topics import Topics
+from s3notify_platform.protocols.notification_queue.topic_store import Topics
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.source.location import Location

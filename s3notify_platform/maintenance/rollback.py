@@ -24,7 +24,7 @@ from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.commit import CommitResult, Committed
 from s3notify_platform.table.feed import changes_of
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.schema import NO_SCHEMA, added_fields, schema_of
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, added_fields, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.versions import snapshot_of, version_at
 

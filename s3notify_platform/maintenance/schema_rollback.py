@@ -18,9 +18,9 @@ from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.delta.metadata import LINEAGE
 from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, added_fields, schema_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.schema import NO_SCHEMA, TableSchema, added_fields, schema_of
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import Event, history, snapshot_of
 

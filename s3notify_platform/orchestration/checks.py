@@ -21,7 +21,7 @@ from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.spark_jobs import SparkJobs
-from s3notify_platform.table.schema import added_fields, schema_of
+from s3notify_platform.table.pinned_schema import added_fields, schema_of
 from s3notify_platform.table.snapshot import Snapshot
 
 UNREADABLE_SHOWN: Final = 20

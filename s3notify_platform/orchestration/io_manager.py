@@ -48,7 +48,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.table.column_descriptions import comment_of
-from s3notify_platform.table.schema import schema_of
+from s3notify_platform.table.pinned_schema import schema_of
 from s3notify_platform.table.snapshot import Absent
 
 FAILURE_TAG: Final = "s3notify/failure"

@@ -24,7 +24,7 @@ from s3notify_platform.orchestration.io_manager import TRACEBACKS, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.source.source import Source
-from s3notify_platform.table.quarantine import Retried
+from s3notify_platform.table.quarantined import Retried
 
 RUNS_MAX: Final = 10
 """How many runs of a batch are named."""
@@ -158,7 +158,7 @@ class RetryConfig(dg.Config):
 
 
 def build_retry(assets: SourceAssets) -> dg.JobDefinition:
-    """The job `{source}_retry`. No Spark; requests as in `table.quarantine.retry`."""
+    """The job `{source}_retry`. No Spark; requests as in `table.quarantined.retry`."""
 
     @dg.op(
         name=f"{assets.name}_retry_quarantine",

@@ -23,7 +23,7 @@ from s3notify_platform.table.known import Identity
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.open_table import OpenTable, open_table
 from s3notify_platform.table.own_objects import prefixes_of
-from s3notify_platform.table.schema import NO_SCHEMA, described
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, described
 
 
 @dataclass(frozen=True, kw_only=True)

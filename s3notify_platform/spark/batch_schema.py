@@ -34,7 +34,7 @@ from s3notify_platform.spark.declared import hinted, object_columns, parse_schem
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory_limit import limited
-from s3notify_platform.table.schema import TableSchema, added_fields, grown, merged
+from s3notify_platform.table.pinned_schema import TableSchema, added_fields, grown, merged
 
 Transform = Callable[[DataFrame], DataFrame]
 

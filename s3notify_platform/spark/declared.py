@@ -10,7 +10,7 @@ from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
-from s3notify_platform.spark.versions import to_arrow_schema
+from s3notify_platform.spark.spark_versions import to_arrow_schema
 
 
 def parse_schema(declared: str, source: Source) -> StructType:

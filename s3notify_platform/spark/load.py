@@ -18,10 +18,10 @@ from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.spark.versions import to_arrow_schema
+from s3notify_platform.spark.spark_versions import to_arrow_schema
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.pinned_schema import schema_of
 from s3notify_platform.table.reading import ReadTask, plan_read, read
-from s3notify_platform.table.schema import schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 LINEAGE: Final = (

@@ -65,7 +65,7 @@ from s3notify_platform.spark.failures import (
 from s3notify_platform.spark.memory_limit import limited
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.table.open_table import OpenTable
-from s3notify_platform.table.schema import TableSchema, size_of
+from s3notify_platform.table.pinned_schema import TableSchema, size_of
 
 
 class SparkJobs:

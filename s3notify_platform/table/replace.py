@@ -31,9 +31,9 @@ from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
 from s3notify_platform.table.packs.round_packs import Withdrawal
+from s3notify_platform.table.pinned_schema import both_sources
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.round import CONFLICT
-from s3notify_platform.table.schema import both_sources
 from s3notify_platform.table.snapshot import Snapshot
 
 MAX_OTHERS: Final = 16 << 20

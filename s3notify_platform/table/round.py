@@ -32,8 +32,8 @@ from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import PackChanges, PackSet, StagedPack, live_after
 from s3notify_platform.table.packs.round_packs import Withdrawal
+from s3notify_platform.table.pinned_schema import both_sources
 from s3notify_platform.table.proposal import Proposal
-from s3notify_platform.table.schema import both_sources
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.states.state_levels import Next
 from s3notify_platform.table.states.state_merge import merge, plan_merge

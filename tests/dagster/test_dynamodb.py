@@ -23,7 +23,7 @@ from s3notify_platform.stores.conditional import leased_store
 from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.quarantine import reasons_of
+from s3notify_platform.table.quarantined import reasons_of
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, refused, unused

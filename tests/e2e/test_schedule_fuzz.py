@@ -24,7 +24,7 @@ from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.table.quarantine import key_quarantine
+from s3notify_platform.table.quarantined import key_quarantine
 from tests.e2e.test_kills import processes
 from tests.support.fuzz.kills import Supervised
 from tests.support.fuzz.schedule import (

@@ -12,7 +12,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.table.quarantine import Choice, Retried, retry
+from s3notify_platform.table.quarantined import Choice, Retried, retry
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake

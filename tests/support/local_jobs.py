@@ -19,7 +19,7 @@ from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, STAGED, WORK
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.source.source import Source
-from s3notify_platform.table.schema import TableSchema, grown
+from s3notify_platform.table.pinned_schema import TableSchema, grown
 
 COLUMN = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
 

@@ -22,8 +22,8 @@ from s3notify_platform.stores.config import Access, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.check import check_table
+from s3notify_platform.table.pinned_schema import TableSchema, schema_of
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.schema import TableSchema, schema_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.versions import Event, history, snapshot_of
 from tests.support.sources import source_of, with_settings

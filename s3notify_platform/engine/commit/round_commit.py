@@ -15,8 +15,8 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.pinned_schema import TableSchema, described, is_same
 from s3notify_platform.table.round import CONFLICT, Round
-from s3notify_platform.table.schema import TableSchema, described, is_same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from s3notify_platform.engine.values.rows import FailedSlot
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
-from s3notify_platform.table.schema import TableSchema, schema_of
+from s3notify_platform.table.pinned_schema import TableSchema, schema_of
 from s3notify_platform.table.snapshot import Snapshot
 
 

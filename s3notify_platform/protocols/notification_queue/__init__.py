@@ -30,7 +30,7 @@ Steps
     8. Whose replacement or removal certainly took out k entries adds −k to the counter.
     9. Whoever changes a topic waits until nobody relies on what it was before: 6 s, by any clock up to three times as
        fast or slow. A deletion does so before it removes anything, a recount before it shrinks the base, a creation
-       before anybody lists what was there before (`topics`, which says it of each setting).
+       before anybody lists what was there before (`topic_store`, which says it of each setting).
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, whether it is paused,

@@ -47,7 +47,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
 )
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
-from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
+from s3notify_platform.protocols.notification_queue.topic_store import KnownTopics, Topics
 from s3notify_platform.protocols.updates import Stored, Updates
 
 PARALLELISM = 32

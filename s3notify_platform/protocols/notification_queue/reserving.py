@@ -20,7 +20,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
 )
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
-from s3notify_platform.protocols.notification_queue.topics import KnownTopics
+from s3notify_platform.protocols.notification_queue.topic_store import KnownTopics
 from s3notify_platform.protocols.updates import ATTEMPTS
 
 RETRY_AFTER_SECONDS = 1.0

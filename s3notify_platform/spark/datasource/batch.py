@@ -46,7 +46,7 @@ from s3notify_platform.spark.datasource.read_rows import (
 from s3notify_platform.spark.declared import hinted, object_columns
 from s3notify_platform.spark.load import columns_of, newest
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.spark.versions import to_arrow_schema
+from s3notify_platform.spark.spark_versions import to_arrow_schema
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.reading import plan_read, read
 from s3notify_platform.table.snapshot import Snapshot

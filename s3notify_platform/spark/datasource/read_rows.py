@@ -21,7 +21,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema, object_columns
 from s3notify_platform.spark.load import LINEAGE
-from s3notify_platform.spark.versions import to_arrow_schema
+from s3notify_platform.spark.spark_versions import to_arrow_schema
 from s3notify_platform.table.reading import shaped
 
 CHANGE: Final = "_change"

@@ -137,7 +137,7 @@ def test_retry_wants_to_know_what(quarantine, what):
 def test_it_loads_no_spark():
     """Nor Dagster."""
     program = (
-        "import sys, s3notify_platform.cli.quarantine, s3notify_platform.table.quarantine, "
+        "import sys, s3notify_platform.cli.quarantine, s3notify_platform.table.quarantined, "
         "s3notify_platform.source.source\n"
         "assert not {'pyspark', 'dagster'} & set(sys.modules)"
     )

@@ -11,8 +11,8 @@ from s3notify_platform.maintenance.table_erasure import erase
 from s3notify_platform.protocols.keyspace import Delete, Put
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.open_table import forget
-from s3notify_platform.table.quarantine import EVERYTHING as ALL
-from s3notify_platform.table.quarantine import retry
+from s3notify_platform.table.quarantined import EVERYTHING as ALL
+from s3notify_platform.table.quarantined import retry
 from tests.support.explained import KEY, SLOT, Place, said
 from tests.support.sources import with_settings
 

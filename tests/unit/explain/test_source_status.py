@@ -23,8 +23,8 @@ from s3notify_platform.source import location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.pinned_schema import TableSchema, described
 from s3notify_platform.table.round import Round, SlotRound
-from s3notify_platform.table.schema import TableSchema, described
 from tests.support.servers import S3Server
 from tests.support.slot_rounds import Body, SlotRounds
 from tests.support.sources import source_of

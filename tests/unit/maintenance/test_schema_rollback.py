@@ -18,8 +18,8 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs.round_packs import write
+from s3notify_platform.table.pinned_schema import described, grown, schema_of
 from s3notify_platform.table.round import Round, SlotRound
-from s3notify_platform.table.schema import described, grown, schema_of
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_tables import Table
 

@@ -10,7 +10,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.quarantine import Choice, retry
+from s3notify_platform.table.quarantined import Choice, retry
 from s3notify_platform.table.reread import Backfilled, backfill
 from tests.support.log_tables import beaten
 from tests.support.slot_rounds import SLOT, Body, Place, SlotRounds

@@ -22,7 +22,7 @@ from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.quarantine import Choice, retry
+from s3notify_platform.table.quarantined import Choice, retry
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.clocks import HandClock
 from tests.support.deadly import RAISES, Deadly, deadly

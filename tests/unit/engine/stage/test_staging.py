@@ -16,8 +16,8 @@ from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.packs import pack_set
 from s3notify_platform.table.packs.pack_set import StagedPack
+from s3notify_platform.table.pinned_schema import check_size
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.schema import check_size
 from tests.support.log_tables import LAYOUT, Table
 
 

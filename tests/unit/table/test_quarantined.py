@@ -11,9 +11,9 @@ from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table import quarantine
+from s3notify_platform.table import quarantined as quarantine
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.quarantine import Choice, Retried, key_quarantine, reasons_of, retry
+from s3notify_platform.table.quarantined import Choice, Retried, key_quarantine, reasons_of, retry
 from s3notify_platform.table.round import Round, SlotRound
 from tests.support.log_tables import beaten
 from tests.support.slot_rounds import SLOT, Body, Place, SlotRounds, content_of

@@ -7,7 +7,7 @@ import pytest
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
-from s3notify_platform.table.schema import (
+from s3notify_platform.table.pinned_schema import (
     NO_SCHEMA,
     SOURCE,
     TableSchema,
