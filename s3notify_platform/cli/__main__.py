@@ -1,5 +1,5 @@
 """`python -m s3notify_platform.cli`: the same as `s3notify`."""
 
-from s3notify_platform.cli import run
+from s3notify_platform.cli.main import run
 
 run()

@@ -173,6 +173,15 @@ class SourcePlace(QueuePlace):
             source.location.check_exists()
         return source.location, open_store(source.location.platform), source.commit
 
+    def committing_table(self, asset: str | None, *, damaged: bool = False) -> "LogTable":
+        """The table, to be committed to. Requests as `committing`, and those of `settle_commit_mode`."""
+        location, store, mode = self.committing(damaged=damaged)
+        if asset is not None and not damaged:
+            location.check_exists(asset)
+        return location.table(
+            asset, store=store, commit=location.settle_commit_mode(mode, store, lost=damaged)
+        )
+
 
 BUCKET: Final = ("bucket", *named(S3Settings))
 TABLES: Final = (*named(TableSettings), *(name for name in SETTINGS if name.startswith("dynamodb_")))

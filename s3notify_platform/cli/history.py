@@ -1,42 +1,28 @@
-"""Commands that read versions of a table: its history, and its rows as of one of them."""
+"""`s3notify history NAME`: the versions of a table."""
 
-import json
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from s3notify_platform.cli.as_of import asset_option, slot_option
 from s3notify_platform.cli.common import SourcePlace, json_option, limit_option, source_options
 from s3notify_platform.cli.configured import command
-from s3notify_platform.cli.printing import print_found, say
-from s3notify_platform.kernel.errors import NotFoundError
-from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
+from s3notify_platform.cli.printing import print_found
+from s3notify_platform.kernel.slots import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from s3notify_platform.table.delta.actions import LogVersion
-    from s3notify_platform.table.log_table import LogTable
-    from s3notify_platform.table.snapshot import LogReader, Snapshot
+    from s3notify_platform.table.snapshot import LogReader
 
-MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
 COUNTS = ("objects", "rows", "rejects", "gone")
-
-asset_option = click.option("--asset", help="A slot asset of the source, instead of the source's own table.")
-at_option = click.option("--at", type=MOMENT, help="As of this time, in UTC, like 2026-01-31T12:00:00.")
-version_option = click.option(
-    "--version", type=click.IntRange(0), help="As of this version; default: the newest."
-)
-_slot = click.option(
-    "--slot", type=click.IntRange(0, SLOT_COUNT - 1), help="Only one slot, as `explain` prints it."
-)
 
 
 @command(short_help="List the versions of a table.")
 @source_options
 @asset_option
-@_slot
+@slot_option
 @limit_option(20, "Versions at most.")
 @json_option
 def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: int, as_json: bool) -> None:
@@ -94,71 +80,5 @@ def _of_slot(reader: "LogReader", version: "LogVersion", slot: Slot) -> dict[str
     }
 
 
-@command(short_help="Print the rows of a table.")
-@source_options
-@asset_option
-@_slot
-@version_option
-@at_option
-@limit_option(None, "Rows at most; default: all.")
-@click.option(
-    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
-)
-def rows(
-    *,
-    place: SourcePlace,
-    asset: str | None,
-    slot: int | None,
-    version: int | None,
-    at: datetime | None,
-    limit: int | None,
-) -> None:
-    """Print the rows of the source NAME, or of a slot, one JSON object a line, with the object that each came from.
-
-    Any reader of Delta Lake tables reads the same, also at an earlier version: polars.scan_delta, deltalake.DeltaTable,
-    DuckDB's delta_scan, Spark. The role `viewer` of `s3notify init --print iam` is enough for that. `s3notify table
-    show` prints the table's URL.
-    """
-    from s3notify_platform.table.arrow_schema import arrow_schema
-    from s3notify_platform.table.reading import read_slots
-
-    table = place.table(asset)
-    found = as_of(table, version, at)
-    parts = read_slots(
-        table.reader.store,
-        table.layout,
-        found.packs.values(),
-        None if slot is None else [Slot(slot)],
-        arrow_schema(found.metadata.schema),
-    )
-    for row in islice((row for batch in parts for row in batch.to_pylist()), limit):
-        say(json.dumps(row, ensure_ascii=False, default=_as_text))
-
-
-def as_of(table: "LogTable", version: int | None, at: datetime | None) -> "Snapshot":
-    """The table as of a version or a time; the newest version without both. `NotFoundError`: it is not kept."""
-    from s3notify_platform.table.snapshot import Absent
-    from s3notify_platform.table.versions import snapshot_of, version_at
-
-    if version is not None and at is not None:
-        raise click.UsageError("--version or --at, not both")
-    if at is not None:
-        version = version_at(table.reader, _ms(at))
-    if version is not None:
-        return snapshot_of(table.reader, version)
-    found = table.newest()
-    if isinstance(found, Absent):
-        raise NotFoundError(f"there is no table below {table.layout.prefix!r}")
-    return found
-
-
-def _ms(at: datetime) -> int:
-    return round(at.replace(tzinfo=UTC).timestamp() * 1000)
-
-
 def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-def _as_text(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""`s3notify quarantine …` and `backfill`: what could not be taken in, why, and how to have objects read again."""
+"""`s3notify quarantine …`: objects and records that could not be ingested, the reasons, and how to try again."""
 
 import base64
 from dataclasses import asdict
@@ -13,13 +13,12 @@ from s3notify_platform.cli.common import (
     json_option,
     key_options,
     limit_option,
-    slots_of,
     source_options,
 )
-from s3notify_platform.cli.configured import command, group
+from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.slots import Slot, slot_from_partition_key, slot_of
+from s3notify_platform.kernel.slots import slot_from_partition_key, slot_of
 
 if TYPE_CHECKING:
     from s3notify_platform.table.quarantined import Retried
@@ -173,52 +172,6 @@ def retry(
         print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
     if keys and not found.objects:
         raise click.exceptions.Exit(1)
-
-
-@command(short_help="Have unchanged slots read again.")
-@source_options
-@click.option("--slots", "chosen", callback=slots_of, help="These slots, like 3,17,40-60.")
-@click.option("--all", "everything", is_flag=True, help="All slots.")
-@dry_run_option
-@json_option
-def backfill(
-    *,
-    place: SourcePlace,
-    chosen: frozenset[Slot] | None,
-    everything: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Have the next batches read all objects of slots of source NAME again, although they have not changed.
-
-    Use it after a change of a transform, a schema or a parser. The versions that hold new rows replace the old
-    ones; until then readers see the old ones. Objects that could not be read stay in quarantine: see
-    `s3notify quarantine retry`. (With a changed `code_version`, slots are also read again as they change.) Safe to
-    repeat, and to kill at any time.
-
-    \b
-    s3notify backfill orders --slots 3,17,40-60 --bucket acme-landing --dry-run
-    """  # noqa: D301 - click's own mark
-    from s3notify_platform.table.reread import backfill as read_again
-
-    if (chosen is None) == (not everything):
-        raise click.UsageError("give either --slots or --all")
-    location, store, mode = place.committing()
-    slots = (
-        [slot_from_partition_key(str(slot), location.slots) for slot in sorted(chosen)]
-        if chosen
-        else location.all_slots()
-    )
-    location.open_table(store)  # refused as a run would be
-    if not dry_run:
-        mode = location.settle_commit_mode(mode, store)
-    table = location.table(store=store, commit=mode)
-    found = read_again(table, slots, location.slot_signals(store), dry_run=dry_run)
-    if as_json:
-        print_json(asdict(found) | {"dry_run": dry_run})
-        return
-    done = "would be" if dry_run else "are"
-    say(f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again")
 
 
 def _summary(found: "Retried") -> str:

@@ -6,58 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from s3notify_platform.cli.as_of import as_of, asset_option, at_option, version_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
-from s3notify_platform.cli.configured import command, group
-from s3notify_platform.cli.history import as_of, asset_option, at_option, version_option
+from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
     from s3notify_platform.source.location import Location
-    from s3notify_platform.table.log_table import LogTable
-
-
-@command(short_help="Remove old versions, and files that none of the others name.")
-@source_options
-@asset_option
-@click.option(
-    "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Only print what would be removed, with the name of each object."
-)
-@json_option
-def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool, as_json: bool) -> None:
-    """Remove versions of the source NAME older than the history to keep, and files that no kept version names.
-
-    Nobody can read further back than that. A version leaves by a later pass than the one that first finds its
-    successors' checkpoint, so run this regularly. Safe beside running batches. Do not let other engines vacuum the
-    table: they do not know all of its files.
-
-    With --dry-run nothing is removed but the probe object that tells the store's time: it prints a name a line, then
-    counts and bytes.
-    """
-    from s3notify_platform.maintenance.vacuum import vacuum as run_vacuum
-
-    table = place.table(asset) if dry_run else _committing(place, asset)
-    report = run_vacuum(
-        table.committer,
-        as_of(table, None, None),
-        retention_seconds=days * 86_400,
-        clock=table.committer.clock,
-        track=track,
-        dry_run=dry_run,
-    )
-    if as_json:
-        print_json(asdict(report) | {"dry_run": dry_run})
-        return
-    for name in report.names if dry_run else ():
-        say(name)
-    removed, kept = ("would remove", "would keep") if dry_run else ("removed", "kept")
-    say(
-        f"{removed} {report.versions_removed} versions and {report.files_removed} other objects, "
-        f"{report.bytes_removed} bytes; {kept} {report.versions_kept} versions and {report.files_kept} files"
-    )
 
 
 @group(short_help="See a table, keep it in order, resolve what runs refuse.")
@@ -147,7 +103,7 @@ def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bo
     """
     from s3notify_platform.maintenance.compaction import compact as run_compact
 
-    table = place.table(asset) if dry_run else _committing(place, asset)
+    table = place.table(asset) if dry_run else place.committing_table(asset)
     report = run_compact(table, dry_run=dry_run)
     if as_json:
         print_json(asdict(report) | {"dry_run": dry_run})
@@ -229,7 +185,7 @@ def put_back(*, place: SourcePlace, asset: str | None) -> None:
     """
     from s3notify_platform.maintenance.put_back import put_back as run_put_back
 
-    done = run_put_back(_committing(place, asset, damaged=True).committer)
+    done = run_put_back(place.committing_table(asset, damaged=True).committer)
     if not done.put_back and not done.removed:
         say("no version was replaced")
         return
@@ -331,14 +287,6 @@ def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None)
     say(
         f"{'; '.join(changes)}: {done.removed} objects of the former table removed. Change the source to match"
     )
-
-
-def _committing(place: SourcePlace, asset: str | None, *, damaged: bool = False) -> "LogTable":
-    """The table, to be committed to. `damaged`: also one that is refused. Requests as `SourcePlace.committing`."""
-    location, store, mode = place.committing(damaged=damaged)
-    if asset is not None and not damaged:
-        location.check_exists(asset)
-    return location.table(asset, store=store, commit=location.settle_commit_mode(mode, store, lost=damaged))
 
 
 def _listed(versions: tuple[int, ...]) -> str:

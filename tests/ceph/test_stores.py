@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.notification_queue import keys_recur

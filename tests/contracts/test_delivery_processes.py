@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.stores.open_store import queue_records
 from tests.support.endpoints import Receiver

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from dagster import DagsterRunStatus
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.orchestration.manual_jobs import build_explain
 from s3notify_platform.orchestration.partitions import BATCH_TAG
 from tests.support.cursors import store_cursor

@@ -7,7 +7,7 @@ import pytest
 from cfnlint.api import lint_all
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, policy, terraform
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.location import Location

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from s3notify_platform.channels.registry import SERVICES, ServiceKind
 from s3notify_platform.channels.service import ServiceContext, ServiceSettings
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.attributes import attributes_of

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.slot_rounds import SLOT, Body, SlotRounds, content_of, source_in

@@ -7,7 +7,7 @@ import pyspark.sql
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.local import java
 from s3notify_platform.spark import continuous
 

@@ -10,7 +10,7 @@ from itertools import count, islice
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.stores.s3 import S3ObjectStore

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner, Result
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.maintenance import vacuum
 from tests.support.ingested import Place

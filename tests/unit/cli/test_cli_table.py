@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Watcher

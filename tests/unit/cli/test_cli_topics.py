@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.cli.topics import topics
 from s3notify_platform.kernel.setting import Setting, settings_of
 from s3notify_platform.protocols.notification_queue import (

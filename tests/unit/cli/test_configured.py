@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from dagster import DagsterInstance
 from dagster_aws.s3 import S3Resource
 
-from s3notify_platform.cli import main
 from s3notify_platform.cli.configured import dagster_instance
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import slot_of

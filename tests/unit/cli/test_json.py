@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from tests.support.ingested import Place

@@ -6,7 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main, printing
+from s3notify_platform.cli import printing
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\r\x07e\udc80f"

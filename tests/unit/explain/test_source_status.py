@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.engine.batch.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.explain import source_status as status

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from s3notify_platform.channels.registry import SERVICES
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.attributes import attributes_of
 from s3notify_platform.local.cron import check_cron

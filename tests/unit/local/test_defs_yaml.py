@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_DEFS_BYTES
 from s3notify_platform.local.project import folders, sources_of

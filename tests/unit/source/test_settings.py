@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import Setting, settings_of
 from s3notify_platform.local.project import ConfiguredSource, sources_of

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from s3notify_platform.channels.inlets.http_server import Limits
 from s3notify_platform.channels.inlets.proxies import TrustedProxies, counted
-from s3notify_platform.cli import main
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.orchestration import S3NotifyComponent
 from tests.support.http_inlet import BEARER, ask, ceph, running

@@ -1,0 +1,35 @@
+"""`s3notify signal KEY...`: signal objects that others wrote."""
+
+import click
+
+from s3notify_platform.cli.common import SourcePlace, key_with
+from s3notify_platform.cli.configured import command, configured
+from s3notify_platform.cli.printing import say, shown
+
+
+@command(short_help="Signal objects that others wrote.")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@key_with("prefix")
+def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
+    """Signal objects KEY…, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
+
+    Before that, a GET, and a HEAD if there is no table: keys outside of the source's prefix are refused, and so is a
+    source that has neither a table nor signals, unless it is in the YAML.
+
+    \b
+    s3notify signal raw/orders/2.jsonl
+    s3notify signal raw/orders/2.jsonl --bucket acme-landing --name orders
+    """  # noqa: D301 - click's own mark
+    from s3notify_platform.kernel.slots import slot_of
+
+    location = place.location()
+    identity = location.identity()
+    if identity is None and not configured() and not location.is_begun():
+        location.check_exists()
+    wanted = identity.prefix if identity else place.settings["prefix"]
+    if outside := [key for key in keys if not key.startswith(wanted)]:
+        raise click.UsageError(f"{shown(outside[0])}: source {place.name!r} reads keys below {wanted!r}")
+    publisher = location.slot_signals()
+    publisher.signal(keys, queued=())
+    slots = sorted({slot_of(key, location.slots) for key in keys})
+    say(f"signalled {len({*keys})} objects: the root and slots {','.join(map(str, slots))} of {place.name!r}")
