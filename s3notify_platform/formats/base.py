@@ -79,7 +79,7 @@ class Format(ABC):
     """An object of at least one byte that has neither rows nor rejects, and is whole."""
 
     quoted: bool = False
-    """Quoted values may contain line ends: a split has to say whether it begins in one (`csv_splits`)."""
+    """Quoted values may contain line ends: a split begins where the one before it has ended."""
 
     def configured(self, settings: Any) -> "Format":
         """The format under a source's settings (`source.settings.FormatSettings`). `UsageError` for what cannot be."""

@@ -61,23 +61,23 @@ def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets
 
 
 def first_record(
-    text: Iterator[bytes], place: int, *, quoted: bool | None = None, quote: str = '"'
+    text: Iterator[bytes], place: int, *, quoted: bool = False, quote: str = '"'
 ) -> tuple[Iterator[bytes], int]:
     """The text from behind the first line end on, and where that is; `text` begins at `place`.
 
-    `quoted`: line ends in quoted values do not count, and whether one is open behind the first byte.
+    `quoted`: line ends in quoted values do not count. None is open behind the first byte.
     """
-    first = True
+    first, open_before = True, False
     for chunk in text:
-        if quoted is None:
+        if not quoted:
             found = chunk.find(b"\n")
         else:
             quotes = np.frombuffer(chunk, np.uint8) == ord(quote)
             quotes[0] &= not first
-            inside = np.logical_xor.accumulate(quotes) ^ quoted
+            inside = np.logical_xor.accumulate(quotes) ^ open_before
             breaks = np.flatnonzero((np.frombuffer(chunk, np.uint8) == ord("\n")) & ~inside)
             found = int(breaks[0]) if len(breaks) else -1
-            quoted = bool(inside[-1])
+            open_before = bool(inside[-1])
         if found >= 0:
             return chain([chunk[found + 1 :]], text), place + found + 1
         place += len(chunk)

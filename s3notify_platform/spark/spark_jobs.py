@@ -22,7 +22,7 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.plan.compare import comparer, follow, lister
 from s3notify_platform.engine.plan.listing_chains import begin_listing
 from s3notify_platform.engine.read.reader import SplitReader
-from s3notify_platform.engine.read.splits import assign_splits, begun, cut_all, scouter, work_rows
+from s3notify_platform.engine.read.splits import assign_splits, cut, work_rows
 from s3notify_platform.engine.stage.collect import Collected, StagedPart
 from s3notify_platform.engine.stage.staging import (
     STAGED_COLUMN,
@@ -37,7 +37,6 @@ from s3notify_platform.engine.values.results import Progress, Reading, Run
 from s3notify_platform.engine.values.rows import (
     LINEAGE_COLUMNS,
     LISTED,
-    SCOUTED,
     STAGED,
     WORK,
     FailedSlot,
@@ -242,7 +241,9 @@ class SparkJobs:
 
     def _work(self, splits: Sequence[Split]) -> DataFrame:
         """What each task has to read, one Spark partition for each."""
-        ordered, tasks = assign_splits(self._in_parts(splits), self.width)
+        ordered, tasks = assign_splits(
+            [part for split in splits for part in cut(split, self._source)], self.width
+        )
         self._reading = {}
         for split, task in zip(ordered, tasks, strict=True):
             self._reading.setdefault(task, set()).add(split.version.slot)
@@ -293,20 +294,6 @@ class SparkJobs:
         stored = map_in_arrow(ordered, storing_task(self._source, label), STAGED.ddl).toArrow()
         found.add(STAGED.read(stored.to_batches()))
         return outcomes
-
-    def _in_parts(self, splits: Sequence[Split]) -> list[Split]:
-        """The splits, big ones in parts that tasks read at once: all parts of an object in order.
-
-        Where values may be quoted, one more job looks at each part first: one may be open where it begins. 1 GET for
-        each chunk of such objects.
-        """
-        result, quoted = cut_all(splits, self._source)
-        if quoted:
-            tasks = min(len(quoted), self.width)
-            task = scouter(self._source, quoted, tasks)
-            scouted = self._tasks(tasks).mapInArrow(task, SCOUTED.ddl).toArrow()
-            result += begun(quoted, SCOUTED.read(scouted.to_batches()))
-        return result
 
 
 def spark_ingest(

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from s3notify_platform.formats.base import Limits, SplitEnd
-from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.base import Format, Limits, SplitEnd
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
@@ -96,19 +95,31 @@ def read(
 
 
 def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Split]:
-    """Splits of an object at these places; one if it is CSV that cannot be split."""
+    """Splits of an object at these places, which may be read apart; one if it is CSV."""
+    if FORMATS[fmt].quoted:
+        return [whole_split(version(body, key))]
     borders = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
     ends = borders[1:] or [len(body)]
-    made = [Split(version=version(body, key), start=s, end=e) for s, e in zip(borders, ends, strict=False)]
-    if not FORMATS[fmt].quoted:
-        return made
-    starts = starts_in_quotes([scout(BytesInMemory(body), split, chunk_bytes=5) for split in made])
-    if starts is None:
-        return [Split(version=version(body, key), start=0, end=len(body))]
-    return [
-        Split(version=one.version, start=one.start, end=one.end, in_quotes=quoted)
-        for one, quoted in zip(made, starts, strict=True)
-    ]
+    return [Split(version=version(body, key), start=s, end=e) for s, e in zip(borders, ends, strict=False)]
+
+
+def in_turn(
+    form: Format, body: bytes, places: Sequence[int], target: Target, *, limits: Limits = TINY, key: str = "k"
+) -> list[Parsed]:
+    """What splits that end at these places read, each from where the one before has ended."""
+    of, start, found = version(body, key), 0, list[Parsed]()
+    for place in (*sorted({place % (len(body) + 1) for place in places}), len(body)):
+        if place < start or (place == start and start):
+            continue
+        split = Split(version=of, start=start, end=place)
+        *pieces, end = form.read(BytesInMemory(body), split, target, limits=limits)
+        assert isinstance(end, SplitEnd)
+        assert end.status in ("ok", "by_record")
+        found += [piece for piece in pieces if isinstance(piece, Parsed)]
+        if end.reach_end:
+            break
+        start = end.offset
+    return found
 
 
 def parquet_of(rows: int, group: int) -> bytes:

@@ -1,8 +1,8 @@
 """The values that one step hands to the next, each declared once.
 
-Twelve shapes carry a change from its entry to its row:
+Eleven shapes carry a change from its entry to its row:
 
-    rows      WantedSlot, SplitOfTask, Scouted: from the driver to its tasks;
+    rows      WantedSlot, SplitOfTask: from the driver to its tasks;
               ReadObject, WrittenPack, StoredRows, FailedSlot, Requests: from a task to its driver
     plan      SlotPlan, Plan: what a slot, and a round, is to read
     outcome   Outcome: how the read of an object, or of a part of it, ended

@@ -2,7 +2,6 @@
 
     LISTED    what the bucket and the queue hold, on its way to be compared
     WORK      what each task is to read
-    SCOUTED   what the parts of CSV objects look like
     STAGED    what tasks have read, and the packs that they have written, on its way to the driver
 
 `row_schema` says how they become columns. What there is to do reaches the driver as `plan.PLANNED`.
@@ -18,7 +17,6 @@ import pyarrow as pa
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Rows, Task
 from s3notify_platform.engine.values.unforeseen import described, is_outage, trace_of
-from s3notify_platform.formats.csv.csv_splits import Scout
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
@@ -86,17 +84,6 @@ class SplitOfTask:
 
 
 WORK: Final[Rows[SplitOfTask]] = Rows(SplitOfTask)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scouted:
-    """The quotes of part `number` of CSV objects."""
-
-    number: int
-    scout: Scout
-
-
-SCOUTED: Final[Rows[Scouted]] = Rows(Scouted)
 
 
 # What tasks have read and written

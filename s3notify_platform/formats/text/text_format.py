@@ -1,8 +1,8 @@
 """Formats of text: records between line ends, possibly behind a header; a text may be compressed or encoded.
 
 Whole objects are joined and parsed together. A split is read as in Hadoop: the records that begin in it, and the last
-of them to its end. To find where its first record begins, it looks at the byte before. In a quoted format the split
-also has to say whether a quoted value is open there (`csv_splits`).
+of them to its end. To find where its first record begins, it looks at the byte before. In a quoted format no value
+may be open there: such splits follow each other.
 
 An object that is compressed or not in UTF-8 (`codecs`) can be read from its beginning only, and is counted in records:
 the split with `start` 0 reads it, or with `by_record` any split reads what follows `start` records. If only the content
@@ -182,9 +182,7 @@ class TextFormat(Format):
         if opened is None:
             return empty_end(source, split)
         if split.start > 0:
-            text, place = first_record(
-                text, place, quoted=split.in_quotes if self.quoted else None, quote=self.quote
-            )
+            text, place = first_record(text, place, quoted=self.quoted, quote=self.quote)
         found = pieces(slices(text, limits.block_bytes), self.cut, place=place, limit=limits.record_bytes)
         for piece in _without_header(found, opened.header) if place < split.end else ():
             within = piece.part(0, int(np.searchsorted(piece.begins, split.end)))

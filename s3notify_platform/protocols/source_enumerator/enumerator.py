@@ -51,16 +51,15 @@ class ObjectVersion:
 class Split:
     """What one task reads of an object version: the records that begin at `start` bytes or later, and before `end`.
 
-    `in_quotes`: a quoted CSV value is open at `start`. `by_record`: the object can only be read from its beginning,
-    because it is compressed or encoded. Then `start` counts records to skip, `end` is not used, and the split ends with
-    the first record that brings it to `limit_bytes` decoded bytes; 0: at the end of the object.
+    `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start`
+    counts records to skip, `end` is not used, and the split ends with the first record that brings it to `limit_bytes`
+    decoded bytes; 0: at the end of the object.
     """
 
     version: ObjectVersion
     start: int
     end: int
     by_record: bool = False
-    in_quotes: bool = False
     limit_bytes: int = 0
 
 

@@ -138,10 +138,7 @@ class Work(InputPartition):
 
 def work_of(source: Source, splits: Iterable[Split], width: int) -> list[Work]:
     """The work, assigned by bytes to as many tasks as are worth it; big objects in parts. Pure."""
-    parts: list[Split] = []
-    for split in splits:
-        # Where a value is quoted is known only when all before it was read.
-        parts += cut(split, source, quoted=False)
+    parts = [part for split in splits for part in cut(split, source)]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
     tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))

@@ -12,10 +12,9 @@ from s3notify_platform.engine.read import remote_bytes
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
 from s3notify_platform.formats import object_bytes
 from s3notify_platform.formats.base import SplitEnd
-from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.config import S3Config
@@ -47,15 +46,15 @@ def split_at(version: ObjectVersion, count: int) -> list[Split]:
 @pytest.mark.parametrize(
     "key", [" +%🙂", *(pytest.param(key, marks=pytest.mark.thorough) for key in ("plain", "odd//key"))]
 )
-def test_csv_is_scouted_and_read_in_splits(config: S3Config, key: str) -> None:
-    splits = split_at(put(config, key, CSV), 3)
-    starts = starts_in_quotes([scout(RemoteBytes(config, split.version), split) for split in splits])
-    assert starts is not None
+def test_csv_is_read_on_where_a_split_ended(config: S3Config, key: str) -> None:
+    of = put(config, key, CSV)
     found: Found = []
-    for split, quoted in zip(splits, starts, strict=True):
-        rows, end = rows_and_end(config, replace(split, in_quotes=quoted), "csv")
+    start = 0
+    for stop in (of.size // 3, of.size // 2, of.size):
+        rows, end = rows_and_end(config, Split(version=of, start=start, end=stop), "csv")
         assert end.status == "ok"
         found += rows
+        start = end.offset
     assert [row[1]["a"] for row in found] == list(range(200_000))
     assert end == SplitEnd(status="ok", offset=len(CSV), reach_end=True)
 
@@ -69,12 +68,8 @@ def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
     assert isinstance(next(reading), Parsed)
     put(config, key, CSV + b"1,2\n")
     assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="superseded"))
-    with pytest.raises(ConflictError):
-        scout(RemoteBytes(config, split.version), split)
     S3ObjectStore(config).delete(key)
     assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="deleted"))
-    with pytest.raises(NotFoundError):
-        scout(RemoteBytes(config, split.version), split)
 
 
 def test_overwritten_in_mid_read(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:

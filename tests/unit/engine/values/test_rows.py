@@ -28,7 +28,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 
 VERSION = ObjectVersion(slot=Slot(3), key="a/\u00e9", etag=ETag("e"), size=1 << 40)
-SPLIT = Split(version=VERSION, start=5, end=9, by_record=True, in_quotes=True, limit_bytes=7)
+SPLIT = Split(version=VERSION, start=5, end=9, by_record=True, limit_bytes=7)
 OUTCOME = Outcome.whole(
     "failed", "e", 9, reason="why", unnamed={"a": 1}, new_fields=("x",), parts=(0, 5), stored=2
 )

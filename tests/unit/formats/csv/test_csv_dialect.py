@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from s3notify_platform.formats.base import SplitEnd
 from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.csv.csv_format import Csv, Tsv
-from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
@@ -104,26 +102,17 @@ texts = st.text(st.sampled_from("a1,;\t|'\"\\#\n "), max_size=5)
     st.integers(0, 40),
 )
 def test_as_python_writes_it(rows: list[tuple[int, str]], delimiter: str, quote: str, place: int) -> None:
-    """Whole, in tiny pieces, and in two splits."""
+    """Whole, in tiny pieces, and in two splits that follow each other."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, quotechar=quote, lineterminator="\n")
     writer.writerows([("id", "name"), *rows])
     body = out.getvalue().encode()
     form = Csv(Dialect(delimiter=delimiter, quote=quote))
     assert values(form, body) == (rows, [])
-    whole = whole_split(version(body))
-    middle = place % (len(body) + 1)
-    parts = [replace(whole, end=middle), replace(whole, start=middle)]
-    starts = starts_in_quotes([scout(BytesInMemory(body), part, dialect=form.dialect) for part in parts])
-    assert starts is not None
-    found = []
-    for part, quoted in zip(parts, starts, strict=True):
-        if part.start < part.end:
-            *pieces, _ = form.read(
-                BytesInMemory(body), replace(part, in_quotes=quoted), Target(schema=SCHEMA)
-            )
-            found += [row["id"] for piece in pieces for row in piece.table.to_pylist()]  # type: ignore[union-attr]
-    assert found == [number for number, _ in rows]
+    pieces = in_turn(form, body, [place], Target(schema=SCHEMA))
+    assert [row["id"] for piece in pieces for row in piece.table.to_pylist()] == [
+        number for number, _ in rows
+    ]
 
 
 @pytest.mark.parametrize(

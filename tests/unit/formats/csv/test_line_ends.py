@@ -2,7 +2,6 @@
 
 import gzip
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -10,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.formats.base import SplitEnd
 from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.csv.csv_format import Csv
-from s3notify_platform.formats.csv.csv_splits import scout, starts_in_quotes
-from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Parsed, Reject, Target
-from s3notify_platform.protocols.source_enumerator import Split
-from tests.support.split_reading import TINY, version
+from tests.support.split_reading import in_turn
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 REMEDY = "a carriage return stands alone: end lines with a line feed, or with both"
@@ -25,36 +20,12 @@ REMEDY = "a carriage return stands alone: end lines with a line feed, or with bo
 Rows = list[tuple[Any, Any]]
 
 
-def parts_of(body: bytes, key: str, dialect: Dialect, places: list[int]) -> list[Split]:
-    """As a job cuts a big object; one part if it cannot be cut."""
-    borders = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
-    of = version(body, key)
-    if not Csv(dialect).may_be_cut(key, "utf-8") or len(body) == 0:
-        return [Split(version=of, start=0, end=len(body))]
-    parts = [Split(version=of, start=s, end=e) for s, e in pairwise(borders)]
-    starts = starts_in_quotes([scout(BytesInMemory(body), part, dialect=dialect) for part in parts])
-    if not dialect.quote:
-        return parts
-    if starts is None:
-        return [Split(version=of, start=0, end=len(body))]
-    return [
-        Split(version=of, start=part.start, end=part.end, in_quotes=quoted)
-        for part, quoted in zip(parts, starts, strict=True)
-    ]
-
-
 def ways(body: bytes, key: str, dialect: Dialect, places: list[int]) -> Iterator[list[Parsed]]:
-    """Whole, as a window reads it; piece by piece; and in parts."""
+    """Whole, as a window reads it; piece by piece; and in splits that follow each other."""
     form, target = Csv(dialect), Target(schema=SCHEMA)
     yield [*form.parse([(key, body)], target)]
-    for borders in ([], places):
-        found: list[Parsed] = []
-        for part in parts_of(body, key, dialect, borders):
-            *pieces, end = form.read(BytesInMemory(body), part, target, limits=TINY)
-            assert isinstance(end, SplitEnd)
-            assert end.status in ("ok", "by_record")
-            found += pieces  # type: ignore[arg-type]
-        yield found
+    for borders in ([], places if form.may_be_cut(key, "utf-8") else []):
+        yield in_turn(form, body, borders, target, key=key)
 
 
 def outcome(parts: list[Parsed]) -> tuple[Rows, list[Reject]]:
