@@ -112,7 +112,6 @@ for _command in (
     schema.schema,
     tag.tag,
     warm.warm,
-    warm.archive,
     units.units,
 ):
     main.add_command(_command)

@@ -69,24 +69,6 @@ def warm(home: Path, *, workers: int, runs: int, megabytes: int, until_input_end
         Supervisor(instance, limits=limits, say=lambda text: say(f"warm: {text}", err=True)).run(stop)
 
 
-@click.command(short_help="Make an archive of Spark's classes: it starts in half the CPU time.")
-@click.option("--background", is_flag=True, hidden=True)
-def archive(*, background: bool) -> None:
-    """Make an archive of Spark's classes in ~/.cache/s3notify, for this Java and this PySpark.
-
-    Every process on this machine that starts a local Spark then takes about half the CPU time for it. `s3notify warm`
-    makes it by itself. For Kubernetes and ECS, make it when the image is built, by the user that will run, or by root
-    with XDG_CACHE_HOME set to a folder for both.
-    """
-    from s3notify_platform.local.java import java_environment
-    from s3notify_platform.spark.archiving import make_archive
-
-    if background:
-        os.nice(10)
-    os.environ.update(java_environment())
-    say(make_archive())
-
-
 def _stop_at_end_of_input(stop: threading.Event) -> None:
     sys.stdin.buffer.read()
     stop.set()

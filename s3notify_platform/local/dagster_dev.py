@@ -59,7 +59,7 @@ sensors: {use_threads: true, num_workers: 8}
 
 
 def storage(home: Path) -> str:
-    """The lines of a home's `dagster.yaml` for its events and ticks, where it names no other storage.
+    """The lines of a home's `dagster.yaml` for its events, where it names no other storage.
 
     With its path, so that whoever opens the instance needs no `DAGSTER_HOME`: who moves a home changes it.
     """
@@ -68,9 +68,6 @@ def storage(home: Path) -> str:
         "event_log_storage:\n"
         "  module: s3notify_platform.orchestration.event_log\n"
         f"  class: BatchedSqliteEventLog\n{place}"
-        "schedule_storage:\n"
-        "  module: s3notify_platform.orchestration.schedule_storage\n"
-        f"  class: PooledSqliteSchedules\n{place}"
     )
 
 

@@ -34,8 +34,6 @@ from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
 from dagster._core.storage.event_log import SqliteEventLogStorage
-from dagster._core.storage.schedules import SqliteScheduleStorage
-from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
 from dagster._core.storage.tags import (
     ASSET_RESUME_RETRY_TAG,
     BACKFILL_ID_TAG,
@@ -65,7 +63,6 @@ __all__ = [
     "PARTITION_NAME_TAG",
     "RESUME_RETRY_TAG",
     "RETRY_NUMBER_TAG",
-    "SQLITE_BUSY_TIMEOUT_SECONDS",
     "AssetCheckExecutionRecordStatus",
     "AssetMaterializationPlannedData",
     "CanCancelExecutionRequest",
@@ -86,7 +83,6 @@ __all__ = [
     "SensorExecutionData",
     "SensorInstigatorData",
     "SqliteEventLogStorage",
-    "SqliteScheduleStorage",
     "TagConcurrencyLimitsCounter",
     "UnresolvedAssetJobDefinition",
     "WorkerStatus",

@@ -16,7 +16,6 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.spark.class_archive import archive_options
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
@@ -54,7 +53,6 @@ def session_conf(
         conf["spark.master"] = master
         if master.startswith("local"):
             conf |= LOCAL
-            conf["spark.driver.extraJavaOptions"] += archive_options()
     else:
         conf = {"spark.remote": str(remote), "spark.sql.session.timeZone": "UTC"}
     return conf | dict(extra or {})

@@ -127,8 +127,6 @@ class Site:
 def run(folder: Path, *, small: bool) -> list[Figure]:
     many, changes, few = (2, 3, 1) if small else (30, 10, 3)
     figures = []
-    # As the supervisor of warm runs does in its first minutes.
-    subprocess.run([sys.executable, "-m", "s3notify_platform.cli", "archive"], check=True)
     with _site(folder / "warm") as site:
         site.platform.until("worker", lambda: "is ready" in site.platform.dagster.log.read_text(), 600)
         site.ended(*site.put())
@@ -154,7 +152,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
         spent, cold = timed(lambda: [site.sample() for _ in range(few)])
     figures.append(
         _figure(
-            "put to materialization, cold: a process and a Spark for each run, after `s3notify archive`",
+            "put to materialization, cold: a process and a Spark for each run",
             cold,
             spent,
         )

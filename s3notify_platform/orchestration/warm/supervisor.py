@@ -39,10 +39,6 @@ END_SECONDS: Final = 5.0
 
 WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
-ARCHIVE: Final = (sys.executable, "-m", "s3notify_platform.cli", "archive", "--background")
-ARCHIVE_SECONDS: Final = 60.0
-"""Before that the first workers start."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -128,7 +124,6 @@ class Supervisor:
         self._not_before: dict[WorkerKey, float] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
-        self._archive: subprocess.Popen[bytes] | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`; then terminate what runs, and end all workers."""
@@ -140,9 +135,6 @@ class Supervisor:
             self._report_left()
             listening.settimeout(0.5)
             self._say(f"warm runs of {self._instance.root_directory}")
-            archiving = threading.Timer(ARCHIVE_SECONDS, self._make_archive)
-            archiving.daemon = True
-            archiving.start()
             try:
                 while not stop.is_set():
                     with suppress(TimeoutError):
@@ -150,7 +142,6 @@ class Supervisor:
                         threading.Thread(target=self._serve, args=[connection], daemon=True).start()
                     self._start_more()
             finally:
-                archiving.cancel()
                 self._end()
 
     def _report_left(self) -> None:
@@ -162,21 +153,9 @@ class Supervisor:
             if run is None or run.is_finished:
                 self.home.forget(run_id)
 
-    def _make_archive(self) -> None:
-        """Of Spark's classes, unless there is one (`spark.class_archive`); with all that it starts in one session."""
-        with self._lock, self.home.log.open("ab") as log, suppress(OSError):
-            if not self._stopping.is_set():
-                self._archive = subprocess.Popen(
-                    ARCHIVE, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-
     def _end(self) -> None:
         with self._lock:
             self._stopping.set()
-            if self._archive is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._archive.pid, signal.SIGKILL)
-                self._archive.wait()
             workers, waiting = [*self._workers], [*self._waiting]
             self._waiting.clear()
             seconds = min(self._limits.terminate_seconds, END_SECONDS)

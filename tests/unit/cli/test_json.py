@@ -36,7 +36,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 """Each with its arguments."""
 
 OTHERS = {
-    "archive", "backfill", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
+    "backfill", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
     "signal", "vacuum", "units", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "tag", "table compact", "table confirm",
     "table forget", "table migrate", "table put-back", "table rollback",

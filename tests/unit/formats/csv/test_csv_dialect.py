@@ -18,7 +18,7 @@ from s3notify_platform.formats.registry import FORMATS, format_for, format_of
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
-from tests.support.split_reading import TINY, version, whole_split
+from tests.support.split_reading import TINY, in_turn, version, whole_split
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 Values = list[tuple[int | None, str | None]]

@@ -193,19 +193,6 @@ def test_runs_that_wait_when_the_supervisor_ends(instance: dg.DagsterInstance) -
     assert it.ended(waits)[0] is DagsterRunStatus.CANCELED
 
 
-def test_what_makes_the_archive_ends_with_the_supervisor(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be at work for a while, and has started others."""
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    monkeypatch.setattr(supervisor, "ARCHIVE", (sys.executable, "-c", code))
-    monkeypatch.setattr(supervisor, "ARCHIVE_SECONDS", 0.0)
-    with supervised(instance) as it:
-        pid = int(until(lambda: it.home.log.exists() and it.home.log.read_text()))
-        assert code in command_of(pid)
-    assert not command_of(pid)
-
-
 def test_a_run_that_is_claimed_is_not_taken(instance: dg.DagsterInstance) -> None:
     """The launcher had no answer in time, and started a process: the request that was late comes to nothing."""
     with supervised(instance) as it:
