@@ -37,9 +37,9 @@ from s3notify_platform.kernel.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from s3notify_platform.kernel.group_commit import GroupCommit
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ABSENT, ETag, StoredObject, Unknown, Written
-from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.delta.actions import LogVersion, MetaData, Protocol
 from s3notify_platform.table.delta.checkpoint import LastCheckpoint
@@ -99,7 +99,7 @@ class Wanted:
 class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
-    `leases`: whether `commits` goes by leases. `at_once`: requests. `combiner`: shared by all committers of a process
+    `leases`: whether `commits` goes by leases. `at_once`: requests. `together`: shared by all committers of a process
     to this table; one of them commits for those that wait.
     """
 
@@ -110,7 +110,7 @@ class Committer:
     max_run_seconds: float = MAX_RUN_SECONDS
     commit_seconds: float = COMMIT_SECONDS
     at_once: int = REQUESTS_IN_FLIGHT
-    combiner: Combiner = field(default_factory=Combiner)
+    together: GroupCommit = field(default_factory=GroupCommit)
 
     def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
         """Create version 0 of a table, if there is none. 2 PUTs, 1 for `known`."""
@@ -137,7 +137,7 @@ class Committer:
         `UnknownOutcomeError`: it may be committed; the next run finds out. Raises what `change` raises.
         """
         # Not together with one that only reads, or commits in another mode, which is refused elsewhere.
-        result: CommitResult = self.combiner.run(
+        result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
         return result

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.group_commit import GroupCommit
 from s3notify_platform.kernel.ports import ObjectStore
-from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.commit import (
     MAX_RUN_SECONDS,
@@ -35,10 +35,10 @@ from s3notify_platform.table.states.state_reader import StateReader
 class SnapshotMemory:
     """The newest snapshot that a process has seen of one table. Thread-safe.
 
-    `combiner`: where commits of the process to this table come together, whichever run they are of.
+    `together`: where commits of the process to this table come together, whichever run they are of.
     """
 
-    combiner: Combiner = field(default_factory=Combiner)
+    together: GroupCommit = field(default_factory=GroupCommit)
     _kept: Snapshot | None = None
     _lock: Lock = field(default_factory=Lock)
 
@@ -130,7 +130,7 @@ def table_of(
             clock=clock,
             max_run_seconds=max_run_seconds,
             at_once=at_once,
-            combiner=memory.combiner,
+            together=memory.together,
         ),
         memory=memory,
     )

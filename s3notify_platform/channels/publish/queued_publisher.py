@@ -52,7 +52,6 @@ from dataclasses import replace
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root
 from s3notify_platform.channels.publish.late_announcements import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.publish.pending_change import PendingChange, PublishOutcome, Refused
-from s3notify_platform.channels.publish.sharing import LINGER_SECONDS, Sharing
 from s3notify_platform.channels.publish.uploading import upload
 from s3notify_platform.kernel.clock import backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import (
@@ -63,6 +62,7 @@ from s3notify_platform.kernel.errors import (
     UnknownOutcomeError,
     UsageError,
 )
+from s3notify_platform.kernel.group_commit import LINGER_SECONDS, Sharing
 from s3notify_platform.kernel.ports import (
     ABSENT,
     CopySource,

@@ -32,8 +32,8 @@ Limits
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each other writer in between.
 
-Reading order: chains (the client), plans (what each operation does to a record), record (the record as JSON),
-combining (how threads send together).
+Reading order: shared_chains (the client), plans (what each operation does to a record), record (the record as JSON).
+Threads send together by `kernel.group_commit`.
 """
 
 from s3notify_platform.protocols.ack_chain.shared.record import child_stamp

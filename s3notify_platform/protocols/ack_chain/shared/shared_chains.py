@@ -14,8 +14,8 @@ from s3notify_platform.kernel.errors import (
     UnknownOutcomeError,
     UsageError,
 )
+from s3notify_platform.kernel.group_commit import GroupCommit
 from s3notify_platform.kernel.ports import Record, RecordStore, Written
-from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.ack_chain.shared.plans import (
     Plan,
     Stamp,
@@ -68,7 +68,7 @@ class SharedChains:
         self._clock = clock
         self._partition = partition
         self._tombstone_seconds = tombstone_seconds
-        self._combiner = Combiner()
+        self._together = GroupCommit()
         self._updates = Updates(records, clock, attempts=ATTEMPTS, contended=StaleLocalData)
 
     def create(
@@ -245,7 +245,7 @@ class SharedChains:
 
     def _change(self, plan: Plan[T], tag: str) -> T:
         """Carry out a plan, together with those of other threads for the same record."""
-        result: T = self._combiner.run(tag, plan, partial(self._send, tag))
+        result: T = self._together.run(tag, plan, partial(self._send, tag))
         return result
 
     def _send(self, tag: str, plans: Sequence[Plan[Any]]) -> Sequence[Any]:

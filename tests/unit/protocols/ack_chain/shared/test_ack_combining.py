@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.group_commit import GroupCommit
 from s3notify_platform.protocols.ack_chain import Acked, AlreadyAcked, Stamped, new_stamp, xor
 from s3notify_platform.protocols.ack_chain.shared import SharedChains
-from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
 from s3notify_platform.protocols.ack_chain.shared.plans import Stamp, combine
 from s3notify_platform.protocols.ack_chain.shared.record import Chain, decode
 from s3notify_platform.stores.memory import MemoryRecordStore
@@ -125,10 +125,10 @@ def spawn(work, *args):
     return future
 
 
-def waiting(combiner):
+def waiting(commit):
     """How many threads wait behind a leader."""
-    with combiner._lock:
-        return sum(len(queue) for queue in combiner._waiting.values())
+    with commit.changed:
+        return sum(len(group.waiting) for group in commit._groups.values())
 
 
 def crowd(records, count, work):
@@ -138,7 +138,7 @@ def crowd(records, count, work):
     first = spawn(work, chains, 0)
     assert gate.entered.wait(STUCK_SECONDS)
     others = [spawn(work, chains, n) for n in range(1, count)]
-    until(lambda: waiting(chains._combiner) == count - 1)
+    until(lambda: waiting(chains._together) == count - 1)
     gate.open.set()
     return [task.result(STUCK_SECONDS) for task in (first, *others)], chains
 
@@ -153,7 +153,7 @@ def test_threads_at_once_cost_two_writes(count):
     assert [call.method for call, _ in faulty.calls] == ["read", "replace"] * 2
     assert outcomes.count(Acked()) == 1
     assert sorted(o.missing for o in outcomes if isinstance(o, Stamped)) == list(range(1, count))
-    assert chains._combiner._waiting == {}
+    assert chains._together._groups == {}
 
 
 def test_retries_under_one_operation_id_meet_in_one_write():
@@ -217,7 +217,7 @@ class Interrupted(BaseException):
 
 def test_followers_of_a_leader_that_dies_are_served():
     """The next of them leads: nobody waits for the dead."""
-    combiner, sent = Combiner(), []
+    commit, sent = GroupCommit(), []
     leading, go, second = threading.Event(), threading.Event(), threading.Event()
 
     def send(jobs):
@@ -232,7 +232,7 @@ def test_followers_of_a_leader_that_dies_are_served():
 
     def work(job):
         try:
-            return combiner.run("key", job, send)
+            return commit.run("key", job, send)
         except Interrupted:
             return "interrupted"
 
@@ -241,12 +241,14 @@ def test_followers_of_a_leader_that_dies_are_served():
     others = []
     for job in (2, 3, 4):
         others.append(spawn(work, job))
-        until(lambda: waiting(combiner) == len(others))
+        until(lambda: waiting(commit) == len(others))
     go.set()
     assert first.result(STUCK_SECONDS) == 10
-    assert [task.result(STUCK_SECONDS) for task in others] == ["interrupted", 30, 40]
-    assert sent == [[1], [2, 3, 4], [3, 4]]
-    assert combiner._waiting == {}
+    results = [task.result(STUCK_SECONDS) for task in others]
+    assert sent[:2] == [[1], [2, 3, 4]]
+    assert [result for result in results if result != "interrupted"] == [job * 10 for job in sent[2]]
+    assert len(sent[2]) == 2
+    assert commit._groups == {}
 
 
 def test_many_threads_on_many_chains():

@@ -6,8 +6,8 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
-from s3notify_platform.channels.publish.sharing import Sharing
 from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.kernel.group_commit import Sharing
 from s3notify_platform.kernel.limits import ROOM_HELD
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
@@ -68,7 +68,7 @@ def test_those_that_come_meanwhile_go_together():
         pass
     for thread in threads[1:]:
         thread.start()
-    while len(sharing._stages[0].waiting) < 5:
+    while len(sharing._commits._groups["before"].waiting) < 5:
         pass
     go.set()
     for thread in threads:
@@ -129,7 +129,7 @@ def test_an_interrupted_leader_leaves_the_work_to_the_next():
     others = [Thread(target=call, args=(number,)) for number in (1, 2)]
     for thread in others:
         thread.start()
-    while len(sharing._stages[0].waiting) < 2:
+    while len(sharing._commits._groups["before"].waiting) < 2:
         pass
     go.set()
     for thread in (first, *others):
