@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.attempts import ATTEMPTS, answered, attempts
+from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import (
     NotFoundError,
     S3NotifyError,
@@ -36,12 +37,6 @@ from s3notify_platform.kernel.ports import (
     Written,
 )
 
-ATTEMPTS: Final = 8
-"""Rounds of one write and one read; about 5 s of backoff on average, 10 s at most."""
-
-BACKOFF_BASE_SECONDS: Final = 0.05
-BACKOFF_CEILING_SECONDS: Final = 2.0
-
 WRITER: Final = "s3notify-writer"
 """Metadata of an object: the id of the call that wrote it."""
 
@@ -56,33 +51,18 @@ class Remove:
 REMOVE: Final = Remove()
 
 
-def pause(clock: Clock, attempt: int) -> None:
-    """Wait before the round after `attempt`, which counts from 0."""
-    clock.sleep(backoff_seconds(attempt, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS))
-
-
-def answered(look: Callable[[], T], clock: Clock, attempts: int = ATTEMPTS) -> T:
-    """What `look` returns, called again while the store is unavailable; at last its `UnavailableError`."""
-    for attempt in range(attempts - 1):
-        try:
-            return look()
-        except UnavailableError:
-            pause(clock, attempt)
-    return look()
-
-
 def written_by(found: ObjectMeta | None, writer: str) -> bool:
     """Whether the object that a HEAD found was written by the call with this id. Pure."""
     return found is not None and bool(writer) and found.metadata.get(WRITER) == writer
 
 
-def resolve(  # noqa: C901, PLR0912 - one loop over the outcomes of one write
+def resolve(  # noqa: C901 - one loop over the outcomes of one write
     send: Callable[[], WriteOutcome],
     look: Callable[[], T | None],
     *,
     clock: Clock,
     subject: str,
-    attempts: int = ATTEMPTS,
+    rounds: int = ATTEMPTS,
     may_resend: Callable[[], bool] = lambda: True,
     retry_unavailable: bool = False,
 ) -> Written | Conflict | T:
@@ -97,11 +77,9 @@ def resolve(  # noqa: C901, PLR0912 - one loop over the outcomes of one write
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
-    for attempt in range(attempts):
-        if attempt:
-            pause(clock, attempt - 1)
-            if in_doubt and sending and not may_resend():
-                break
+    for attempt in attempts(clock, rounds):
+        if attempt and in_doubt and sending and not may_resend():
+            break
         try:
             if sending:
                 outcome = send()
@@ -114,7 +92,7 @@ def resolve(  # noqa: C901, PLR0912 - one loop over the outcomes of one write
                 raise UnknownOutcomeError(f"{subject}: an attempt in doubt, then: {error}") from error
             if not in_doubt:
                 again = retry_unavailable and isinstance(error, UnavailableError)
-                if not again or attempt == attempts - 1:
+                if not again or attempt == rounds - 1:
                     raise
                 continue
             cause = error
@@ -167,13 +145,13 @@ class Updates:
         records: RecordStore,
         clock: Clock,
         *,
-        attempts: int = ATTEMPTS,
+        rounds: int = ATTEMPTS,
         contended: type[S3NotifyError] = UnavailableError,
     ) -> None:
-        """`contended`: what `change` raises if another writer was first in each of `attempts` rounds."""
+        """`contended`: what `change` raises if another writer was first in each of `rounds` rounds."""
         self._records = records
         self._clock = clock
-        self._attempts = attempts
+        self._rounds = rounds
         self._contended = contended
 
     def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
@@ -211,9 +189,7 @@ class Updates:
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
         """A write in doubt: the version that it would replace, its value, its result."""
-        for attempt in range(self._attempts):
-            if attempt:
-                pause(self._clock, attempt - 1)
+        for attempt in attempts(self._clock, self._rounds):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)
                 version = found.version if found is not None else None
@@ -227,7 +203,7 @@ class Updates:
                 sent = None if isinstance(value, Remove) else value
                 outcome = self._send(partition, key, sent, version)
             except UnavailableError:
-                if pending is None and (not patient or attempt == self._attempts - 1):
+                if pending is None and (not patient or attempt == self._rounds - 1):
                     raise
                 continue
             match outcome:
@@ -242,7 +218,7 @@ class Updates:
                     pass
         if pending is not None:
             raise UnknownOutcomeError(f"{partition}/{key}: the change may still be applied; look again later")
-        raise self._contended(f"{partition}/{key} changed under each of {self._attempts} attempts: try again")
+        raise self._contended(f"{partition}/{key} changed under each of {self._rounds} attempts: try again")
 
     def _send(self, partition: str, key: str, value: bytes | None, expected: Version | None) -> WriteOutcome:
         if expected is None:
@@ -267,7 +243,7 @@ class Updates:
             look,
             clock=self._clock,
             subject=f"{partition}/{key}",
-            attempts=self._attempts,
+            rounds=self._rounds,
             may_resend=lambda: not once,
             retry_unavailable=True,
         )
@@ -275,7 +251,7 @@ class Updates:
             return Stored(version=Version(outcome.etag or ""))
         if isinstance(outcome, Conflict):
             found = outcome.found or answered(
-                lambda: self._records.read(partition, key), self._clock, self._attempts
+                lambda: self._records.read(partition, key), self._clock, self._rounds
             )
             return Changed(record=found, in_doubt=False)
         return outcome

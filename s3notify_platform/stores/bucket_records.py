@@ -35,7 +35,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.errors import (
     CorruptError,
     S3NotifyError,
@@ -217,15 +218,14 @@ class ObjectRecordStore:
         """See `RecordStore.add`. `UnavailableError` if others come between for `ADD_ATTEMPTS` rounds."""
         path = self._path(partition, key)
         known = self._counters.pop(path, None)
-        for attempt in range(ADD_ATTEMPTS):
+        for _ in attempts(self._clock, ADD_ATTEMPTS, base=0.02, ceiling=0.5):
             found = known or self._read(path)
-            live = found is not None and found.state == _LIVE
-            total = counter_sum(found.value if found and live else None, amount, ceiling)
+            total = _counted(found, amount, ceiling)
+            if not isinstance(total, int) and known is not None:
+                found = self._read(path)  # others may have given back since
+                total = _counted(found, amount, ceiling)
             if not isinstance(total, int):
-                if known is None:
-                    return total
-                known = None  # others may have taken from it since
-                continue
+                return total
             known = None
             match self._count(path, total, found):
                 case Written():
@@ -233,7 +233,7 @@ class ObjectRecordStore:
                 case Unknown() as unknown:
                     return unknown
                 case Conflict():
-                    self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.02, ceiling=0.5))
+                    pass
         raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
 
     def _read_ahead(
@@ -381,3 +381,9 @@ def _body(state: bytes, tokens: tuple[str, ...], value: bytes) -> bytes:
 
 def _record(key: str, found: _Stored) -> Record:
     return Record(key=key, value=found.value, version=Version(found.etag))
+
+
+def _counted(found: _Stored | None, amount: int, ceiling: int | None) -> int | Conflict:
+    """What a counter comes to."""
+    live = found is not None and found.state == _LIVE
+    return counter_sum(found.value if found and live else None, amount, ceiling)

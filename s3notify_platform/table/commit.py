@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import (
     ConflictError,
@@ -349,7 +350,7 @@ class Committer:
     def _name_checkpoint(self, name: LastCheckpoint) -> None:
         """Have `_last_checkpoint` name this version, unless it names a later one."""
         key, store = self.reader.layout.last_checkpoint, self.reader.store
-        for attempt in range(CHECKPOINT_ATTEMPTS):
+        for _ in attempts(self.clock, CHECKPOINT_ATTEMPTS):
             held = store.get(key)
             if not isinstance(held, StoredObject):
                 outcome = self.commits.put_if_absent(key, name.dumps())
@@ -359,7 +360,6 @@ class Committer:
                 outcome = self.commits.put_if_match(key, name.dumps(), held.meta.etag)
             if isinstance(outcome, Written):
                 return
-            self.clock.sleep(backoff_seconds(attempt, self.clock))
         raise UnavailableError(f"{key}: others write it all the time; try again")
 
     @property

@@ -151,7 +151,7 @@ class KnownRecord:
             after = change(before)
             return (after.dumps() if after is not None and after != before else None), after
 
-        updates = Updates(self.records, self.clock, attempts=ATTEMPTS)
+        updates = Updates(self.records, self.clock, rounds=ATTEMPTS)
         try:
             return updates.change(KNOWN, self.key, decide, known=seen)
         except UnknownOutcomeError as error:  # safe to apply twice, so the caller may repeat it

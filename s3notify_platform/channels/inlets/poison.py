@@ -16,13 +16,16 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.attempts import ATTEMPTS, attempts
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError
 from s3notify_platform.kernel.ports import Conflict, Record
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.protocols.updates import ATTEMPTS, Stored
+from s3notify_platform.protocols.updates import Stored
+
+if TYPE_CHECKING:
+    from s3notify_platform.kernel.clock import Clock
 
 POISON, POISON_COUNT, ALL = "poison", "poison-count", "all"
 
@@ -105,7 +108,7 @@ class PoisonStore:
 
     def _count(self, amount: int) -> bool:
         """Change the count; False: full. If an answer is lost, the count may be too high."""
-        for attempt in range(ATTEMPTS):
+        for attempt in attempts(self._clock, ATTEMPTS):
             try:
                 outcome = self._records.add(
                     POISON_COUNT, ALL, amount, ceiling=self._limit if amount > 0 else None
@@ -116,7 +119,6 @@ class PoisonStore:
             else:
                 if isinstance(outcome, int | Conflict) or amount < 0:
                     return isinstance(outcome, int)
-            self._clock.sleep(backoff_seconds(attempt, self._clock))
         raise UnavailableError("poison could not be counted; try again")
 
 

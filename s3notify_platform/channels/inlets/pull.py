@@ -33,6 +33,7 @@ from typing import Annotated, Final
 
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
+from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.kernel.ports import Message, MessageQueue
@@ -283,9 +284,7 @@ class PullInlet:
         """Delete messages. One that cannot be deleted is received again, and recognised as a duplicate."""
         self._release(messages)
         left: Sequence[Message] = messages
-        for attempt in range(DELETE_ATTEMPTS):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
+        for _ in attempts(self._clock, DELETE_ATTEMPTS):
             if not (left := self._queue.delete(left)):
                 break
         with self._lock:

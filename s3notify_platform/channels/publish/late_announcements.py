@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from s3notify_platform.channels.publish.pending_change import PendingChange
-from s3notify_platform.kernel.clock import backoff_seconds
+from s3notify_platform.kernel.attempts import answered, attempts
 from s3notify_platform.kernel.errors import (
     NotFoundError,
     S3NotifyError,
@@ -59,13 +59,13 @@ class LateAnnouncements:
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._queue.see_topics() if moment is None else self._queue.topics_as_of(moment)
-            except UnavailableError:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            except S3NotifyError:
-                break  # an operator has to fix it; the caller still has to get the outcomes of the writes
+        # Others than outages an operator has to fix; the caller still has to get the outcomes of the writes.
+        with suppress(S3NotifyError):
+            return answered(
+                lambda: self._queue.see_topics() if moment is None else self._queue.topics_as_of(moment),
+                self._clock,
+                ATTEMPTS,
+            )
         return None
 
     def push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
@@ -73,7 +73,7 @@ class LateAnnouncements:
         reservation for the reconciler. The topic may be full now, or the event too large for it.
         """
         todo = list(works)
-        for attempt in range(ATTEMPTS):
+        for _ in attempts(self._clock, ATTEMPTS, base=0.5):
             try:
                 for work in todo:
                     work.announced &= self._queue.fits(topic, work.event)
@@ -91,7 +91,6 @@ class LateAnnouncements:
                 ]
                 if not todo:
                     return
-            self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.5))
         for work in todo:
             work.announced, work.left = False, True
 

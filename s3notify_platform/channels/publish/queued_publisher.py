@@ -53,7 +53,8 @@ from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_roo
 from s3notify_platform.channels.publish.late_announcements import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.publish.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.publish.uploading import upload
-from s3notify_platform.kernel.clock import backoff_seconds, unique_name
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import unique_name
 from s3notify_platform.kernel.errors import (
     NotFoundError,
     QuotaExceededError,
@@ -274,9 +275,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                         work.outcome = error
 
     def _reserve_all(self, works: Sequence[PendingChange]) -> None:
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
+        for _ in attempts(self._clock, ATTEMPTS):
             began = self._clock.monotonic()
             for work in works:
                 work.held, work.began = [], began

@@ -47,6 +47,6 @@ def write_seen(
     `known`: the record as this process wrote it last. 1 write; 1 read if it is not known, and more on conflicts.
     """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
-    updates = Updates(location.records(), clock, attempts=ATTEMPTS)
+    updates = Updates(location.records(), clock, rounds=ATTEMPTS)
     _, written = updates.change(PARTITION, SEEN, lambda _: (value, None), known=known)
     return written

@@ -14,7 +14,8 @@ from obstore.exceptions import PreconditionError
 
 from s3notify_platform.engine.read.read_errors import unread
 from s3notify_platform.engine.values.unforeseen import is_unforeseen
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
@@ -64,9 +65,7 @@ class RemoteBytes:
             )
         get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
+        for _ in attempts(self._clock, ATTEMPTS):
             try:
                 return get(start, end)
             except (ConflictError, NotFoundError):

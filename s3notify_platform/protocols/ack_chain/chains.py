@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
+from s3notify_platform.kernel.attempts import ATTEMPTS, attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.errors import (
     BufferLengthsUnequal,
@@ -55,7 +56,7 @@ from s3notify_platform.protocols.ack_chain.stamps import (
     check_new,
     check_stamp,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates, pause
+from s3notify_platform.protocols.updates import Stored, Updates
 
 ACK: Final = "ack"
 """The partition of chains, unless another one is named."""
@@ -284,9 +285,7 @@ class AckChains:
     def _put(self, chain: Chain, record: tuple[str, bytes], operation: str) -> StampOutcome:
         """Create a stamp, and look what all stamps come to. Both may be repeated at will."""
         sent, certain, cause = False, False, ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                pause(self._clock, attempt - 1)
+        for attempt in attempts(self._clock):
             try:
                 if not certain:
                     outcome = self._records.create(self._partition, *record)

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
+from s3notify_platform.kernel.attempts import answered, attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.kernel.ports import (
@@ -21,7 +22,7 @@ from s3notify_platform.protocols.conditional_commit.operations import (
     ConditionalCommit,
     Operation,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, WRITER, answered, pause, resolve
+from s3notify_platform.protocols.updates import WRITER, resolve
 
 ROUNDS = 20
 """How many leases of others one call waits for, or of its own it gets too late, before it fails."""
@@ -256,7 +257,7 @@ class DynamoCommit(ConditionalCommit):
     def _put_lease(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
         """Put a lease. One that was put without an answer is recognised by its writer id."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
-        for attempt in range(ATTEMPTS):
+        for _ in attempts(self._clock):
             try:
                 outcome = self._leases.put(lease, seen=seen)
             except UnavailableError as error:
@@ -268,7 +269,7 @@ class DynamoCommit(ConditionalCommit):
                     ours = found is not None and found.writer == lease.writer
                     return Granted() if ours else outcome
                 case Unknown():
-                    pause(self._clock, attempt)
+                    pass
                 case _ as unreachable:
                     assert_never(unreachable)
         return outcome

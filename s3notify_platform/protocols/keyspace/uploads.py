@@ -21,6 +21,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from s3notify_platform.kernel.attempts import answered
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import (
     NotFoundError,
@@ -51,7 +52,7 @@ from s3notify_platform.kernel.ports import (
     Written,
     holds,
 )
-from s3notify_platform.protocols.updates import WRITER, answered, resolve, written_by
+from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 PARTS_AT_ONCE: Final = 4
 """Parts in flight of one upload."""

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from s3notify_platform.kernel.attempts import ATTEMPTS
 from s3notify_platform.kernel.clock import unique_name
 from s3notify_platform.kernel.errors import CorruptError, FencedError, UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Record, Version
@@ -19,7 +20,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
 from s3notify_platform.protocols.notification_queue.segments import Segment
-from s3notify_platform.protocols.updates import ATTEMPTS, Stored
+from s3notify_platform.protocols.updates import Stored
 
 BEAT_SECONDS = 2.0
 """How often to call `balance`."""

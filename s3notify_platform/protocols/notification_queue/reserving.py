@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from s3notify_platform.kernel.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.attempts import ATTEMPTS, attempts
+from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.kernel.limits import CLOCK_SKEW
 from s3notify_platform.kernel.ports import ETag
@@ -21,7 +22,6 @@ from s3notify_platform.protocols.notification_queue.segments import (
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.protocols.notification_queue.topic_store import KnownTopics
-from s3notify_platform.protocols.updates import ATTEMPTS
 
 RETRY_AFTER_SECONDS = 1.0
 """How long a refused writer is to wait."""
@@ -124,9 +124,7 @@ class Reservations:
         been waited out with another epoch or quota generation is found by every later deletion or recount. A refusal is
         checked by a read in any case.
         """
-        for attempt in range(ATTEMPTS if events else 0):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
+        for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
             topic = self._topics.get(name)
             drafts = [self._draft(topic, number, event) for number, event in enumerate(events)]

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Final
 
-from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.attempts import ATTEMPTS, attempts
+from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError
 from s3notify_platform.kernel.limits import ROOM_HELD, ROOM_HELD_SHARE, ROOM_IDLE_SHARE
 from s3notify_platform.kernel.ports import Conflict, RecordStore
@@ -27,7 +28,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
 from s3notify_platform.protocols.notification_queue.segments import ENTRIES_MAX
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
-from s3notify_platform.protocols.updates import ATTEMPTS
 
 SEALED: Final = 1 << 40
 """Added to a counter, it is above every ceiling."""
@@ -135,7 +135,7 @@ class Rooms:
         most = min(ROOM_HELD, int(capacity * ROOM_HELD_SHARE))
         asked = min(wanted, ceiling)
         extra = min(self._more.get(topic.name, 0), most, max(0, idle - asked)) if more else 0
-        for attempt in range(ATTEMPTS):
+        for attempt in attempts(self._clock):
             if asked <= 0:
                 return 0
             try:
@@ -157,7 +157,6 @@ class Rooms:
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:
                     raise
-            self._clock.sleep(backoff_seconds(attempt, self._clock))
         raise UnavailableError(f"no room could be counted in topic {topic.name!r}, shard {shard}; try again")
 
 

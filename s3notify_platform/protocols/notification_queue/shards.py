@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from s3notify_platform.kernel.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.attempts import answered
+from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import Record, RecordStore
@@ -25,7 +27,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
     encode_segment,
     shard_prefix,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, REMOVE, Remove, Stored, Updates
+from s3notify_platform.protocols.updates import REMOVE, Remove, Stored, Updates
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -159,13 +161,8 @@ class Shards:
         self.in_parallel(lambda place: self._add_once(*place, amounts[place]), list(amounts))
 
     def _add_once(self, partition: str, key: str, amount: int) -> None:
-        for attempt in range(ATTEMPTS):
-            try:
-                self._records.add(partition, key, amount)
-            except UnavailableError:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            else:
-                return
+        with suppress(UnavailableError):
+            answered(lambda: self._records.add(partition, key, amount), self._clock)
 
 
 def by_place(entries: Iterable[Entry]) -> dict[Place, list[Entry]]:

@@ -24,7 +24,8 @@ it saw the changed record, before it acts on the change. Anyone may wait again: 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from s3notify_platform.kernel.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import CLOCK_SKEW
 from s3notify_platform.kernel.ports import Record, RecordStore
@@ -50,7 +51,7 @@ from s3notify_platform.protocols.notification_queue.topic_settings import (
     may_overlap,
     same_keys,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
+from s3notify_platform.protocols.updates import Stored, Updates
 
 
 class Topics:
@@ -105,7 +106,7 @@ class Topics:
             quotas=(Quota(),) * settings.shards,
             tables=tables,
         )
-        for attempt in range(ATTEMPTS):
+        for _ in attempts(self._clock):
             try:
                 outcome = self._updates.create(TOPICS, name, encode_topic(fresh))
             finally:
@@ -119,7 +120,6 @@ class Topics:
                 return self._waited_out(found)
             if found is not None:
                 self._finish_delete(found)
-            self._clock.sleep(backoff_seconds(attempt, self._clock))
         raise UnavailableError(f"topic {name!r} is being deleted and created by others; try again")
 
     def serve(self, topic: Topic, user: TopicUser) -> Topic:

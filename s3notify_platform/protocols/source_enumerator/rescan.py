@@ -65,7 +65,7 @@ class RescanBacklog:
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._records = records
         self._clock = clock
-        self._updates = Updates(records, clock, attempts=ATTEMPTS)
+        self._updates = Updates(records, clock, rounds=ATTEMPTS)
 
     def read(self) -> Rescans:
         """The stored value. 1 request. `CorruptError`, with the remedy, if it cannot be read."""

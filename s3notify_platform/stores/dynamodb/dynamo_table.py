@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
@@ -171,7 +172,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
             if "ConditionExpression" in arguments:
                 arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         cause = ""
-        for attempt in range(self._attempts):
+        for _ in self._attempts_of_one():
             try:
                 answer = getattr(self._calls, call)(**arguments)
                 return Applied(attributes=answer.get("Attributes", {}))
@@ -180,26 +181,24 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
                 if isinstance(verdict, Refused | Unknown):
                     return verdict
                 cause = verdict
-            self._pause(attempt)
         raise UnavailableError(f"{self.config.place}: {cause}, {self._attempts} times; nothing was written")
 
     def _read(self, call: Callable[[], Any]) -> Any:
         cause: object = ""
-        for attempt in range(self._attempts):
+        for _ in self._attempts_of_one():
             try:
                 return call()
             except SDK_ERRORS as error:
                 cause = _judge(error, self.config)
-            self._pause(attempt)
         raise UnavailableError(f"{self.config.place}: {cause}, {self._attempts} times")
 
-    def _pause(self, attempt: int) -> None:
-        if attempt + 1 == self._attempts:
-            return
-        count_repeated("dynamodb")
-        self._clock.sleep(
-            backoff_seconds(attempt, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS)
-        )
+    def _attempts_of_one(self) -> Iterator[int]:
+        for attempt in attempts(
+            self._clock, self._attempts, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
+        ):
+            if attempt:
+                count_repeated("dynamodb")
+            yield attempt
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:

@@ -7,7 +7,8 @@ the same keys is left as it is; one with other keys is refused, never changed.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.stores.dynamodb.dynamo_table import Applied, DynamoTable, Item, Refused, absent
 
@@ -48,7 +49,7 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
     `UsageError` if it exists with other keys, or expires by another attribute: it is left as it is.
     """
     created = False
-    for attempt in range(CREATE_ATTEMPTS):
+    for _ in attempts(clock, CREATE_ATTEMPTS, ceiling=POLL_CEILING_SECONDS):
         found = describe(table)
         if found is None:
             # The next round finds out whether this worked.
@@ -58,7 +59,6 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
             raise UsageError(f"{table.config.place} {wrong}: name another table")
         if found["TableStatus"] in ("ACTIVE", "UPDATING") and _expires(table, schema):
             return created
-        clock.sleep(backoff_seconds(attempt, clock, base=0.05, ceiling=POLL_CEILING_SECONDS))
     raise UnavailableError(f"{table.config.place} is not ready to use yet: run this again")
 
 

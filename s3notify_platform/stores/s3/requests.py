@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.auth import S3SigV4Auth, SigV4Auth
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.kernel.attempts import attempts as the_attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
 from s3notify_platform.stores.config import S3Config
@@ -74,9 +75,13 @@ class S3Requests(SdkUser["S3Client"]):
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
     ) -> T | Fault:
         """Send, and send again where that is safe. Returns the answer, or the fault after the last attempt."""
-        maybe_applied: Fault | None = None
-        attempt = 0
-        while True:
+        maybe_applied, fault = None, Fault(verdict=Verdict.NOT_APPLIED, cause="never sent")
+        most = attempts or self._attempts
+        for attempt in the_attempts(
+            self._clock, most, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
+        ):
+            if attempt:
+                count_repeated("s3")
             try:
                 answer = request()
                 self._bucket_seen = True
@@ -89,15 +94,7 @@ class S3Requests(SdkUser["S3Client"]):
                     return fault
             elif fault.verdict is not Verdict.NOT_APPLIED:
                 return fault
-            attempt += 1
-            if attempt == (attempts or self._attempts):
-                return maybe_applied or fault
-            count_repeated("s3")
-            self._clock.sleep(
-                backoff_seconds(
-                    attempt - 1, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
-                )
-            )
+        return maybe_applied or fault
 
     def _outcome(self, fault: Fault) -> WriteOutcome:
         match fault.verdict:

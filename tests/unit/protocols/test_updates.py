@@ -2,9 +2,10 @@
 
 import pytest
 
+from s3notify_platform.kernel.attempts import ATTEMPTS
 from s3notify_platform.kernel.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.kernel.ports import Record
-from s3notify_platform.protocols.updates import ATTEMPTS, REMOVE, Changed, Stored, Updates
+from s3notify_platform.protocols.updates import REMOVE, Changed, Stored, Updates
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, scripted
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from s3notify_platform.kernel.attempts import ATTEMPTS
 from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.ports import Conflict, Unknown, Version, Written
-from s3notify_platform.protocols.updates import ATTEMPTS, Changed, Stored, Updates
+from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.bucket_records import (
     ADD_ATTEMPTS,
     PAST_TOKENS,

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from blake3 import blake3
 
+from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.kernel.errors import (
     StaleLocalData,
@@ -39,7 +40,7 @@ from s3notify_platform.protocols.ack_chain.stamps import (
     check_stamp,
     xor_all,
 )
-from s3notify_platform.protocols.updates import Stored, Updates, pause
+from s3notify_platform.protocols.updates import Stored, Updates
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class SharedChains:
         self._partition = partition
         self._tombstone_seconds = tombstone_seconds
         self._together = GroupCommit()
-        self._updates = Updates(records, clock, attempts=ATTEMPTS, contended=StaleLocalData)
+        self._updates = Updates(records, clock, rounds=ATTEMPTS, contended=StaleLocalData)
 
     def create(
         self,
@@ -150,7 +151,7 @@ class SharedChains:
     def delete(self, tag: str) -> None:
         """Delete the chain, open or closed; `TagNotFound` if there is none. 2 requests."""
         identity: str | None = None
-        for attempt in range(ATTEMPTS):
+        for _ in attempts(self._clock, ATTEMPTS):
             record = self._records.read(self._partition, tag)
             if record is None and identity is not None:
                 return
@@ -166,7 +167,6 @@ class SharedChains:
                 ) from error
             if isinstance(outcome, Stored) or outcome.record is None:
                 return
-            pause(self._clock, attempt)
         raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
 
     def purge(self) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3notify_platform.kernel.attempts import ATTEMPTS
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.kernel.ports import ABSENT, Conflict, ETag, IfMatch, ObjectMeta, Written
 from s3notify_platform.protocols.conditional_commit import (
@@ -11,7 +12,7 @@ from s3notify_platform.protocols.conditional_commit import (
     NativeCommit,
     judge,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, WRITER
+from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.probe import probe

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.kernel.attempts import ATTEMPTS
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.kernel.ports import Conflict, Unknown, Written
 from s3notify_platform.protocols.conditional_commit import EXPECTED, Occupied
-from s3notify_platform.protocols.updates import ATTEMPTS, WRITER
+from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.faults import CrashedError, Fault, FaultyStore, at, never, scripted
 from tests.support.lease_commits import PATH, etag_of, foreign_lease, lease_commit, on, taken_over_by_another

@@ -1,0 +1,39 @@
+"""The one retry loop: a bounded number of attempts, with jittered backoff in between."""
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from s3notify_platform.kernel.clock import Clock, backoff_seconds
+from s3notify_platform.kernel.errors import UnavailableError
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 8
+"""Of one operation; about 5 s of backoff on average, 10 s at most."""
+
+BASE_SECONDS: Final = 0.05
+CEILING_SECONDS: Final = 2.0
+
+
+def attempts(
+    clock: Clock, most: int = ATTEMPTS, *, base: float = BASE_SECONDS, ceiling: float = CEILING_SECONDS
+) -> Iterator[int]:
+    """The numbers of up to `most` attempts, from 0. Waits before each but the first (`backoff_seconds`).
+
+    Leave the loop when an attempt succeeds. What follows the loop is for when none did.
+    """
+    for attempt in range(most):
+        if attempt:
+            clock.sleep(backoff_seconds(attempt - 1, clock, base=base, ceiling=ceiling))
+        yield attempt
+
+
+def answered(look: Callable[[], T], clock: Clock, most: int = ATTEMPTS) -> T:
+    """The answer of `look`, called again while the store is unavailable; at last its `UnavailableError`."""
+    for attempt in attempts(clock, most):
+        try:
+            return look()
+        except UnavailableError:
+            if attempt == most - 1:
+                raise
+    raise UnavailableError("no attempt was made")
