@@ -43,19 +43,19 @@ SERVICES: Final = {
         ServiceKind(
             name="sqs",
             direction="inlet",
-            settings_class=f"{_CHANNELS}.inlets.sqs:SqsInletSettings",
+            settings_class=f"{_CHANNELS}.inlets.sqs_inlet:SqsInletSettings",
             summary="Take in S3's events from an SQS queue.",
         ),
         ServiceKind(
             name="http",
             direction="inlet",
-            settings_class=f"{_CHANNELS}.inlets.http:HttpInletSettings",
+            settings_class=f"{_CHANNELS}.inlets.http_inlet:HttpInletSettings",
             summary="Take in posts of Ceph RGW and MinIO.",
         ),
         ServiceKind(
             name="deliver",
             direction="outlet",
-            settings_class=f"{_CHANNELS}.delivery.worker:DeliverySettings",
+            settings_class=f"{_CHANNELS}.delivery.delivery_worker:DeliverySettings",
             summary="Push all topics that have an endpoint.",
         ),
     )

@@ -9,7 +9,8 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import print_found, say
+from s3notify_platform.cli.printing import print_found
+from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 SHOWN: Final = 20
 
@@ -51,8 +52,9 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @schema.command(short_help="Go back to an earlier schema.")
 @source_options
 @click.option("--to", "version", type=click.IntRange(1), required=True, help="Version, as `show` lists them.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
-def rollback(*, place: SourcePlace, version: int, dry_run: bool) -> None:
+@dry_run_option
+@json_option
+def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) -> None:
     """Give the table of the source NAME the schema of an earlier version again: later columns leave the table.
 
     For columns that bad data has added. Stop the source's runs before. It is refused as long as an object that is in
@@ -60,20 +62,12 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool) -> None:
     that in. Nothing is rewritten, and what comes later can widen an inferred schema again: declare the source's schema
     to prevent that.
     """
-    from s3notify_platform.maintenance.schema_rollback import plan_schema_rollback, roll_back_schema
+    from s3notify_platform.maintenance.schema_rollback import SchemaRollbackTo
 
     location, store, mode = place.committing()
-    planned = plan_schema_rollback(location.table(), version)
-    say(
-        f"version {version} lacks {len(planned.columns)} columns of today's"
-        + (f": {_short(planned.columns)}" if planned.columns else "")
-    )
-    for path, keys in planned.in_use.items():
-        say(f"{path!r} has values from {', '.join(map(repr, keys))}")
-    if not dry_run:
-        table = location.table(commit=location.settle_commit_mode(mode, store))
-        done = roll_back_schema(table, planned)
-        say(f"version {done} has the earlier schema; these columns are gone from the table")
+    commit = mode if dry_run else location.settle_commit_mode(mode, store)
+    task = SchemaRollbackTo(table=location.table(commit=commit), version=version)
+    carry_out(task, dry_run=dry_run, as_json=as_json)
 
 
 def _short(paths: Iterable[str]) -> str:

@@ -1,1 +1,4 @@
-"""Commands on a source and all its tables: erase, migrate, remove, roll back, tag. Without Spark and Dagster."""
+"""Upkeep of a source and its tables: vacuum, compact, erase, remove, migrate, roll back, tag. No Spark, no Dagster.
+
+Each is a `task.Task`: it says what it would do, does it, and says what it did.
+"""

@@ -20,11 +20,12 @@ Requests: for each step 1 GET for each file that it merges, those of `LogReader.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add
 from s3notify_platform.table.log_table import LogTable
@@ -232,3 +233,29 @@ def _live_bytes(pack: Add) -> int:
 def _hidden(pack: Add) -> float:
     """The share of its rows that a vector hides."""
     return pack.vector.rows / max(pack.rows, 1) if pack.vector else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """The task: merges all that is small in a table. See `compact`."""
+
+    table: LogTable
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`."""
+        return self._report(dry_run=True)
+
+    def run(self) -> Report:
+        """See `Task`."""
+        return self._report(dry_run=False)
+
+    def _report(self, *, dry_run: bool) -> Report:
+        done = compact(self.table, dry_run=dry_run)
+        became = "" if dry_run else f" to {done.became}"
+        lost = f"; {done.lost} steps were dropped, since batches were first" if done.lost else ""
+        line = (
+            f"{'would merge' if dry_run else 'merged'} {done.packs} packs, {done.rejects} packs of rejects and "
+            f"{done.state_files} state files, {done.bytes} bytes{became}, in {done.versions} versions{lost}"
+        )
+        return Report(lines=(line,), document=asdict(done))

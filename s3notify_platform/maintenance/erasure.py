@@ -12,8 +12,9 @@ Some things stay: names of columns in the schema, and what was delivered to endp
 others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from s3notify_platform.engine.batch.batches import EVERYTHING
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +23,7 @@ from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.maintenance.table_erasure import Erased, ending
 from s3notify_platform.maintenance.table_erasure import erase as erase_from
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
@@ -139,3 +141,75 @@ def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
         name = page[0].key.removeprefix(below).partition("/")[0]
         yield name
         after = f"{below}{name}0"  # behind all that begins with the name and a slash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseObject:
+    """The task: erases an object. `source` has a settled commit mode if it is run.
+
+    `discard` removes messages that name the object and are kept elsewhere; it returns how many.
+    """
+
+    source: Source
+    key: str
+    discard: Callable[[], int] = lambda: 0
+
+    @property
+    def asks(self) -> str:
+        """See `Task`."""
+        return f"Remove all that source {self.source.name!r} holds of {self.key!r}, for good?"
+
+    def plan(self) -> Report:
+        """See `Task`: which versions can no longer be read afterwards."""
+        check_erasable(self.source, self.key)
+        location = self.source.location
+        kept = time_travel(location, open_store(location.platform))
+        lines = tuple(
+            f"{f'slot asset {table!r}' if table else f'source {self.source.name!r}'}: versions {first} to {last} can "
+            "be read now; those up to the last that held it will not be"
+            for table, (first, last) in kept.items()
+        )
+        return Report(lines=lines, document={"versions": {name: list(ends) for name, ends in kept.items()}})
+
+    def run(self) -> Report:
+        """See `Task`."""
+        done, messages = erase(self.source, self.key), self.discard()
+        of = done.of_source
+        lines = [
+            (
+                f"{self.key!r}: slot {done.slot}, {of.rows} rows and {of.rejects} rejects of the newest version, "
+                f"{done.files} files, {done.entries} entries and {messages} messages removed"
+            )
+        ]
+        if of.begins >= 0:
+            lines.append(f"the table's history begins with version {of.begins} now")
+        lines += [
+            f"slot asset {asset!r}: slot {done.slot} is empty until the next batch makes it again"
+            for asset in done.cleared
+        ]
+        if done.waiting:
+            lines.append(
+                f"{done.waiting} entries name it still: in delivery, or of its deletion; repeat this when they are done"
+            )
+        lines += [
+            f"batch {batch} of its slot is open, and may have read it before: repeat this when that has ended"
+            for batch in done.batches
+        ]
+        if done.left:
+            lines.append(f"{done.left} files hold it still, which a run may be writing")
+        if done.again_ms:
+            when = datetime.fromtimestamp(done.again_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+            lines.append(f"repeat this once after {when} UTC, when no run of before can be at work any more")
+        document = {
+            **{name: getattr(of, name) for name in ("version", "begins", "rows", "rejects")},
+            **{
+                name: getattr(done, name)
+                for name in ("slot", "files", "left", "entries", "waiting", "again_ms")
+            },
+            "cleared": list(done.cleared),
+            "batches": list(done.batches),
+            "messages": messages,
+        }
+        return Report(
+            lines=tuple(lines), document=document, left=bool(done.waiting or done.batches or done.left)
+        )

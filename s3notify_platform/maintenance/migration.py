@@ -19,12 +19,13 @@ Steps, each safe to repeat; a command that was killed is repeated
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
 from s3notify_platform.kernel.ports import ObjectStore, list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -46,13 +47,18 @@ class Migrated:
 
 
 def migrate(
-    location: Location, *, prefix: str | None = None, slots: int | None = None, track: Track = untracked
+    location: Location,
+    *,
+    prefix: str | None = None,
+    slots: int | None = None,
+    track: Track = untracked,
+    dry_run: bool = False,
 ) -> Migrated:
     """Make the source's table one of this prefix and these slots; None: as it is. Set the source's settings to match.
 
-    `NotFoundError` without a table. `UsageError` for a prefix that is neither within nor around the table's.
-    `CorruptError` if the table is not whole. Requests: 2 writes for each queue shard and record of the topic,
-    about 10 more; for other slots 1 DELETE for each object of the tables.
+    `dry_run`: only say what would become of it. `NotFoundError` without a table. `UsageError` for a prefix that is
+    neither within nor around the table's. `CorruptError` if the table is not whole. Requests: 2 writes for each queue
+    shard and record of the topic, about 10 more; for other slots 1 DELETE for each object of the tables.
     """
     store = open_store(location.platform)
     record = location.known(store=store)
@@ -77,9 +83,11 @@ def migrate(
         return Migrated(before=was, after=now)
     user = known.topic_user(was.slots)
     _check_topic(location, user)
-    other = replace(location, slots=now.slots)
+    other, another = replace(location, slots=now.slots), known.rewriting or was.slots != now.slots
+    if dry_run:
+        return Migrated(before=was, after=now, removed=len(_former(other, store)) if another else 0)
     removed = 0
-    if known.rewriting or was.slots != now.slots:
+    if another:
         _begin_another(record, now)
         removed = _remove_former(other, store, track)
     backlog = RescanBacklog(location.records(store))
@@ -107,11 +115,16 @@ def _begin_another(record: KnownRecord, identity: Identity) -> None:
     record.change(other)
 
 
+def _former(location: Location, store: ObjectStore) -> list[str]:
+    """Keys of the objects of the source's tables. 1 LIST for each 1000."""
+    own = location.platform_prefix
+    return [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
+
+
 def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
     """Remove tables, and signals beyond the slots. Logs first: a reader finds a table whole, or not at all."""
-    own = location.platform_prefix
-    every = [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
-    derived = f"{own}derived/"
+    every = _former(location, store)
+    derived = f"{location.platform_prefix}derived/"
     for asset in {key.removeprefix(derived).partition("/")[0] for key in every if key.startswith(derived)}:
         _begin_again(location.known(asset, store=store))
     logs = [key for key in every if "/_delta_log/" in key]
@@ -149,3 +162,32 @@ def _renew_topic(location: Location, identity: Identity) -> None:
         topics.delete(location.name)
         settings = replace(found.settings, prefix=identity.prefix, slots=identity.slots)
         topics.create(location.name, settings, tables=found.tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """The task: see `migrate`."""
+
+    location: Location
+    prefix: str | None = None
+    slots: int | None = None
+    track: Track = untracked
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`."""
+        return self._report(dry_run=True)
+
+    def run(self) -> Report:
+        """See `Task`."""
+        return self._report(dry_run=False)
+
+    def _report(self, *, dry_run: bool) -> Report:
+        done = migrate(self.location, prefix=self.prefix, slots=self.slots, track=self.track, dry_run=dry_run)
+        changes = done.before.differences(done.after)
+        document = {"changes": list(changes), "removed": done.removed}
+        if not changes and not done.removed:
+            return Report(lines=("the table is like that already",), document=document)
+        removed = f"{done.removed} objects of the former table {'would be ' if dry_run else ''}removed"
+        after = "" if dry_run else ". Change the source to match"
+        return Report(lines=(f"{'; '.join(changes)}: {removed}{after}",), document=document)

@@ -17,10 +17,12 @@ GETs, and those of a commit; for each that is removed those of a conditional del
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from s3notify_platform.kernel.errors import ConflictError, CorruptError
 from s3notify_platform.kernel.ports import ETag, StoredObject, Written
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.table.commit import Committer
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.delta.log_state import NO_VERSION
@@ -46,8 +48,8 @@ class _Version:
     body: bytes | None = None
 
 
-def put_back(committer: Committer) -> PutBack:
-    """Put the versions back that were replaced. Open the table again afterwards.
+def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
+    """Put the versions back that were replaced. Open the table again afterwards. `dry_run`: only find them.
 
     `CorruptError`: a staged body, or its manifest, is not there: restore the table. `ConflictError`: another writer was
     at it: repeat.
@@ -61,9 +63,9 @@ def put_back(committer: Committer) -> PutBack:
     wrong = _wrong(committer, known, found)
     # Nothing may follow a version that is about to be another one.
     beyond = _beyond(known, found)
-    for version in beyond:
+    for version in () if dry_run else beyond:
         _remove(committer, version, found[version])
-    for version in sorted(wrong, reverse=True):
+    for version in () if dry_run else sorted(wrong, reverse=True):
         _restore(committer, version, wrong[version], found.get(version))
     return PutBack(put_back=tuple(sorted(wrong, reverse=True)), removed=tuple(beyond))
 
@@ -129,3 +131,33 @@ def _restore(committer: Committer, version: int, right: _Version, stored: _Versi
         outcome = commits.put_if_match(key, right.body, stored.etag)
     if not isinstance(outcome, Written):
         raise ConflictError(f"{key} has changed meanwhile: repeat the command")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutBackReplaced:
+    """The task: see `put_back`."""
+
+    committer: Committer
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`."""
+        return self._report(put_back(self.committer, dry_run=True), "would put", "would remove")
+
+    def run(self) -> Report:
+        """See `Task`."""
+        return self._report(put_back(self.committer), "put", "removed")
+
+    @staticmethod
+    def _report(done: PutBack, put: str, removed: str) -> Report:
+        line = "no version was replaced"
+        if done.put_back or done.removed:
+            line = (
+                f"{put} back versions {_listed(done.put_back)}; {removed} those that followed a replaced one: "
+                f"{_listed(done.removed)}"
+            )
+        return Report(lines=(line,), document=asdict(done))
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return ", ".join(map(str, versions)) or "none"

@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
@@ -25,6 +25,7 @@ from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, Usa
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.ack_chain.chains import ACK
 from s3notify_platform.protocols.keyspace import root_key, signal_key
@@ -199,3 +200,40 @@ def _remove(records: RecordStore, partition: str, record: Record) -> None:
         raise UnavailableError(
             f"{partition}/{record.key}: changed meanwhile; stop the source, and repeat this"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """The task: removes a source. `force`: also while a batch is open."""
+
+    location: Location
+    force: bool = False
+
+    @property
+    def asks(self) -> str:
+        """See `Task`."""
+        return f"Remove all of it, except what is {FOREIGN}?"
+
+    def plan(self) -> Report:
+        """See `Task`. `UsageError` while a batch is open."""
+        found = held(self.location)
+        place, name = self.location.platform.place, self.location.name
+        if not found:
+            return Report(lines=(f"nothing is there of source {name!r} in {place}",), document={"held": []})
+        if (batches := open_batches(self.location)) and not self.force:
+            raise UsageError(
+                f"batch {batches[0]} is open: wait until its runs have ended, or, if they are gone, use --force"
+            )
+        lines = [f"{place}: {name}"]
+        for one in found:
+            size = "" if one.bytes is None else f", {one.bytes:,} bytes"
+            lines.append(f"  {one.what}: {one.count}{size}")
+        return Report(lines=tuple(lines), document={"held": [asdict(one) for one in found]})
+
+    def run(self) -> Report:
+        """See `Task`."""
+        if (planned := self.plan()).document["held"] == []:
+            return planned
+        removed = remove(self.location)
+        line = f"removed {removed} objects of source {self.location.name!r}; its own objects are untouched"
+        return Report(lines=(line,), document={"removed": removed})

@@ -8,15 +8,16 @@ The slot assets are not taken back: the next batches make their slots again.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.table_rollback import check_restorable, roll_back
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
@@ -32,6 +33,7 @@ OBJECTS_MAX: Final = 100_000
 """Changed objects that are counted, each once; there may be more."""
 
 SHOWN: Final = 5
+COLUMNS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,3 +144,46 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
             if len(found) >= OBJECTS_MAX:
                 return found
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackTo:
+    """The task: takes a source's table back to a version. `source` has a settled commit mode if it is run."""
+
+    source: Source
+    version: int
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`."""
+        return self._report(plan_rollback(self.source.location, self.version))
+
+    def run(self) -> Report:
+        """See `Task`."""
+        planned = plan_rollback(self.source.location, self.version)
+        done = rollback(self.source, self.version)
+        if isinstance(done, Committed):
+            newest = done.snapshot.version
+            return self._report(planned, f"went back to version {self.version}, by version {newest}", newest)
+        newest = done.snapshot.version if done is not None else None
+        return self._report(planned, f"the table is as of version {self.version} already", newest)
+
+    @staticmethod
+    def _report(planned: RollbackPlan, done: str = "", became: int | None = None) -> Report:
+        lines = [
+            (
+                f"version {planned.version} instead of {planned.newest}: {len(planned.slots)} slots change; "
+                f"{planned.rows[1]} rows, now {planned.rows[0]}; {planned.objects[1]} objects, now {planned.objects[0]}"
+            )
+        ]
+        if planned.columns:
+            names = ", ".join(map(repr, planned.columns[:COLUMNS_SHOWN]))
+            lines.append(f"{len(planned.columns)} columns leave: {names}")
+        if planned.again:
+            more = ", …" if planned.again > len(planned.keys) else ""
+            lines.append(
+                f"{planned.again} objects have changed since, and are read again if they are in the bucket: "
+                f"{', '.join(map(repr, planned.keys))}{more}"
+            )
+        facts = {name: value for name, value in asdict(planned).items() if name != "facts"}
+        return Report(lines=(*lines, done) if done else tuple(lines), document=facts | {"became": became})

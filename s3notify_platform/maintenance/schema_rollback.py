@@ -7,12 +7,13 @@ looks at them. So it is refused while a value of such a column is live: nobody w
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from s3notify_platform.formats.arrow_values import unnamed_columns
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import MetaData
@@ -25,6 +26,7 @@ from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import Event, history, snapshot_of
 
 SHOWN: Final = 5
+COLUMNS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +149,36 @@ def _type(kind: Any) -> pa.DataType:
             return pa.map_(_type(kind["keyType"]), _type(kind["valueType"]))
         case _:
             return pa.string()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRollbackTo:
+    """The task: gives a table the schema of a version again. `table` can be committed to if it is run."""
+
+    table: LogTable
+    version: int
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`."""
+        return self._report(plan_schema_rollback(self.table, self.version))
+
+    def run(self) -> Report:
+        """See `Task`."""
+        planned = plan_schema_rollback(self.table, self.version)
+        became = roll_back_schema(self.table, planned)
+        done = f"version {became} has the earlier schema; these columns are gone from the table"
+        return self._report(planned, done, became)
+
+    def _report(self, planned: SchemaRollback, done: str = "", became: int | None = None) -> Report:
+        names, more = planned.columns[:COLUMNS_SHOWN], len(planned.columns) - COLUMNS_SHOWN
+        shown = f": {', '.join(map(repr, names))}" if names else ""
+        lines = [
+            f"version {self.version} lacks {len(planned.columns)} columns of today's{shown}"
+            + (f" and {more} more" if more > 0 else "")
+        ]
+        lines += [
+            f"{path!r} has values from {', '.join(map(repr, keys))}" for path, keys in planned.in_use.items()
+        ]
+        document = {"version": self.version, "columns": planned.columns, "in_use": dict(planned.in_use)}
+        return Report(lines=(*lines, done) if done else tuple(lines), document=document | {"became": became})

@@ -18,8 +18,8 @@ write.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,12 +30,14 @@ from s3notify_platform.kernel.errors import RefusedError, UnavailableError, Usag
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectStore, Record
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store, open_tags
 from s3notify_platform.stores.s3.tags import ObjectTags
 from s3notify_platform.table.manifest import Manifest
+from s3notify_platform.table.open_table import OpenTable
 
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
@@ -82,11 +84,7 @@ def tag_committed(
     if not opened.id:
         return Tagging(slots=0)
     done = _Done(Updates(source.location.records(platform), clock), opened.id)
-    manifest = (
-        opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
-    )
-    reached = {slot: facts.generation for slot, facts in manifest.slots.items() if facts.generation}
-    behind = [slot for slot, n in reached.items() if n > done.generations.get(slot, 0)]
+    manifest, reached, behind = _behind(opened, done)
     if behind:
         tags.check_versioned()
     # In another order each time: what fails for good must not end each pass before the rest.
@@ -114,6 +112,31 @@ def tag_committed(
         raise one_pass.unavailable[0]
     counts, refused = dict(one_pass.counts), next(iter(one_pass.refused), "")
     return Tagging(slots=len(behind), left=len(behind) - looked, counts=counts, refused=refused)
+
+
+def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int], list[Slot]]:
+    """The newest manifest, the version of each slot in it, and the slots that have changed since the last pass."""
+    manifest = (
+        opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
+    )
+    reached = {slot: facts.generation for slot, facts in manifest.slots.items() if facts.generation}
+    return manifest, reached, [slot for slot, n in reached.items() if n > done.generations.get(slot, 0)]
+
+
+def to_be_tagged(source: Source, *, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
+    """How many slots have changed since the last pass, and how many objects `tag_committed` would look at in them.
+
+    Requests of `tag_committed`, but for those of the objects.
+    """
+    opened = source.open_table(create=False)
+    if not opened.id:
+        return 0, 0
+    done = _Done(Updates(source.location.records(), clock), opened.id)
+    manifest, _, behind = _behind(opened, done)
+    columns = source.table(clock=clock).states.columns(manifest.states, behind)
+    return len(behind), sum(
+        sum(1 for _ in _committed(states, done.generations.get(slot, 0))) for slot, states in columns
+    )
 
 
 def tag_again(
@@ -216,3 +239,30 @@ class _Done:
         body = json.loads(record.value) if record is not None else {}
         slots: Iterable[tuple[str, int]] = body.get("slots", {}).items()
         return {Slot(int(slot)): int(n) for slot, n in slots} if body.get("table") == self._table_id else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagCommitted:
+    """The task: one pass. `again`: over all objects, not only those of new commits."""
+
+    source: Source
+    again: bool = False
+    progress: Progress = lambda _: None
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`. Objects that are tagged already are counted, too."""
+        slots, objects = to_be_tagged(self.source)
+        line = f"{slots} slots with new commits, {objects} objects"
+        return Report(lines=(line,), document={"slots": slots, "objects": objects})
+
+    def run(self) -> Report:
+        """See `Task`."""
+        location = self.source.location
+        if self.again:
+            tag_again(location, location.all_slots())
+        done = tag_committed(self.source, progress=self.progress)
+        counts = [f"{n} {what}" for what, n in done.counts.items()]
+        line = "; ".join([f"{done.slots} slots with new commits", *counts])
+        refused = (f"refused, like: {done.refused}",) if done.refused else ()
+        return Report(lines=(line, *refused), document=asdict(done), left=bool(done.refused))

@@ -17,13 +17,14 @@ and 1 for its manifest, and 1 DELETE for each object that is removed.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, UsageError
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
 from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, list_all
+from s3notify_platform.maintenance.task import Report
 from s3notify_platform.table.commit import Committed, Committer
 from s3notify_platform.table.delta.actions import Add, LogVersion, Remove
 from s3notify_platform.table.delta.log_state import NO_VERSION
@@ -228,3 +229,38 @@ def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)
     return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuum:
+    """The task: one pass over a table as of its newest `snapshot`. See `vacuum`."""
+
+    committer: Committer
+    snapshot: Snapshot
+    retention_seconds: float
+    track: Track = untracked
+    asks: ClassVar[str] = ""
+
+    def plan(self) -> Report:
+        """See `Task`. Each object that would be removed has a line of its own."""
+        return self._report(dry_run=True)
+
+    def run(self) -> Report:
+        """See `Task`."""
+        return self._report(dry_run=False)
+
+    def _report(self, *, dry_run: bool) -> Report:
+        done = vacuum(
+            self.committer,
+            self.snapshot,
+            retention_seconds=self.retention_seconds,
+            clock=self.committer.clock,
+            track=self.track,
+            dry_run=dry_run,
+        )
+        removed, kept = ("would remove", "would keep") if dry_run else ("removed", "kept")
+        line = (
+            f"{removed} {done.versions_removed} versions and {done.files_removed} other objects, "
+            f"{done.bytes_removed} bytes; {kept} {done.versions_kept} versions and {done.files_kept} files"
+        )
+        return Report(lines=(*(done.names if dry_run else ()), line), document=asdict(done))

@@ -1,0 +1,37 @@
+"""Commands that carry out a task of maintenance: what it would do, and what it did."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from s3notify_platform.cli.printing import print_json, printable, say
+
+if TYPE_CHECKING:
+    from s3notify_platform.maintenance.task import Report, Task
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+
+
+def carry_out(task: "Task", *, dry_run: bool, as_json: bool, yes: bool = True) -> None:
+    """Print what the task would do (`dry_run`), or do it and print what it did; exit code 1 if something is left.
+
+    Without `yes` it prints what it would do, and asks.
+    """
+    if dry_run or not yes:
+        _show(task.plan(), dry_run=True, as_json=as_json)
+    if dry_run:
+        return
+    if not yes and task.asks:
+        click.confirm(printable(task.asks), abort=True, err=as_json)
+    done = task.run()
+    _show(done, dry_run=False, as_json=as_json)
+    if done.left:
+        raise click.exceptions.Exit(1)
+
+
+def _show(report: "Report", *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({**report.document, "dry_run": dry_run})
+    else:
+        for line in report.lines:
+            say(line)
