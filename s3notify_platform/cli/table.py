@@ -147,8 +147,8 @@ def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: b
     """
     from s3notify_platform.maintenance.put_back import PutBackReplaced
 
-    committer = place.committing_table(asset, damaged=True).committer
-    carry_out(PutBackReplaced(committer=committer), dry_run=dry_run, as_json=as_json)
+    table = place.location().table(asset) if dry_run else place.committing_table(asset, damaged=True)
+    carry_out(PutBackReplaced(committer=table.committer), dry_run=dry_run, as_json=as_json)
 
 
 @table.command(short_help="Accept that versions are missing.")

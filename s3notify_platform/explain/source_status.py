@@ -16,7 +16,12 @@ from s3notify_platform.engine.batch.heartbeats import fresh_beats
 from s3notify_platform.explain.slot_map import SlotMap
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError
-from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_SCHEMA_BYTES, SCHEMA_WARN_SHARE
+from s3notify_platform.kernel.limits import (
+    MAX_COLUMNS,
+    MAX_SCHEMA_BYTES,
+    REQUESTS_IN_FLIGHT,
+    SCHEMA_WARN_SHARE,
+)
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -25,7 +30,6 @@ from s3notify_platform.protocols.notification_queue import TopicStats
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_of
 from s3notify_platform.table.snapshot import LogReader

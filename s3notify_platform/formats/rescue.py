@@ -19,6 +19,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from s3notify_platform.kernel.limits import MAX_RESCUED_PATHS
+
 Mismatches = Literal["quarantine", "rescue"]
 MISMATCHES: Final = ("quarantine", "rescue")
 
@@ -28,8 +30,6 @@ RESCUED: Final = pa.field("_rescued", pa.string())
 EXTRA: Final = "_extra"
 MISSING: Final = "_missing"
 
-MAX_PATHS: Final = 64
-"""Paths that a count keeps apart."""
 OTHERS: Final = "(others)"
 
 SHOWN_CHARS: Final = 100
@@ -123,13 +123,13 @@ def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> Non
 
 
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of counts by path. Of more than `MAX_PATHS`, the rarest are counted together as `OTHERS`."""
+    """The sum of counts by path. Of more than `MAX_RESCUED_PATHS`, the rarest are counted together as `OTHERS`."""
     total: Counter[str] = Counter()
     for one in filter(None, counts):
         total.update(one)
-    if len(total) <= MAX_PATHS:
+    if len(total) <= MAX_RESCUED_PATHS:
         return dict(total)
-    kept = dict(total.most_common(MAX_PATHS))
+    kept = dict(total.most_common(MAX_RESCUED_PATHS))
     kept[OTHERS] = kept.get(OTHERS, 0) + total.total() - sum(kept.values())
     return kept
 

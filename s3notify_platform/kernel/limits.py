@@ -202,3 +202,30 @@ ROOM_HELD_SHARE: Final = 1 / 16
 
 ROOM_IDLE_SHARE: Final = 1 / 4
 """Share of a shard's capacity up to which it may be filled by taking such room. The rest is for entries."""
+
+REQUESTS_IN_FLIGHT: Final = 16
+"""Requests of one operation that are under way at once, unless it says another number."""
+
+MAX_REASON: Final = 300
+"""Characters of a reason for people, of why a slot or an object failed."""
+
+MAX_RESCUED_PATHS: Final = 64
+"""Fields without a column, and mismatching columns, that are counted apart by their paths."""
+
+MAX_ORC_BLOCK_BYTES: Final = 1 << 23
+"""Bytes of a block before compression: its length has 23 bits. pyarrow allocates what the tail says."""
+
+MAX_FOOTER_BYTES: Final = 32 << 20
+"""Bytes of the footer of a Parquet file."""
+
+MAX_AVRO_HEADER_BYTES: Final = 32 << 20
+"""Bytes of the header of an Avro file, with its schema."""
+
+MAX_POISON_BYTES: Final = 128 * 1024
+"""Bytes kept of a message; the rest is cut off. As base64 they fit into a DynamoDB item."""
+
+MAX_POISON: Final = 1000
+"""Messages kept for one queue; further ones are refused until some are discarded."""
+
+MAX_RECEIVES: Final = 10
+"""Times that a message is received from a queue before it is kept as poison."""

@@ -19,9 +19,10 @@ Steps, each safe to repeat; a command that was killed is repeated
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
 from s3notify_platform.kernel.ports import ObjectStore, list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count
@@ -33,8 +34,6 @@ from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import Identity, Known, KnownRecord
 from s3notify_platform.table.open_table import new_id, open_table
-
-REQUESTS_IN_FLIGHT: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from typing import Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot
@@ -37,7 +38,6 @@ from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord
 
-REQUESTS_IN_FLIGHT: Final = 16
 FOREIGN: Final = "not the platform's, stays"
 
 _LOG: Final = "log"

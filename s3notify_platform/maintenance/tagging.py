@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ObjectStore, Record
 from s3notify_platform.kernel.slots import Slot
@@ -41,7 +42,6 @@ from s3notify_platform.table.open_table import OpenTable
 
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
-REQUESTS_IN_FLIGHT: Final = 16
 FAILURES_MAX: Final = 100
 """After so many, and no tag that was taken, a pass asks no more: the permission is missing, or the store is gone."""
 

@@ -22,6 +22,7 @@ from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
 from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, list_all
 from s3notify_platform.maintenance.task import Report
@@ -185,7 +186,9 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
         return body, set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
 
     number = 0
-    for body, found in track(in_parallel(of, versions, 16), len(versions), "reading versions"):
+    for body, found in track(
+        in_parallel(of, versions, REQUESTS_IN_FLIGHT), len(versions), "reading versions"
+    ):
         named |= found
         if body is not None and not body.foreign:
             if number and body.parent != number:

@@ -14,6 +14,7 @@ from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.tagging import tag_committed
@@ -23,7 +24,6 @@ from s3notify_platform.orchestration.manual_jobs import sensor_state
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
-from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.reading import read_slots

@@ -15,6 +15,7 @@ import dagster as dg
 from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -25,7 +26,6 @@ from s3notify_platform.table.snapshot import Absent
 FRESH: Final = "fresh"
 SLOTS_READ: Final = 100
 """Of more slots that are not committed, the first are looked at."""
-READS_IN_FLIGHT: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def freshness(
     looked = sorted(behind)[:SLOTS_READ]
     taken, place = _taken(io) if looked else {}, io.source.location.keyspace_prefix
     signals = in_parallel(
-        lambda slot: io.clients.store.head(signal_key(place, slot)), looked, READS_IN_FLIGHT
+        lambda slot: io.clients.store.head(signal_key(place, slot)), looked, REQUESTS_IN_FLIGHT
     )
     since = [
         signal.modified_ms

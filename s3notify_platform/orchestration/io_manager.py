@@ -23,12 +23,12 @@ from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from s3notify_platform.engine.batch.batches import REASON_MAX
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
 from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
@@ -275,7 +275,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     def note_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""
-        context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: reason[:REASON_MAX]})
+        context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: reason[:MAX_REASON]})
 
     def _fail(self, context: dg.AssetExecutionContext, failed: Mapping[str, Results]) -> None:
         bad = sorted(set().union(*failed.values()))

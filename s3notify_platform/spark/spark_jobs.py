@@ -41,9 +41,10 @@ from s3notify_platform.engine.values.rows import (
     WORK,
     FailedSlot,
 )
-from s3notify_platform.engine.values.unforeseen import REASON_MAX, described
+from s3notify_platform.engine.values.unforeseen import described
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
@@ -318,7 +319,7 @@ def _unreadable(split: Split, failure: FailedSlot) -> Outcome:
         version.etag,
         version.size,
         start=split.start,
-        reason=failure.error[:REASON_MAX],
+        reason=failure.error[:MAX_REASON],
         trace=failure.trace,
     )
 

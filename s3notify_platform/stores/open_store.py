@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols import notification_queue
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
     from s3notify_platform.stores.s3.tags import ObjectTags
-
-READS_IN_FLIGHT: Final = 16
-"""Of the queue's records on a bucket."""
 
 
 _ALIASES: Final = {"s3a": "s3"}
@@ -148,5 +146,5 @@ def queue_records(
         table,
         store=store,
         keys_recur=notification_queue.keys_recur,
-        parallelism=READS_IN_FLIGHT,
+        parallelism=REQUESTS_IN_FLIGHT,
     )

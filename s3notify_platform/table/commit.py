@@ -39,6 +39,7 @@ from s3notify_platform.kernel.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.kernel.group_commit import GroupCommit
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ABSENT, ETag, StoredObject, Unknown, Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
@@ -61,7 +62,6 @@ HELD_SECONDS: Final = 1.0
 
 CHECKPOINT_EVERY: Final = 20
 
-REQUESTS_IN_FLIGHT: Final = 16
 BACKOFF_BASE_SECONDS: Final = 0.02
 BACKOFF_CEILING_SECONDS: Final = 5.0
 """So that of 200 writers at once few are at it at a time: with 2 s they make twice the attempts."""

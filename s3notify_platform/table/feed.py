@@ -11,9 +11,9 @@ and 1 for the footer of a large one.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.changes import SCHEMA, StateChange, decode
 from s3notify_platform.table.delta.actions import LogVersion
@@ -21,9 +21,6 @@ from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.reading import PackPart, ReadTask, read
 from s3notify_platform.table.snapshot import LogReader
 from s3notify_platform.table.versions import kept_versions
-
-VERSIONS_AT_ONCE: Final = 16
-"""Versions whose manifests are in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +46,9 @@ def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionCha
     """
     if since < -1:
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
-    for start in range(since + 1, until + 1, VERSIONS_AT_ONCE):
-        some = range(start, min(start + VERSIONS_AT_ONCE, until + 1))
-        for body, manifest in in_parallel(partial(_of, reader), some, VERSIONS_AT_ONCE):
+    for start in range(since + 1, until + 1, REQUESTS_IN_FLIGHT):
+        some = range(start, min(start + REQUESTS_IN_FLIGHT, until + 1))
+        for body, manifest in in_parallel(partial(_of, reader), some, REQUESTS_IN_FLIGHT):
             if manifest is not None:
                 yield VersionChanges(
                     table=manifest.table,

@@ -11,15 +11,10 @@ from threading import Lock
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.group_commit import GroupCommit
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
-from s3notify_platform.table.commit import (
-    MAX_RUN_SECONDS,
-    REQUESTS_IN_FLIGHT,
-    CommitResult,
-    Committed,
-    Committer,
-)
+from s3notify_platform.table.commit import MAX_RUN_SECONDS, CommitResult, Committed, Committer
 from s3notify_platform.table.known import KnownRecord
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.packs.pack_file import PackSizes

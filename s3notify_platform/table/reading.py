@@ -35,6 +35,7 @@ from s3notify_platform.kernel.limits import (
     PACK_STREAM_BYTES,
     PACK_TAIL_BYTES,
     PACK_WHOLE_BYTES,
+    REQUESTS_IN_FLIGHT,
 )
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import Ranged
@@ -52,8 +53,6 @@ from s3notify_platform.table.packs.ranged_file import (
     parquet_file,
     start_of,
 )
-
-REQUESTS_IN_FLIGHT: Final = 16
 
 BATCH_ROWS: Final = 50_000
 

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.commit import REQUESTS_IN_FLIGHT
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.proposal import Change, Proposal

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import ETag, ObjectStore, Record, StoredObject, list_all
 from s3notify_platform.table.delta.actions import Add, LogVersion, MetaData, Protocol
@@ -32,8 +33,6 @@ from s3notify_platform.table.delta.log_state import NO_VERSION, LogState, OtherL
 from s3notify_platform.table.known import PUT_BACK, Known, KnownRecord, Lineage
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.manifest import Manifest
-
-REQUESTS_IN_FLIGHT: Final = 16
 
 OPEN_ATTEMPTS: Final = 5
 """Times that a table is opened again because its log changed while it was read."""

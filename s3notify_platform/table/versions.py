@@ -17,8 +17,6 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 
-PAGE: Final = 16
-
 ROLLBACK: Final = "rollback"
 """A version's note of the version that it went back to."""
 

@@ -4,7 +4,7 @@ A message that is no S3 event message, or an event that no topic can hold, fails
 the others. It is kept here, and only then removed from its origin.
 
 Storage (partition / key; JSON)
-    poison / {32 hex digits of its SHA-256}     origin, reason, time, length, and the first `BODY_MAX_BYTES`
+    poison / {32 hex digits of its SHA-256}     origin, reason, time, length, and the first `MAX_POISON_BYTES`
     poison-count / all                          how many there are, which is limited
 
 The same bytes are kept once, however often they are received.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from s3notify_platform.kernel.attempts import ATTEMPTS, attempts
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError
+from s3notify_platform.kernel.limits import MAX_POISON, MAX_POISON_BYTES
 from s3notify_platform.kernel.ports import Conflict, Record
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.protocols.updates import Stored
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
     from s3notify_platform.kernel.clock import Clock
 
 POISON, POISON_COUNT, ALL = "poison", "poison-count", "all"
-
-BODY_MAX_BYTES: Final = 128 * 1024
-"""Bytes kept of a message; the rest is cut off. As base64 they fit into a DynamoDB item."""
-
-POISON_MAX: Final = 1000
-"""Messages kept for one queue; further ones are refused until some are discarded."""
 
 REMEMBERED: Final = 1000
 
@@ -53,7 +48,7 @@ class PoisonMessage:
 class PoisonStore:
     """The poison of one queue's inlets. Thread-safe."""
 
-    def __init__(self, queue: NotificationQueue, *, limit: int = POISON_MAX) -> None:
+    def __init__(self, queue: NotificationQueue, *, limit: int = MAX_POISON) -> None:
         self._records = queue.records
         self._updates = queue.updates
         self._clock: Clock = queue.clock
@@ -79,7 +74,7 @@ class PoisonStore:
                 "reason": reason[:500],
                 "time_ms": self._clock.wall_ms(),
                 "length": len(body),
-                "body": b64encode(body[:BODY_MAX_BYTES]).decode("ascii"),
+                "body": b64encode(body[:MAX_POISON_BYTES]).decode("ascii"),
             }
             if not isinstance(self._updates.create(POISON, name, json.dumps(value).encode("ascii")), Stored):
                 self._count(-1)  # another inlet was first

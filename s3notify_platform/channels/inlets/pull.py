@@ -36,6 +36,7 @@ from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.limits import MAX_RECEIVES
 from s3notify_platform.kernel.ports import Message, MessageQueue
 from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import Event, decode_events
@@ -50,8 +51,6 @@ VISIBILITY_SECONDS: Final = 60
 
 GATHER: Final = 100
 """How many messages are processed together."""
-
-MAX_RECEIVES: Final = 10
 
 FULL_BASE_SECONDS: Final = 5.0
 FULL_CEILING_SECONDS: Final = 900.0

@@ -14,8 +14,6 @@ from s3notify_platform.protocols.keyspace import WatcherState
 EVERYTHING: Final = -1
 """Stands for all slots in a batch that compares the whole source: the first one, and one for each new topic."""
 
-REASON_MAX: Final = 200
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPayload:

@@ -36,7 +36,6 @@ from typing import Final
 
 from s3notify_platform.engine.batch.batches import (
     EVERYTHING,
-    REASON_MAX,
     BatchPayload,
     BatchRequest,
     Failing,
@@ -46,6 +45,7 @@ from s3notify_platform.engine.batch.batches import (
 from s3notify_platform.engine.batch.follow import decide
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import TagExists, TagNotFound
+from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import Slot
@@ -313,7 +313,7 @@ class BatchPlanner:
                 failures = [run.failure for run in runs if run.failure]
                 reason = failures[0] if failures else "its run ended before it was committed"
                 # One that was acked since we looked stays acked.
-                chain = self.chains.fail(_chain(batch), reason[:REASON_MAX])
+                chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
             self._note_failed(failing, batch, missing, reason, now_ms)

@@ -12,10 +12,9 @@ from typing import Final, Literal
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.engine.values.results import SlotResult
-from s3notify_platform.engine.values.unforeseen import REASON_MAX
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.errors import CorruptError
-from s3notify_platform.kernel.limits import MAX_UNFORESEEN
+from s3notify_platform.kernel.limits import MAX_REASON, MAX_UNFORESEEN
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
@@ -154,7 +153,7 @@ def _quarantined(
     room = max(0, FAILING_MAX - (facts.failing.get(planned.slot, 0) - there))
     beyond = sorted(unforeseen)[MAX_UNFORESEEN:]
     wanted = sorted(failed.keys() - beyond)
-    return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in wanted[:room]}
+    return {key: (failed[key] or "it could not be read")[:MAX_REASON] for key in wanted[:room]}
 
 
 def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:

@@ -14,8 +14,8 @@ import obstore
 from obstore.exceptions import PreconditionError
 
 from s3notify_platform.engine.read.read_errors import unread
-from s3notify_platform.engine.values.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
-from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES
+from s3notify_platform.engine.values.unforeseen import described, is_unforeseen, trace_of
+from s3notify_platform.kernel.limits import MAX_OBJECT_BYTES, MAX_REASON
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
@@ -61,7 +61,7 @@ class Fetched:
     def failed(cls, version: ObjectVersion, error: Exception) -> "Fetched":
         """By the error that the read met."""
         trace = trace_of(error) if is_unforeseen(error) else ""
-        return cls(version=version, status="failed", reason=described(error)[:REASON_MAX], trace=trace)
+        return cls(version=version, status="failed", reason=described(error)[:MAX_REASON], trace=trace)
 
 
 def fetch(

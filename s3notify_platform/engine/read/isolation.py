@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from s3notify_platform.engine.values.unforeseen import REASON_MAX, described, is_unforeseen, trace_of
+from s3notify_platform.engine.values.unforeseen import described, is_unforeseen, trace_of
 from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_REASON
 
 T = TypeVar("T")
 Found = TypeVar("Found")
@@ -20,7 +21,7 @@ def is_verdict(error: Exception) -> bool:
 
 def failure_of(error: Exception) -> dict[str, Any]:
     """The failure and traceback of an object over which a parser raises. Pure."""
-    return {"status": "failed", "reason": described(error)[:REASON_MAX], "trace": trace_of(error)}
+    return {"status": "failed", "reason": described(error)[:MAX_REASON], "trace": trace_of(error)}
 
 
 def isolated(

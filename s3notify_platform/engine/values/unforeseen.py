@@ -13,9 +13,6 @@ from typing import Final
 from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError
 from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
 
-REASON_MAX: Final = 300
-"""Characters of the reason why an object is in quarantine."""
-
 _LINE_MAX: Final = 300
 """Characters of one line of a traceback."""
 

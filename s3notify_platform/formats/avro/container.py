@@ -45,7 +45,12 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.kernel.errors import S3NotifyError
-from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROW_GROUP_CELLS
+from s3notify_platform.kernel.limits import (
+    MAX_AVRO_HEADER_BYTES,
+    MAX_CELLS,
+    MAX_RAW_BYTES,
+    MAX_ROW_GROUP_CELLS,
+)
 
 BLOCK_BYTES: Final = 16 << 20
 """Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
@@ -61,7 +66,6 @@ _ERRORS: Final = "surrogateescape"
 
 _WINDOW: Final = 64 << 10
 _HEADER_BYTES: Final = 64 << 10
-_HEADER_MAX: Final = 32 << 20
 _SYNC: Final = 16
 _LONGS: Final = 20
 """Bytes of the two numbers before a block at most."""
@@ -128,7 +132,7 @@ def _header(source: ObjectBytes) -> _Header:
             raise
         except Exception as error:
             size *= 8
-            if size > _HEADER_MAX or beginning.getbuffer().nbytes == source.size:
+            if size > MAX_AVRO_HEADER_BYTES or beginning.getbuffer().nbytes == source.size:
                 raise UnreadableError(f"no header: {reason_of(error)}") from error
     if found["magic"] != b"Obj\x01":
         raise UnreadableError("it does not begin as Avro's files do")

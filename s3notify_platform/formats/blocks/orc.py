@@ -30,12 +30,14 @@ from s3notify_platform.formats.blocks.parquet import BATCH_ROWS
 from s3notify_platform.formats.blocks.parquet_values import fit_by_halves
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
-from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
+from s3notify_platform.kernel.limits import (
+    MAX_CELLS,
+    MAX_ORC_BLOCK_BYTES,
+    MAX_RAW_BYTES,
+    MAX_ROWS_PER_BYTE,
+)
 
 _MILLION: Final = 1_000_000
-
-MAX_COMPRESSED_BLOCK: Final = 1 << 23
-"""Bytes of a block before compression: its length has 23 bits. pyarrow allocates what the tail says."""
 
 COUNTED_ROWS: Final = 64
 """Rows that are decoded at once to be counted."""
@@ -89,9 +91,9 @@ def _check_block_size(end: bytes) -> None:
 
     while key := number():
         length = number()
-        if key == 3 << 3 and length > MAX_COMPRESSED_BLOCK:
+        if key == 3 << 3 and length > MAX_ORC_BLOCK_BYTES:
             raise UnreadableError(
-                f"compressed blocks of {length} bytes, and {MAX_COMPRESSED_BLOCK} are allowed"
+                f"compressed blocks of {length} bytes, and {MAX_ORC_BLOCK_BYTES} are allowed"
             )
         if key & 7 == 2:
             deque(islice(post, length), 0)

@@ -36,6 +36,7 @@ from s3notify_platform.formats.records import (
 from s3notify_platform.formats.rescue import below, count
 from s3notify_platform.kernel.limits import (
     MAX_CELLS,
+    MAX_FOOTER_BYTES,
     MAX_RAW_BYTES,
     MAX_ROW_GROUP_BYTES,
     MAX_ROW_GROUP_CELLS,
@@ -43,8 +44,6 @@ from s3notify_platform.kernel.limits import (
 )
 
 FOOTER_BYTES: Final = 64 << 10
-MAX_FOOTER_BYTES: Final = 32 << 20
-
 BATCH_ROWS: Final = 1 << 17
 BATCH_BYTES: Final = 64 << 20
 """Of decoded rows, which become a table together."""

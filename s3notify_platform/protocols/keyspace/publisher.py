@@ -6,6 +6,7 @@ from typing import Any, assert_never
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError, UnknownOutcomeError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.ports import (
     ABSENT,
@@ -32,9 +33,6 @@ from s3notify_platform.protocols.keyspace.uploads import (
     written,
 )
 from s3notify_platform.protocols.keyspace.watcher import Watcher
-
-PARALLELISM = 16
-"""Requests in flight of one batch."""
 
 
 class NotSignalledError(S3NotifyError):
@@ -83,7 +81,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         prefix: str,
         slots: int = SLOT_COUNT,
         clock: Clock = SYSTEM_CLOCK,
-        parallelism: int = PARALLELISM,
+        parallelism: int = REQUESTS_IN_FLIGHT,
         queued: bool = False,
         own: tuple[str, ...] = (),
     ) -> None:

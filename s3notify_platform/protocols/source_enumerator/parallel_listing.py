@@ -25,13 +25,12 @@ from itertools import islice
 from typing import Final
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel, readers
 from s3notify_platform.kernel.ports import ObjectColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
 """How many keys after a cut are compared before one chain leaves the rest to another."""
-
-IN_FLIGHT: Final = 16
 
 
 def quantiles(sample: Iterable[str], parts: int) -> list[str]:
@@ -45,7 +44,7 @@ def quantiles(sample: Iterable[str], parts: int) -> list[str]:
 def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
     """Keys that exist now, each the first one after one of `wanted`, after which `start_after` works on this server.
 
-    2 LISTs for each, `IN_FLIGHT` at once.
+    2 LISTs for each, `REQUESTS_IN_FLIGHT` at once.
     """
 
     def cut_after(key: str) -> str | None:
@@ -54,7 +53,7 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
             return None
         return found[0]
 
-    cuts = in_parallel(cut_after, wanted, IN_FLIGHT)
+    cuts = in_parallel(cut_after, wanted, REQUESTS_IN_FLIGHT)
     return list(dict.fromkeys(cut for cut in cuts if cut is not None))
 
 

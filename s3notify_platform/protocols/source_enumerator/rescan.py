@@ -10,6 +10,7 @@ from typing import Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.kernel.ports import Record, RecordStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.updates import Updates
@@ -23,9 +24,6 @@ PARTITION, TO_LIST = "enumerator", "to_list"
 
 TRACES_MAX: Final = 8
 """Slots that failed of which the traceback is kept too."""
-
-REASON_MAX: Final = 200
-"""Characters of the reason that is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ class RescanBacklog:
             left.update(failed)
             traced = [slot for slot in (*failed, *left) if left[slot].trace][:TRACES_MAX]
             kept = {
-                slot: replace(one, reason=one.reason[:REASON_MAX], trace=one.trace if slot in traced else "")
+                slot: replace(one, reason=one.reason[:MAX_REASON], trace=one.trace if slot in traced else "")
                 for slot, one in left.items()
             }
             return replace(

@@ -9,12 +9,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.kernel.limits import STATE_GAP_BYTES, STATE_READ_BYTES, STATE_WHOLE_BYTES
+from s3notify_platform.kernel.limits import (
+    REQUESTS_IN_FLIGHT,
+    STATE_GAP_BYTES,
+    STATE_READ_BYTES,
+    STATE_WHOLE_BYTES,
+)
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
@@ -33,8 +37,6 @@ from s3notify_platform.table.states.state_columns import (
 from s3notify_platform.table.states.state_file import PageEntry, StateFile, Tail, page_of, tail_of
 from s3notify_platform.table.states.state_filter import hash_of
 from s3notify_platform.table.states.state_levels import StateSet
-
-REQUESTS_IN_FLIGHT: Final = 32
 
 Keys = Mapping[Slot, Collection[str]]
 """Keys by slot."""

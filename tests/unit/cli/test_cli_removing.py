@@ -67,6 +67,33 @@ def test_vacuum_says_what_it_would_remove(place: Place, run: Run, monkeypatch: p
     assert place.values() == {2: 1}
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("vacuum", "orders"),
+        ("tag", "orders", "--prefix", "raw/", "--committed-tags", "a=b"),
+        ("remove", "orders"),
+        ("erase", "raw/gone", "--name", "orders", "--prefix", "raw/"),
+        ("table", "compact", "orders"),
+        ("table", "rollback", "orders", "--to", "1"),
+        ("table", "put-back", "orders"),
+        ("table", "forget", "orders"),
+        ("table", "confirm", "orders"),
+        ("table", "migrate", "orders", "--to-slots", "8"),
+        ("schema", "rollback", "orders", "--to", "1"),
+    ],
+    ids=lambda given: "-".join(given[:2]),
+)
+def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...]) -> None:
+    """Every task of maintenance says what it would do, to people and to machines, and asks nobody."""
+    before = place.objects()
+    said = run(*given, "--dry-run")
+    assert said.exit_code == 0, said.output
+    assert said.stdout.strip()
+    assert json.loads(run(*given, "--dry-run", "--json").stdout)["dry_run"]
+    assert place.objects() == before
+
+
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
     """An object that is there, or is none of the source; one that is gone is asked about, with what it costs."""
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):

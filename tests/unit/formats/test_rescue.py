@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from s3notify_platform.formats import records
 from s3notify_platform.formats import row_conversion as conversion
 from s3notify_platform.formats.records import Parsed
-from s3notify_platform.formats.rescue import MAX_PATHS, OTHERS, added, below
+from s3notify_platform.formats.rescue import OTHERS, added, below
+from s3notify_platform.kernel.limits import MAX_RESCUED_PATHS
 from tests.support.parsing import AB, parquet, reject, take
 
 DEEP = pa.schema(
@@ -273,10 +274,10 @@ class TestQuarantine:
 
 def test_many_paths_are_counted_together() -> None:
     """A map that is written as an object, with keys of its own in each record, fills no commit."""
-    found = added([{f"k{n}": 1 for n in range(MAX_PATHS + 10)} | {"often": 5}])
-    assert len(found) == MAX_PATHS + 1
+    found = added([{f"k{n}": 1 for n in range(MAX_RESCUED_PATHS + 10)} | {"often": 5}])
+    assert len(found) == MAX_RESCUED_PATHS + 1
     assert found["often"] == 5
-    assert sum(found.values()) == MAX_PATHS + 15
+    assert sum(found.values()) == MAX_RESCUED_PATHS + 15
     assert found[OTHERS] == 11
 
 

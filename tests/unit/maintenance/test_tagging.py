@@ -7,14 +7,9 @@ import boto3
 import pytest
 
 from s3notify_platform.kernel.errors import RefusedError, UnavailableError, UsageError
+from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.slots import Slot, slot_of
-from s3notify_platform.maintenance.tagging import (
-    FAILURES_MAX,
-    REQUESTS_IN_FLIGHT,
-    SLOTS_AT_ONCE,
-    tag_again,
-    tag_committed,
-)
+from s3notify_platform.maintenance.tagging import FAILURES_MAX, SLOTS_AT_ONCE, tag_again, tag_committed
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.engine.batch.batches import REASON_MAX, Failing, OpenBatch, SensorState
+from s3notify_platform.engine.batch.batches import Failing, OpenBatch, SensorState
 from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
     """11 KB of digests, and a few bytes for each slot in flight or failing; 100 for each that fails alone."""
-    reason = "x" * REASON_MAX
+    reason = "x" * MAX_REASON
     failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}
     state = SensorState(
         epoch="ab",
