@@ -195,6 +195,7 @@ class _Run:
             done = None
         if isinstance(done, Committed):
             self._lost = 0
+            self.table.noted(done)
         else:
             self._lost += 1
             self.report.lost += 1

@@ -50,6 +50,7 @@ _TABLE: Final = {
     "data/": "data files",
     "_s3notify/state/": "object states",
     "_s3notify/rejects/": "quarantine",
+    "_symlink_format_manifest/": "data files",
     **dict.fromkeys(
         (f"_s3notify/{name}/" for name in ("manifest", "changes", "vector", "staged", "cut", "now")),
         "manifests",

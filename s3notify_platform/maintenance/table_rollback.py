@@ -29,7 +29,7 @@ from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoun
 from s3notify_platform.kernel.ports import list_all
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.vacuum import FENCE, files_of_table, named_by, store_now_ms
-from s3notify_platform.table.commit import CommitResult, Committed, Committer
+from s3notify_platform.table.commit import CommitResult, Committer
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.delta.log_state import UNDOES, OtherLogError, after
 from s3notify_platform.table.delta.metadata import VECTORS, raised
@@ -152,9 +152,7 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
                     raise
     finally:
         reader.known.release(ROLLBACK)
-    if isinstance(done, Committed):
-        table.memory.keep(done.snapshot)
-    return done
+    return table.noted(done)
 
 
 def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:

@@ -116,6 +116,8 @@ class Location(LocationSettings):
             memory=_memory(self.platform, layout.prefix),
             clock=clock,
             restore=self.command("forget", *([f"--asset {asset}"] if asset else [])),
+            url=f"{self.platform.scheme}://{self.platform.bucket}/{layout.prefix}",
+            mirror=self.mirror,
         )
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:

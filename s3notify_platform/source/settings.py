@@ -33,6 +33,12 @@ def _formats() -> Sequence[str]:
     return (AUTO, *FORMATS)
 
 
+def _mirrors() -> Sequence[str]:
+    from s3notify_platform.table.mirrors import MIRRORS
+
+    return tuple(MIRRORS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocationSettings:
     """Where a source keeps what it has made; prefixes that are not given are made of its name."""
@@ -70,6 +76,15 @@ class LocationSettings:
             "changed"
         ),
     ] = "slots"
+
+    mirror: Annotated[
+        str | None,
+        About(
+            "What else shows the table and its slot assets: symlink writes a list of their files, for Athena, Presto "
+            "and Redshift Spectrum; default: nothing, since Delta's readers need nothing else",
+            choices=_mirrors,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):

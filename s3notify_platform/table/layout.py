@@ -64,6 +64,11 @@ class TableLayout:
         """Path of a pack as the log names it: below the table's prefix, with URI encoding."""
         return quote(f"data/{name}.parquet", safe="/=")
 
+    @property
+    def symlinks(self) -> str:
+        """Key of the list of the packs, for engines that read such lists (`mirrors.symlink_manifest`)."""
+        return f"{self.prefix}_symlink_format_manifest/manifest"
+
     def file(self, path: str) -> str:
         """Key of a file that the log names. `UsageError`: it is outside the table."""
         key = unquote(path)

@@ -17,6 +17,7 @@ from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.commit import MAX_RUN_SECONDS, CommitResult, Committed, Committer
 from s3notify_platform.table.known import KnownRecord
 from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.mirrors import Mirrored, show
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.pack_set import PackSet
 from s3notify_platform.table.packs.round_packs import SIZES
@@ -57,7 +58,10 @@ class SnapshotMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
-    """A table. Without `commits` it can only be read. `data`, `quarantine`: its packs, and those of its rejects."""
+    """A table. Without `commits` it can only be read. `data`, `quarantine`: its packs, and those of its rejects.
+
+    `url`: of its prefix. `mirror`: the name of what shows it elsewhere (`mirrors`).
+    """
 
     reader: LogReader
     data: PackSet
@@ -65,6 +69,8 @@ class LogTable:
     states: StateReader
     committer: Committer
     memory: SnapshotMemory
+    url: str = ""
+    mirror: str | None = None
 
     @property
     def layout(self) -> TableLayout:
@@ -80,9 +86,15 @@ class LogTable:
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
         """Commit a change that was planned on `base`. Errors as `Committer.commit`."""
-        done = self.committer.commit(change, base)
+        return self.noted(self.committer.commit(change, base))
+
+    def noted(self, done: CommitResult) -> CommitResult:
+        """What was committed: this process has seen it, and a mirror shows it."""
         if isinstance(done, Committed):
             self.memory.keep(done.snapshot)
+            if self.mirror is not None:
+                store, layout = self.reader.store, self.layout
+                show(self.mirror, Mirrored(url=self.url, store=store, layout=layout, snapshot=done.snapshot))
         return done
 
 
@@ -101,11 +113,14 @@ def table_of(
     max_run_seconds: float = MAX_RUN_SECONDS,
     at_once: int = REQUESTS_IN_FLIGHT,
     restore: str = "s3notify table forget",
+    url: str = "",
+    mirror: str | None = None,
 ) -> LogTable:
     """A table of this layout. No request.
 
     `leases`: whether `commits` goes by leases, which other engines do not ask for. `vectors`: rows that leave are
-    hidden by deletion vectors. `restore`: the command that accepts a loss.
+    hidden by deletion vectors. `restore`: the command that accepts a loss. `mirror` names what shows the table, whose
+    place is `url`, elsewhere (`mirrors`).
     """
     memory = memory or SnapshotMemory()
     reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)
@@ -128,4 +143,6 @@ def table_of(
             together=memory.together,
         ),
         memory=memory,
+        url=url,
+        mirror=mirror,
     )

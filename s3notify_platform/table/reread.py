@@ -59,7 +59,7 @@ def ask_again(
         request.onto(base)
         return base
     done = table.committer.commit_alone(request, base)
-    table.memory.keep(done.snapshot)
+    table.noted(done)
     if signals is not None:
         signals.signal_slots(request.slots)
     return done.snapshot

@@ -31,6 +31,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "platform_prefix": (["own/", ""], ["own", 7]),
     "keyspace_prefix": (["signals/"], [7]),
     "known_bucket": (["vault"], [7]),
+    "mirror": (["symlink"], ["hudi"]),
     "queue_prefix": (["q/"], [7]),
     "signals": (["slots", "root"], ["none", "", True]),
     "prefix": (["raw/", "", "1_000", "[raw]", "{{ env.SEVEN }}"], ["/raw/", "s3://landing/raw", 7, None, ["raw/"]]),

@@ -47,6 +47,7 @@ OTHERS: dict[str, Any] = {
     "keyspace_prefix": "k/",
     "queue_prefix": "q/",
     "known_bucket": "vault",
+    "mirror": "symlink",
     "prefix": "raw/",
     "format": "csv",
     "schema": "a int",

@@ -1,0 +1,53 @@
+"""Mirrors: what shows a table elsewhere, in a catalog or in another table format, whenever it has a new version.
+
+A new one is a folder or a file with a class, and one entry in `MIRRORS`: its name is then a value of the setting
+`mirror`. Nothing else changes: batches, slot assets, compaction, rollback and erasure commit through `LogTable.commit`.
+
+A mirror is called after the commit, by the process that has committed. The version stands whatever becomes of it: its
+error is logged. It gets the whole snapshot, so a version that it missed is made up for by the next one, and calls for
+two versions may come in either order.
+"""
+
+import logging
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Final, Protocol
+
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.snapshot import Snapshot
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrored:
+    """The table that is shown, as of a version. `url`: of its prefix, with a `/` at its end."""
+
+    url: str
+    store: ObjectStore
+    layout: TableLayout
+    snapshot: Snapshot
+
+
+class Mirror(Protocol):
+    """Shows a table elsewhere."""
+
+    def show(self, table: Mirrored) -> None:
+        """Show this version, unless a later one is shown already. May be repeated."""
+        ...
+
+
+MIRRORS: Final[dict[str, str]] = {
+    "symlink": "s3notify_platform.table.mirrors.symlink_manifest:SymlinkManifest",
+}
+"""Import paths of classes, `module:class`, by their names."""
+
+
+def show(name: str, table: Mirrored) -> None:
+    """Have this mirror show the table. Raises nothing: the version is committed already."""
+    try:
+        mirror: Mirror = resolve_name(MIRRORS[name])()
+        mirror.show(table)
+    except Exception:  # noqa: BLE001 - whatever it is, it concerns the mirror alone
+        _LOG.exception("mirror %s of %s does not show version %d", name, table.url, table.snapshot.version)

@@ -1,0 +1,71 @@
+"""Mirrors show each version elsewhere, whatever commits it, and never hold one up."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.rollback import rollback
+from s3notify_platform.source.build import build
+from s3notify_platform.table.mirrors import MIRRORS
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+from tests.support.toy_mirror import TOY, ToyMirror
+
+
+@pytest.fixture
+def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setitem(MIRRORS, "toy", TOY)
+    monkeypatch.setattr(ToyMirror, "tables", {})
+    made = Place(ministack)
+    made.source = replace(made.source, location=replace(made.source.location, mirror="toy"))
+    return made
+
+
+@pytest.mark.server
+def test_every_version_is_shown(place: Place) -> None:
+    """Of a batch, and of a rollback."""
+    (url,) = {f"s3://{place.store.config.bucket}/{place.source.table().layout.prefix}"}
+    place.put("a", 1)
+    place.run("1")
+    first = ToyMirror.tables[url]
+    place.put("b", 2)
+    place.run("2")
+    assert ToyMirror.tables[url] == (first[0] + 1, first[1] + 1)
+    rollback(place.source, first[0])
+    assert ToyMirror.tables[url] == (first[0] + 2, first[1])
+
+
+@pytest.mark.server
+def test_one_that_fails_holds_up_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version is committed, and the next one shows the rows of both."""
+    with monkeypatch.context() as broken:
+        broken.setattr(ToyMirror, "fails", True)
+        place.put("a", 1)
+        place.run("1")
+    assert ToyMirror.tables == {}
+    place.put("b", 2)
+    place.run("2")
+    ((_, rows),) = ToyMirror.tables.values()
+    assert rows == len(place.values()) == 2
+
+
+@pytest.mark.server
+def test_a_list_of_files_for_engines_of_hive(place: Place) -> None:
+    """Exactly the live files: what they hold is what the table holds."""
+    location = replace(place.source.location, mirror="symlink")
+    place.source = replace(place.source, location=location)
+    for batch in ("1", "2"):
+        place.put("a", int(batch))
+        place.put(f"b{batch}", 7)
+        place.run(batch)
+    table = place.source.table()
+    found = place.store.get(table.layout.symlinks)
+    prefix = f"s3://{place.store.config.bucket}/"
+    keys = [line.removeprefix(prefix) for line in found.body.decode().splitlines()]
+    assert {*keys} == {table.layout.file(pack.path) for pack in place.snapshot().packs.values()}
+
+
+def test_one_that_there_is_not() -> None:
+    with pytest.raises(UsageError, match="mirror='hudi': use one of symlink"):
+        build({"name": "orders", "bucket": "b", "mirror": "hudi"})
