@@ -5,6 +5,7 @@ make: the source alone was materialized, the slot asset is new, or its last run 
 each contiguous range of them; `SlotAutomationSensor` requests one for all, with the conditions' history in the UI.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,19 +13,17 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from s3notify_platform.orchestration.dagster_internals import (
-    FINISHED_STATUSES,
     PARTITION_NAME_TAG,
-    ExecutableDefinition,
     SensorExecutionData,
     copy,
-    disable_dagster_warnings,
 )
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.orchestration.run_health import ENDED
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
 AUTOMATION_TAG: Final = "s3notify/automation"
 RETRY_CRON: Final = "*/10 * * * *"
-IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in FINISHED_STATUSES]
+IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED]
 
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
@@ -69,7 +68,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
 
     def __init__(self, assets: SourceAssets, metadata: Mapping[str, Any] | None = None) -> None:
         self._assets = assets
-        with disable_dagster_warnings():  # evaluation in user code is a beta feature of Dagster
+        with warnings.catch_warnings(category=dg.BetaWarning, action="ignore"):  # evaluation in user code
             super().__init__(
                 f"{assets.name}_slot_automation",
                 target=dg.AssetSelection.assets(*(asset.name for asset in assets.slot_assets)),
@@ -84,7 +83,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
     def with_attributes(
         self,
         *,
-        jobs: Sequence[ExecutableDefinition] | None = None,  # noqa: ARG002 - the base's signature
+        jobs: Sequence[Any] | None = None,  # noqa: ARG002 - the base's signature
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
         """A copy, which Dagster makes when it loads definitions; the base's method returns the base's class."""

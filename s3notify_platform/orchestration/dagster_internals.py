@@ -1,6 +1,22 @@
 """What we use of Dagster that is not part of its public API. Only this file imports it, and the linter sees to that.
 
-So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version.
+So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version. Dagster
+has no public way to what needs them:
+
+    a warm worker executes a run        CodePointer, ReconstructableRepository, RepositoryPythonOrigin,
+                                        core_execute_run, capture_interrupts, EngineEventData, copy
+    a launcher decides who executes     LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
+                                        ConfigurableClassData, BACKFILL_ID_TAG
+    a coordinator counts limits         TagConcurrencyLimitsCounter
+    whether a run's process lives       DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
+                                        DagsterUserCodeUnreachableError
+    retries of a run                    ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG
+    a sensor's cursor, read by a job    InstigatorType, SensorInstigatorData
+    a sensor of a subclass              SensorExecutionData, PARTITION_NAME_TAG
+    the type of an asset job            UnresolvedAssetJobDefinition
+    planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecordStatus
+    a batch of events at once           SqliteEventLogStorage, DagsterEventBatchMetadata
+    data versions of slots              DATA_VERSION_TAG
 """
 
 from collections.abc import Sequence
@@ -17,7 +33,6 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import (
@@ -27,12 +42,10 @@ from dagster._core.events import (
 )
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.origin import RepositoryPythonOrigin
 from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
 from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import (
     ASSET_RESUME_RETRY_TAG,
@@ -46,19 +59,16 @@ from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.impl import core_execute_run
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster._record import copy
-from dagster._serdes import ConfigurableClassData, deserialize_value
+from dagster._serdes import ConfigurableClassData
 from dagster._utils.interrupts import capture_interrupts
 from dagster._utils.tags import TagConcurrencyLimitsCounter
-from dagster._utils.warnings import disable_dagster_warnings
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
-    "ACTIVE_RUN_STATUSES",
     "ASSET_RESUME_RETRY_TAG",
     "BACKFILL_ID_TAG",
     "DATA_VERSION_TAG",
-    "FINISHED_STATUSES",
     "GRPC_INFO_TAG",
     "PARTITION_NAME_TAG",
     "RESUME_RETRY_TAG",
@@ -72,9 +82,7 @@ __all__ = [
     "ConfigurableClassData",
     "DagsterGrpcClient",
     "DagsterUserCodeUnreachableError",
-    "DefaultRunLauncher",
     "EngineEventData",
-    "ExecutableDefinition",
     "GrpcServerCodeLocation",
     "InstigatorType",
     "LaunchRunContext",
@@ -89,8 +97,6 @@ __all__ = [
     "capture_interrupts",
     "copy",
     "core_execute_run",
-    "deserialize_value",
-    "disable_dagster_warnings",
     "lend_instance",
     "log_events",
 ]

@@ -22,21 +22,20 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Event, Thread
 from typing import Final
 
 import dagster as dg
-from dagster import DagsterRunStatus, RunsFilter
+from dagster import RunsFilter
 from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.service import Service
-from s3notify_platform.engine.batch.heartbeats import beats_of, heartbeat
+from s3notify_platform.engine.batch.heartbeats import heartbeat
+from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.run_health import is_gone
-from s3notify_platform.orchestration.sensor import ENDED, STARTED
+from s3notify_platform.orchestration.run_health import run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
 INTERVAL_SECONDS: Final = 10
@@ -57,17 +56,6 @@ OBSERVE_SECONDS: Final = 60.0
 _LINES_MAX: Final = 200
 _RUNS_MAX: Final = 25
 _LOOK_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRun:
-    """A run of the job as Dagster knows it. `beats` is None before its first heartbeat."""
-
-    run_id: str
-    status: DagsterRunStatus
-    beats: int | None = None
-    gone: Callable[[], bool] = lambda: False
-    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,36 +99,26 @@ class ServiceTick:
     """Runs to be reported as failed."""
 
 
-def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Clock) -> ServiceTick:
+def decide(name: str, state: ServiceState, runs: Sequence[RunView], clock: Clock) -> ServiceTick:
     """The decision of a tick, given the service's runs, latest first. Its only random part is the backoff's jitter."""
     now = clock.wall_ms()
-    progress: dict[str, tuple[int, int]] = {}
-    serving: list[ServiceRun] = []
-    silent: list[ServiceRun] = []
-    for run in runs:
-        if run.status in ENDED:
-            continue
-        if run.status not in (*STARTED, DagsterRunStatus.STARTING):
-            serving.append(run)  # queued: may take any time
-            continue
-        beats = -1 if run.beats is None else run.beats
-        known, since = state.progress.get(run.run_id, (beats, now))
-        progress[run.run_id] = (beats, now if known != beats else since)
-        seconds = (now - progress[run.run_id][1]) / 1000
-        # It may start for any time, unless its process is gone.
-        starts = run.beats is None and (run.status not in STARTED or seconds <= STARTUP_SECONDS)
-        lives = seconds <= SILENCE_SECONDS or (starts and not run.gone())
-        (serving if lives else silent).append(run)
-    state = replace(state, progress=progress)
-    silent_ids = tuple(run.run_id for run in silent)
-    if serving:
-        if any((run.beats or 0) >= STEADY_BEATS for run in serving):
+    found = pulse_of(
+        runs,
+        state.progress,
+        now,
+        silence_seconds=SILENCE_SECONDS,
+        startup_seconds=STARTUP_SECONDS,
+        patient=True,
+    )
+    state = replace(state, progress=found.progress)
+    if found.alive:
+        if any((run.beats or 0) >= STEADY_BEATS for run in runs if run.run_id in found.alive):
             state = replace(state, failures=0)
-        return ServiceTick(state=state, note=f"run {serving[0].run_id[:8]} serves", silent=silent_ids)
-    ended = next((run for run in runs if run.status in ENDED), None)
-    fallen = silent_ids[0] if silent_ids else ended.run_id if ended is not None else ""
+        return ServiceTick(state=state, note=f"run {found.alive[0][:8]} serves", silent=found.silent)
+    ended = next((run for run in runs if run.ended), None)
+    fallen = found.silent[0] if found.silent else ended.run_id if ended is not None else ""
     if fallen and fallen != state.judged:
-        bad = bool(silent_ids) or (ended is not None and ended.status is DagsterRunStatus.FAILURE)
+        bad = bool(found.silent) or (ended is not None and ended.failed)
         failures = state.failures + 1 if bad else 0
         wait = backoff_seconds(failures, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS)
         state = replace(
@@ -149,10 +127,10 @@ def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Cl
     if now < state.not_before_ms:
         left = (state.not_before_ms - now) / 1000
         note = f"failed {state.failures} times in a row; starts again in {left:.0f} s"
-        return ServiceTick(state=state, note=note, silent=silent_ids)
+        return ServiceTick(state=state, note=note, silent=found.silent)
     state = replace(state, launched=state.launched + 1)
     return ServiceTick(
-        state=state, note="starts", run_key=f"{name}-{state.epoch}-{state.launched}", silent=silent_ids
+        state=state, note="starts", run_key=f"{name}-{state.epoch}-{state.launched}", silent=found.silent
     )
 
 
@@ -194,15 +172,7 @@ def build_service(
             return dg.SensorResult(cursor=first.dumps(), skip_reason="first tick: the next one starts it")
         records = assets.io_of(context).clients.records
         found = context.instance.get_runs(filters=RunsFilter(job_name=name), limit=_RUNS_MAX)
-        runs = [
-            ServiceRun(
-                run_id=run.run_id,
-                status=run.status,
-                beats=beats_of(records, run.run_id) if run.status in STARTED else None,
-                gone=partial(is_gone, context.instance, run),
-            )
-            for run in found
-        ]
+        runs = [run_view(records, context.instance, run) for run in found]
         tick = decide(name, ServiceState.loads(context.cursor), runs, SYSTEM_CLOCK)
         for run in found:
             if run.run_id in tick.silent:

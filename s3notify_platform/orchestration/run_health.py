@@ -13,10 +13,21 @@ yet to be started, does not start: Dagster's run worker finds it finished.
 import json
 import re
 import socket
+from functools import partial
 from typing import Any, Final
 
-from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster import (
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    DefaultRunLauncher,
+    deserialize_value,
+)
 
+from s3notify_platform.engine.batch.heartbeats import beats_of
+from s3notify_platform.engine.batch.run_pulse import RunView
+from s3notify_platform.kernel.ports import RecordStore
 from s3notify_platform.local.process import command_of
 from s3notify_platform.orchestration.dagster_internals import (
     GRPC_INFO_TAG,
@@ -24,15 +35,18 @@ from s3notify_platform.orchestration.dagster_internals import (
     CanCancelExecutionResult,
     DagsterGrpcClient,
     DagsterUserCodeUnreachableError,
-    DefaultRunLauncher,
     WorkerStatus,
-    deserialize_value,
 )
 
 ANSWER_SECONDS: Final = 5
 """A code server that takes longer to answer is taken to be there."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1")
+
+ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
+STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
+ACTIVE: Final = frozenset({DagsterRunStatus.STARTING, *STARTED})
+
 _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
@@ -104,3 +118,19 @@ def _has(server: dict[str, Any], run: DagsterRun) -> bool:
     except DagsterUserCodeUnreachableError:
         return True
     return deserialize_value(asked, CanCancelExecutionResult).can_cancel
+
+
+def run_view(
+    records: RecordStore, instance: DagsterInstance, run: DagsterRun, *, failure: str = ""
+) -> RunView:
+    """A run as its keeper sees it. 1 read of its heartbeat, once it has started. `failure`: the reason it has given."""
+    return RunView(
+        run_id=run.run_id,
+        ended=run.status in ENDED,
+        queued=run.status not in ENDED and run.status not in ACTIVE,
+        starting=run.status is DagsterRunStatus.STARTING,
+        beats=beats_of(records, run.run_id) if run.status in STARTED else None,
+        failed=run.status is DagsterRunStatus.FAILURE,
+        failure=failure,
+        gone=partial(is_gone, instance, run),
+    )

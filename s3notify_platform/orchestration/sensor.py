@@ -10,28 +10,23 @@ the next tick waits for that one.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from threading import BoundedSemaphore
 from typing import Final
 
 import dagster as dg
-from dagster import DagsterRunStatus, RunsFilter
+from dagster import RunsFilter
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchRequest, SensorState
-from s3notify_platform.engine.batch.heartbeats import beats_of
 from s3notify_platform.engine.batch.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
-from s3notify_platform.orchestration.run_health import is_gone
+from s3notify_platform.orchestration.run_health import ENDED, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.open_table import OpenTable, claim
-
-ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
-STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
 
 LOOP_SECONDS: Final = 5
 """Between two ticks, as Dagster's daemon has it."""
@@ -112,17 +107,8 @@ def build_sensor(
         records = io.clients.records
 
         def runs_of(batch: str) -> Sequence[RunView]:
-            return [
-                RunView(
-                    run_id=run.run_id,
-                    ended=run.status in ENDED,
-                    queued=run.status is DagsterRunStatus.QUEUED,
-                    beats=beats_of(records, run.run_id) if run.status in STARTED else None,
-                    failure=run.tags.get(FAILURE_TAG, ""),
-                    gone=partial(is_gone, instance, run),
-                )
-                for run in instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}))
-            ]
+            found = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}))
+            return [run_view(records, instance, run, failure=run.tags.get(FAILURE_TAG, "")) for run in found]
 
         planner = BatchPlanner(
             source=assets.name,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, BatchRequest, SensorState
 from s3notify_platform.engine.batch.follow import note_writers
-from s3notify_platform.engine.batch.scheduler import BatchPlanner, RunView, Tick
+from s3notify_platform.engine.batch.run_pulse import RunView
+from s3notify_platform.engine.batch.scheduler import BatchPlanner, Tick
 from s3notify_platform.kernel.slots import Slot, partition_keys
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key

@@ -43,6 +43,7 @@ from s3notify_platform.engine.batch.batches import (
     SensorState,
 )
 from s3notify_platform.engine.batch.follow import decide
+from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import TagExists, TagNotFound
 from s3notify_platform.kernel.limits import MAX_REASON
@@ -60,20 +61,6 @@ TOPIC_SECONDS: Final = 30.0
 
 SHOWN: Final = 10
 """Parked slots that are named in a tick's note."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """A run of a batch as Dagster knows it. `beats` counts its heartbeats; None before the first and after the last."""
-
-    run_id: str
-    ended: bool
-    queued: bool
-    """It waits until Dagster has room for it: that may take any time, and is not silence."""
-    beats: int | None
-    failure: str = ""
-    gone: Callable[[], bool] = lambda: False
-    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,27 +331,19 @@ class BatchPlanner:
 
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
-    ) -> tuple[OpenBatch, bool, list[str]]:
+    ) -> tuple[OpenBatch, bool, Sequence[str]]:
         """The batch with its runs' progress, whether any of them goes on, and which ones are silent."""
         startup_ms = self.settings.startup_seconds * 1000
-        silence_ms = self.settings.silence_seconds * 1000
+        found = pulse_of(
+            runs,
+            batch.progress,
+            now_ms,
+            silence_seconds=self.settings.silence_seconds,
+            startup_seconds=self.settings.startup_seconds,
+        )
         # Dagster may still have to create some: it resumes a tick that died while it did.
-        alive = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
-        progress: dict[str, tuple[int, int]] = {}
-        quiet: list[str] = []
-        for run in runs:
-            if run.ended:
-                continue
-            beats = run.beats if run.beats is not None else -1
-            known = batch.progress.get(run.run_id)
-            moved_ms = known[1] if known is not None and known[0] == beats and not run.queued else now_ms
-            progress[run.run_id] = (beats, moved_ms)
-            silent_ms = now_ms - moved_ms
-            if silent_ms < silence_ms or (beats < 0 and silent_ms < startup_ms and not run.gone()):
-                alive = True
-            else:
-                quiet.append(run.run_id)
-        return replace(batch, progress=progress), alive, quiet
+        awaited = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
+        return replace(batch, progress=found.progress), awaited or bool(found.alive), found.silent
 
     def _note_failed(
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int

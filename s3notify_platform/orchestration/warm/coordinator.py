@@ -5,8 +5,9 @@ from typing import Final
 
 from dagster import DagsterRun, DagsterRunStatus, QueuedRunCoordinator, RunsFilter, SubmitRunContext
 
-from s3notify_platform.orchestration.dagster_internals import ACTIVE_RUN_STATUSES, TagConcurrencyLimitsCounter
+from s3notify_platform.orchestration.dagster_internals import TagConcurrencyLimitsCounter
 from s3notify_platform.orchestration.partitions import WARM_TAG
+from s3notify_platform.orchestration.run_health import ACTIVE
 from s3notify_platform.orchestration.warm.launcher import takes_in_everything
 
 _SUBMITTING: Final = Lock()
@@ -37,7 +38,7 @@ class PromptRunCoordinator(QueuedRunCoordinator):
         limits = self._instance.get_concurrency_config().run_queue_config
         if limits is None:
             return False
-        active = self._instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED, *ACTIVE_RUN_STATUSES]))
+        active = self._instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED, *ACTIVE]))
         if any(other.status is DagsterRunStatus.QUEUED for other in active):
             return False
         if limits.max_concurrent_runs != -1 and len(active) >= limits.max_concurrent_runs:

@@ -5,13 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from dagster import DagsterRun, serialize_value
+from dagster import DagsterRun, DefaultRunLauncher, serialize_value
 
 from s3notify_platform.orchestration.dagster_internals import (
     BACKFILL_ID_TAG,
     CheckRunHealthResult,
     ConfigurableClassData,
-    DefaultRunLauncher,
     GrpcServerCodeLocation,
     LaunchRunContext,
     WorkerStatus,

@@ -3,21 +3,34 @@
 import pytest
 from dagster import DagsterRunStatus
 
+from s3notify_platform.engine.batch.run_pulse import RunView
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.managed_services import (
     SILENCE_SECONDS,
     STARTUP_SECONDS,
     STEADY_BEATS,
-    ServiceRun,
     ServiceState,
     decide,
 )
+from s3notify_platform.orchestration.run_health import ENDED
 
 FIRST = ServiceState(epoch="e")
 
 
 def run(status, *, beats=None, run_id="r1"):
-    return ServiceRun(run_id=run_id, status=DagsterRunStatus[status], beats=beats)
+    return view(run_id, status, beats=beats)
+
+
+def view(run_id, status, *, beats=None, **more):
+    return RunView(
+        run_id=run_id,
+        ended=DagsterRunStatus[status] in ENDED,
+        queued=status in ("QUEUED", "NOT_STARTED"),
+        starting=status == "STARTING",
+        beats=beats,
+        failed=status == "FAILURE",
+        **more,
+    )
 
 
 def test_one_run_is_asked_for(clock):
@@ -70,7 +83,7 @@ def test_a_silent_run_is_failed(beats, limit, status, clock):
 def test_a_run_that_was_killed_while_it_started_is_failed(status, clock):
     """As soon as one that falls silent; where its process lives, it is waited for."""
     for gone in (True, False):
-        starting = ServiceRun(run_id="r1", status=DagsterRunStatus[status], gone=lambda: gone)  # noqa: B023
+        starting = view("r1", status, gone=lambda: gone)  # noqa: B023
         state = decide("deliver", FIRST, [starting], clock).state
         clock.now += SILENCE_SECONDS - 1
         assert decide("deliver", state, [starting], clock).silent == ()

@@ -1,0 +1,66 @@
+"""Which of the runs that somebody waits for go on, and which have fallen silent. Pure; no Dagster.
+
+A run has a heartbeat from its first step on. By the watcher's own clock, one whose heartbeat does not move is silent
+after a while; one that has none yet, after the same while if what executes it is known to be gone.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as Dagster knows it. `beats` counts its heartbeats; None before the first and after the last."""
+
+    run_id: str
+    ended: bool
+    queued: bool
+    """It waits until Dagster has room for it: that may take any time, and is not silence."""
+    beats: int | None
+    starting: bool = False
+    """Its process, or its pod, is being made."""
+    failed: bool = False
+    failure: str = ""
+    """The reason that it has given."""
+    gone: Callable[[], bool] = lambda: False
+    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """Runs by id. `progress`: beats (-1: none yet), and when this number was first seen, in the watcher's wall ms."""
+
+    progress: Mapping[str, tuple[int, int]]
+    alive: tuple[str, ...]
+    silent: tuple[str, ...]
+
+
+def pulse_of(
+    runs: Iterable[RunView],
+    before: Mapping[str, tuple[int, int]],
+    now_ms: int,
+    *,
+    silence_seconds: float,
+    startup_seconds: float,
+    patient: bool = False,
+) -> Pulse:
+    """The pulse of those runs that have not ended. `before`: the progress of the look before.
+
+    A run that never had a heartbeat is silent after `startup_seconds` in any case; with `patient`, not while it is
+    still starting.
+    """
+    progress: dict[str, tuple[int, int]] = {}
+    alive: list[str] = []
+    silent: list[str] = []
+    for run in runs:
+        if run.ended:
+            continue
+        beats = -1 if run.beats is None else run.beats
+        known, since_ms = before.get(run.run_id, (beats, now_ms))
+        progress[run.run_id] = (beats, since_ms if known == beats and not run.queued else now_ms)
+        seconds = (now_ms - progress[run.run_id][1]) / 1000
+        limit = math.inf if run.starting and patient else startup_seconds
+        starts = beats < 0 and seconds < limit and not (seconds >= silence_seconds and run.gone())
+        (alive if seconds < silence_seconds or starts else silent).append(run.run_id)
+    return Pulse(progress=progress, alive=tuple(alive), silent=tuple(silent))
