@@ -1,0 +1,148 @@
+"""Two runs on one slot, and objects that change while a run is about to read them, over a real server.
+
+Every interleaving of two commits is in `tests/model/test_log_commit_model.py`; 200 runs at once are in
+`tests/contracts/test_many_runs.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.states.state_cache import SHARED_CACHE
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.ingested import Place
+from tests.support.local_jobs import LocalJobs
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def place(ministack: S3Server) -> Place:
+    return Place(ministack, slots=1)
+
+
+def ingest(place: Place, when_reading: Callable[[], object] = lambda: None) -> SlotResult:
+    """One run; `when_reading` is called between its first plan and the reading."""
+    waiting = [when_reading]
+
+    def progress(message: str) -> None:
+        if message.startswith("reading") and waiting:
+            waiting.pop()()
+
+    run = Ingest(jobs=LocalJobs(source=place.source), source=place.source, progress=progress)
+    return run.run([Slot(0)], batch="b").slots[Slot(0)]
+
+
+def version(place: Place) -> int:
+    return place.snapshot().version
+
+
+def test_overtaken_between_plan_and_commit(place: Place) -> None:
+    """The slower run loses the slot, plans again and commits what is left, on top."""
+    place.put("a", 1)
+
+    def other_run() -> None:
+        assert ingest(place).generation == 1
+        place.put("b", 2)
+
+    result = ingest(place, other_run)
+    assert (result.status, result.generation, result.objects) == ("committed", 2, 1)
+    assert version(place) == 2
+    assert place.values() == {1: 1, 2: 1}
+
+
+def test_overtaken_by_one_that_did_all(place: Place) -> None:
+    """Then there is nothing left to do, and nothing is committed twice."""
+    place.put("a", 1)
+    result = ingest(place, lambda: ingest(place))
+    assert (result.status, result.generation) == ("unchanged", 1)
+    assert result.ok
+    assert version(place) == 1
+    assert place.values() == {1: 1}
+
+
+def test_an_object_overwritten_before_it_is_read(place: Place) -> None:
+    """Its pinned read fails: it keeps the rows it had, the others are committed; its own signal brings the rest."""
+    place.put("a", 1)
+    ingest(place)
+    place.put("a", 2)
+    place.put("b", 3)
+    result = ingest(place, lambda: place.put("a", 4))
+    assert (result.status, result.superseded, result.objects) == ("committed", 1, 1)
+    assert result.ok
+    assert place.values() == {1: 1, 3: 1}
+    ingest(place)
+    assert place.values() == {4: 1, 3: 1}
+
+
+def test_only_superseded_objects_commit_nothing(place: Place) -> None:
+    place.put("a", 1)
+    result = ingest(place, lambda: place.put("a", 2))
+    assert (result.status, result.superseded) == ("unchanged", 1)
+    assert ingest(place).status == "committed"
+    assert place.values() == {2: 1}
+
+
+@pytest.mark.parametrize("odd", ["", "//"])
+def test_an_object_deleted_before_it_is_read(place: Place, odd: str) -> None:
+    """The deletion wins: its old rows leave in this very commit, and nothing fails. By either way of reading."""
+    place.put(f"{odd}a", 1)
+    ingest(place)
+    for key in "abc":
+        place.put(f"{odd}{key}", 2)
+
+    def delete() -> None:
+        for key in "ab":
+            place.store.delete(f"raw/{odd}{key}")
+        place.put(f"{odd}c", 5)
+
+    result = ingest(place, delete)
+    assert (result.status, result.gone, result.objects, result.superseded) == ("committed", 1, 0, 1)
+    assert not place.values()
+    ingest(place)
+    assert place.values() == {5: 1}
+
+
+def test_a_read_that_fails_stands_in_no_others_way(ministack: S3Server) -> None:
+    """It is named, and left out of this run's further plans, also if these are full of such; the next run reads it."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        config = ministack.config
+        server = replace(ministack, config=lambda bucket: replace(config(bucket), endpoint_url=proxy.url))
+        place = Place(server, slots=1, max_objects=2, schema="a int")
+        for key in "abcd":
+            place.put(key, 1)
+        # The first plan has two objects.
+        proxy.forbidden |= {"/raw/a", "/raw/b"}
+        result = ingest(place)
+        assert not result.ok
+        assert set(result.failed_objects) == {"raw/a", "raw/b"}
+        assert {row["_key"] for row in place.rows()} == {"raw/c", "raw/d"}
+        proxy.forbidden.clear()
+        assert ingest(place).ok
+        assert place.values() == {1: 4}
+
+
+def test_states_that_are_lost_stop_their_slots(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots whose states are gone fail, and are never silently ingested again."""
+    monkeypatch.setattr(SHARED_CACHE, "page", lambda *_: None)  # as of a process that has not written them
+    place = Place(ministack, slots=2)
+    for n in range(300):
+        place.put(f"{n}", 1)
+    place.run("1")
+    before = place.snapshot()
+    (file,) = before.manifest.states.files
+    place.store.delete(place.source.location.layout.state(file.name))
+    for n in range(20):
+        place.put(f"{n}", 2)
+    result = place.run("2")
+    assert {each.status for each in result.slots.values()} == {"failed"}
+    assert all("missing" in each.error for each in result.slots.values())
+    found = place.source.table().newest()
+    assert isinstance(found, Snapshot)
+    assert found.version == before.version
