@@ -17,7 +17,8 @@ import dagster as dg
 from dagster import RunsFilter
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchRequest, SensorState
-from s3notify_platform.engine.batch.scheduler import BatchPlanner, RunView, Tick
+from s3notify_platform.engine.batch.run_pulse import RunView
+from s3notify_platform.engine.batch.scheduler import BatchPlanner, Tick
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
