@@ -62,7 +62,7 @@ from s3notify_platform.kernel.ports import (
     list_all,
 )
 from s3notify_platform.protocols.updates import resolve
-from s3notify_platform.stores.memory import counter_sum
+from s3notify_platform.stores.rules import counter_sum
 
 CREATE_ATTEMPTS = 6
 """Rounds of one `create` that finds tombstones."""

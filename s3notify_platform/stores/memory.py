@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import ConflictError, CorruptError, NotFoundError, UsageError
-from s3notify_platform.kernel.limits import MAX_KEY_BYTES
+from s3notify_platform.kernel.errors import ConflictError, NotFoundError
 from s3notify_platform.kernel.ports import (
     Absent,
     Conflict,
@@ -34,30 +33,7 @@ from s3notify_platform.kernel.ports import (
     Written,
     holds,
 )
-
-MAX_PAGE = 1000
-
-
-def check_page_limit(limit: int) -> int:
-    """Return `limit` if a LIST may have that many keys; `UsageError` otherwise."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise UsageError(f"limit={limit}: a page has 1 to {MAX_PAGE} objects")
-    return limit
-
-
-def check_key(key: str) -> str:
-    """Return `key` if S3 can hold an object under it; `UsageError` otherwise."""
-    if not 1 <= len(key.encode("utf-8")) <= MAX_KEY_BYTES:
-        raise UsageError(
-            f"key {key[:60]!r} has {len(key.encode('utf-8'))} bytes: 1 to {MAX_KEY_BYTES} are allowed"
-        )
-    return key
-
-
-def check_copy(source: str, target: str) -> None:
-    """`UsageError` if an object would be copied onto itself, as S3 refuses that."""
-    if source == target:
-        raise UsageError(f"copy of {source!r} onto itself: name another target")
+from s3notify_platform.stores.rules import MAX_PAGE, check_copy, check_key, check_page_limit, counter_sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,18 +220,6 @@ class MemoryObjectStore:
     def _holds(self, key: str, precondition: Precondition | None) -> bool:
         found = self._objects.get(key)
         return holds(precondition, found.meta if found else None)
-
-
-def counter_sum(value: bytes | None, amount: int, ceiling: int | None) -> int | Conflict:
-    """A counter's next value; `Conflict` if it would fall below 0, or rise above `ceiling`.
-
-    A counter that already stands above a lowered ceiling may still be lowered.
-    """
-    try:
-        total = amount + (int(value) if value is not None else 0)
-    except ValueError:
-        raise CorruptError(f"counter holds {value!r}, not a number") from None
-    return Conflict() if total < 0 or (amount > 0 and ceiling is not None and total > ceiling) else total
 
 
 class MemoryRecordStore:

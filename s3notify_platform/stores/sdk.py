@@ -4,7 +4,6 @@ from collections import Counter
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
-from botocore.auth import SigV4Auth
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -21,7 +20,6 @@ from botocore.parsers import ResponseParserError
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.config import Access
-from s3notify_platform.stores.signed import SignedHttp
 
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, OSError)
 """All that a request can raise; `OSError`: a socket that failed while a body was read."""
@@ -49,10 +47,7 @@ class SdkUser(Generic[C]):
     Thread-safe; nothing is sent, and no credential looked up, before the first call.
     """
 
-    _auth: type[SigV4Auth] = SigV4Auth
-
     def __init__(self, service: str, config: Access, client: C | None = None, **settings: Any) -> None:
-        self._signed: SignedHttp | None = None
         self._service = service
         self._access = config
         self._settings = settings
@@ -71,7 +66,6 @@ class SdkUser(Generic[C]):
                     raise NoCredentialsError  # and keep no client: there may be some later
                 client.meta.events.register(f"before-send.{self._service}", _count_request)
                 self._prepare(client)
-                self._signed = SignedHttp(session, client, self._auth)
                 self._client = client
             return self._client
 
@@ -84,12 +78,6 @@ class SdkUser(Generic[C]):
             raise unusable(error, self._access) from error
         return found
 
-    @property
-    def signed(self) -> SignedHttp | None:
-        """Requests without the SDK's client, to its endpoint and as its user; None if a client was given."""
-        _ = self.client
-        return self._signed
-
     def _prepare(self, client: C) -> None:
         """What an adapter adds to a client of its own."""
 
@@ -97,11 +85,9 @@ class SdkUser(Generic[C]):
         """Close the connections. The object may be used again."""
         with self._client_lock:
             client: Any = self._client
-            signed, self._signed, self._client = self._signed, None, None
+            self._client = None
         if client is not None:
             client.close()
-        if signed is not None:
-            signed.close()
 
 
 def _count_request(*, event_name: str, **_request: object) -> None:

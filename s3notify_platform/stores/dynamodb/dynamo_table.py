@@ -23,7 +23,6 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.lean import LeanDynamo
 from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, count_repeated, unusable
 
 if TYPE_CHECKING:
@@ -108,23 +107,18 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         self._clock = clock
         self._attempts = attempts
 
-    @property
-    def _calls(self) -> Any:
-        """The data operations, as methods of boto3's client."""
-        return self.client if (signed := self.signed) is None else LeanDynamo(signed)
-
     def get(self, key: Item) -> Item | None:
         """The item of this key, consistently read. 1 request."""
         found = self._read(
-            lambda: self._calls.get_item(TableName=self.config.table, Key=key, ConsistentRead=True)
+            lambda: self.client.get_item(TableName=self.config.table, Key=key, ConsistentRead=True)
         )
         item: Item | None = found.get("Item")
         return item
 
     def get_together(self, keys: Sequence[Item]) -> list[Item | None]:
         """Up to 100 items as they were at one moment. 1 request, which costs double."""
-        gets = [{"Get": {"TableName": self.config.table, "Key": key}} for key in keys]
-        found = self._read(lambda: self._calls.transact_get_items(TransactItems=gets))
+        gets: Any = [{"Get": {"TableName": self.config.table, "Key": key}} for key in keys]
+        found = self._read(lambda: self.client.transact_get_items(TransactItems=gets))
         return [answer.get("Item") for answer in found["Responses"]]
 
     def query(self, attribute: str, value: str, *, sorted_by: str = "", prefix: str = "") -> Iterator[Item]:
@@ -156,7 +150,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
     def _pages(self, call: Literal["query", "scan"], **arguments: Any) -> Iterator[Item]:
         arguments |= {"TableName": self.config.table, "ConsistentRead": True}
         while True:
-            page = self._read(lambda: getattr(self._calls, call)(**arguments))
+            page = self._read(lambda: getattr(self.client, call)(**arguments))
             yield from page["Items"]
             if not (last := page.get("LastEvaluatedKey")):
                 return
@@ -174,7 +168,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         cause = ""
         for _ in self._attempts_of_one():
             try:
-                answer = getattr(self._calls, call)(**arguments)
+                answer = getattr(self.client, call)(**arguments)
                 return Applied(attributes=answer.get("Attributes", {}))
             except SDK_ERRORS as error:
                 verdict = _judge(error, self.config)

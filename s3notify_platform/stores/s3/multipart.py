@@ -20,7 +20,7 @@ from s3notify_platform.kernel.ports import (
     Written,
 )
 from s3notify_platform.stores.faults import Fault, Verdict
-from s3notify_platform.stores.memory import check_key
+from s3notify_platform.stores.rules import check_key
 from s3notify_platform.stores.s3.requests import S3Requests, etag_of, metadata_of
 
 _CONTENT_HEADERS: Final = (

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from botocore.auth import S3SigV4Auth, SigV4Auth
-
 from s3notify_platform.kernel.attempts import attempts as the_attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
@@ -26,8 +24,6 @@ RETRY_CEILING_SECONDS = 2.0
 
 class S3Requests(SdkUser["S3Client"]):
     """One bucket. Thread-safe."""
-
-    _auth: type[SigV4Auth] = S3SigV4Auth
 
     def __init__(
         self,

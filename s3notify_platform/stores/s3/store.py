@@ -1,4 +1,4 @@
-"""`ObjectStore` over the S3 API: HEAD, PUT and DELETE by `stores.signed`, the rest by boto3. AWS, Ceph RGW and others.
+"""`ObjectStore` over the S3 API, by boto3: AWS, Ceph RGW and others. The hot path is in `fast`.
 
 Guarantees. A conditional write is sent once, and has one of three outcomes: applied, refused, unknown (see the table in
 `stores.faults`). It is sent again only if the store certainly did nothing with it. Reads and unconditional writes are
@@ -12,13 +12,10 @@ ETags are sent unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a
 both.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
 
-from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError
 
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
@@ -37,20 +34,12 @@ from s3notify_platform.kernel.ports import (
     WriteOutcome,
     Written,
 )
-from s3notify_platform.stores.connections import Answer
 from s3notify_platform.stores.faults import Fault, Verdict
-from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
+from s3notify_platform.stores.rules import check_copy, check_key, check_page_limit
 from s3notify_platform.stores.s3.list_pages import PAGE
 from s3notify_platform.stores.s3.multipart import S3Uploads, meta_of
 from s3notify_platform.stores.s3.requests import etag_of, metadata_of
 from s3notify_platform.stores.sdk import answer_of
-
-_ARGUMENTS = {
-    "If-None-Match": "IfNoneMatch",
-    "If-Match": "IfMatch",
-    "x-amz-server-side-encryption": "ServerSideEncryption",
-    "x-amz-server-side-encryption-aws-kms-key-id": "SSEKMSKeyId",
-}
 
 
 class S3ObjectStore(S3Uploads):
@@ -125,9 +114,11 @@ class S3ObjectStore(S3Uploads):
         return ""
 
     def head(self, key: str) -> ObjectMeta | None:
-        found = self._send(lambda: self._sent("HeadObject", "HEAD", check_key(key)))
+        found: Any = self._send(
+            lambda: self.client.head_object(Bucket=self.config.bucket, Key=check_key(key))
+        )
         if not isinstance(found, Fault):
-            return _head(key, found.headers)
+            return meta_of(key, found)
         if found.verdict is not Verdict.MISSING:
             raise self._unavailable(found)
         self._check_bucket()
@@ -136,26 +127,27 @@ class S3ObjectStore(S3Uploads):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        meta = metadata_of(key, metadata)
-        headers = {f"x-amz-meta-{name}": value for name, value in meta.items()} | self._encrypted
+        arguments: dict[str, Any] = {"Metadata": metadata_of(key, metadata)}
+        if self.config.kms_key_id is not None:
+            arguments |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.config.kms_key_id}
         match precondition:
             case Absent():
-                headers["If-None-Match"] = "*"
+                arguments["IfNoneMatch"] = "*"
             case IfMatch(etag=etag):
-                headers["If-Match"] = etag
-        written = self._send(
-            lambda: self._sent("PutObject", "PUT", check_key(key), headers, body),
+                arguments["IfMatch"] = etag
+        written: Any = self._send(
+            lambda: self.client.put_object(
+                Bucket=self.config.bucket, Key=check_key(key), Body=body, **arguments
+            ),
             conditional=precondition is not None,
         )
-        return (
-            self._outcome(written) if isinstance(written, Fault) else Written(etag=etag_of(written.headers))
-        )
+        return self._outcome(written) if isinstance(written, Fault) else Written(etag=etag_of(written))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds out."""
-        headers = {} if precondition is None else {"If-Match": precondition.etag}
-        deleted = self._send(
-            lambda: self._sent("DeleteObject", "DELETE", check_key(key), headers),
+        arguments: dict[str, Any] = {} if precondition is None else {"IfMatch": precondition.etag}
+        deleted: Any = self._send(
+            lambda: self.client.delete_object(Bucket=self.config.bucket, Key=check_key(key), **arguments),
             conditional=precondition is not None,
         )
         if not isinstance(deleted, Fault):
@@ -266,59 +258,5 @@ class S3ObjectStore(S3Uploads):
         except ValueError:
             return None
 
-    def _sent(
-        self,
-        operation: str,
-        method: str,
-        key: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-    ) -> Answer:
-        signed, headers = self.signed, headers or {}
-        if signed is None or self.config.bucket.startswith("arn:"):
-            return self._by_client(operation, key, headers, body)
-        payer = {"x-amz-request-payer": "requester"} if self.config.requester_pays else {}
-        url = f"{bucket_url(signed.endpoint, self.config.bucket)}/{quote(key, safe='/~')}"
-        return signed.send(operation, method, url, {**headers, **payer}, body)
-
-    def _by_client(self, operation: str, key: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The same by boto3, which knows the hosts and signatures of access points."""
-        arguments: dict[str, Any] = {
-            name: headers[header] for header, name in _ARGUMENTS.items() if header in headers
-        }
-        if operation == "PutObject":
-            meta = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
-            arguments["Metadata"] = {name.removeprefix("x-amz-meta-"): each for name, each in meta.items()}
-            arguments["Body"] = body
-        call = {"HeadObject": "head_object", "PutObject": "put_object", "DeleteObject": "delete_object"}
-        answer = getattr(self.client, call[operation])(Bucket=self.config.bucket, Key=key, **arguments)
-        return Answer(status=200, headers=HeadersDict(answer["ResponseMetadata"]["HTTPHeaders"]), content=b"")
-
     def _no_source(self, source: str) -> NotFoundError:
         return NotFoundError(f"copy: no object {source!r} in {self.config.place}")
-
-
-def bucket_url(endpoint: str, bucket: str) -> str:
-    """Where a bucket is, without a `/` at its end. Pure.
-
-    By path, but on AWS by host name, unless the bucket's name has a dot, which no certificate covers.
-    """
-    place = urlsplit(endpoint)
-    if (place.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")) and "." not in bucket:
-        return f"{place.scheme}://{bucket}.{place.netloc}"
-    return f"{endpoint.rstrip('/')}/{bucket}"
-
-
-def _head(key: str, headers: Mapping[str, str]) -> ObjectMeta:
-    return ObjectMeta(
-        key=key,
-        etag=etag_of(headers),
-        size=int(headers["Content-Length"]),
-        modified_ms=int(parsedate_to_datetime(headers["Last-Modified"]).timestamp() * 1000),
-        metadata={
-            name.lower().removeprefix("x-amz-meta-"): value
-            for name, value in headers.items()
-            if name.lower().startswith("x-amz-meta-")
-        },
-        version_id=headers.get("x-amz-version-id"),
-    )
