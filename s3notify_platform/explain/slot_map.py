@@ -71,6 +71,14 @@ class SlotMap:
         counts = (self.rows.get(Slot(slot), 0) for slot in range(self.slots))
         return [min(len(ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts]
 
+    def by_age(self) -> dict[str, tuple[int, int]]:
+        """How many slots, and how many rows, are of each class of age."""
+        found = dict.fromkeys(AGES, (0, 0))
+        for slot, age in self.ages.items():
+            slots, rows = found[age_class(age)]
+            found[age_class(age)] = (slots + 1, rows + self.rows.get(slot, 0))
+        return found
+
     def lines(self) -> Iterator[list[tuple[str, str]]]:
         """For a terminal: the lines, as cells of a character that grows with the rows and a colour for the state."""
         states, magnitudes = self.states(), self.magnitudes()

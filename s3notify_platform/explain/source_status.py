@@ -93,7 +93,8 @@ class SchemaStatus:
 class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
-    `without_records`: objects with bytes, but neither rows nor rejects. `queue`: its topic; `topics`: the others of its
+    `version`: the newest one, with so many `files` and `bytes` of rows and rejects; -1: none yet. `without_records`:
+    objects with bytes, but neither rows nor rejects. `queue`: its topic; `topics`: the others of its
     queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch. `failures`: those of the
     sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
     """
@@ -102,6 +103,9 @@ class SourceStatus:
     place: str
     error: str = ""
     table: str = ""
+    version: int = -1
+    files: int = 0
+    bytes: int = 0
     slots: int = 0
     committed_slots: int = 0
     rows: int = 0
@@ -155,7 +159,9 @@ class SourceLook:
         backlog = RescanBacklog(records).read()
         batches, in_flight = self._batches(now_ms)
         opened, reader = location.open_table(), location.table().reader
-        slots = opened.snapshot.manifest.slots if opened.snapshot is not None else {}
+        snapshot = opened.snapshot
+        slots = snapshot.manifest.slots if snapshot is not None else {}
+        packs = [*snapshot.packs.values(), *snapshot.manifest.rejects] if snapshot is not None else []
         slots = {slot: facts for slot, facts in slots.items() if facts.generation}
         created = self._created(reader, {facts.generation for facts in slots.values()})
         sensor = self._sensor()
@@ -164,6 +170,9 @@ class SourceLook:
             name=self.source.name,
             place=place,
             table=opened.id,
+            version=snapshot.version if snapshot is not None else -1,
+            files=len(packs),
+            bytes=sum(pack.size for pack in packs),
             slots=location.slots,
             committed_slots=len(slots),
             rows=sum(facts.rows for facts in slots.values()),
@@ -177,7 +186,7 @@ class SourceLook:
             batches=batches,
             last=self._last(reader, slots, now_ms),
             failures=failures,
-            schema=_schema(schema_of(opened.snapshot.metadata) if opened.snapshot is not None else None),
+            schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
             map=SlotMap(
                 slots=location.slots,
                 ages={
@@ -217,7 +226,8 @@ class SourceLook:
             batch = BatchPayload.loads(state.payload)
             everything = EVERYTHING in batch.slots
             asked = self.source.location.all_slots() if everything else [*map(Slot, batch.slots)]
-            in_flight.update(asked)
+            missing = {int(child) for child in state.missing}
+            in_flight.update(asked if EVERYTHING in missing else map(Slot, missing))
             found.append(
                 BatchStatus(
                     id=state.tag,

@@ -3,19 +3,16 @@ automation.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
 import dagster as dg
 from dagster import RunsFilter
 
-from s3notify_platform.engine.batch.batches import EVERYTHING, Failing
 from s3notify_platform.explain.phases import stacked
-from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
-from s3notify_platform.kernel.parallel import in_parallel
+from s3notify_platform.explain.source_status import SourceLook, SourceStatus
+from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.tagging import tag_committed
 from s3notify_platform.orchestration.automation import follow_bucket
@@ -25,10 +22,8 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOUR
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Snapshot
-from s3notify_platform.table.versions import changed_at, note_of
 
 TOP: Final = 25
 BATCHES_SHOWN: Final = 20
@@ -41,8 +36,8 @@ BAR: Final = 40
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     """`{source}_summary` and `{source}_quarantine`.
 
-    Requests of `LogTable.newest` and 1 LIST for each 1000 versions of the table; 1 GET for each version that is named,
-    at most `TOP`; those of `StateReader.failing` and of `read_slots` for what is shown of the quarantine.
+    Requests of `SourceLook.look` and of `LogTable.newest`; those of `StateReader.failing` and of `read_slots` for what
+    is shown of the quarantine.
     """
     common = {"deps": [assets.name], "automation_condition": follow_bucket(), **assets.spec}
 
@@ -70,14 +65,15 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     def bucket_level(
         context: dg.AssetExecutionContext,
     ) -> tuple[dg.MaterializeResult[None], dg.MaterializeResult[None]]:
-        io = assets.io_of(context)
+        io, instance = assets.io_of(context), context.instance
+        look = SourceLook(io.source, lambda: sensor_state(instance, io.name))
         table = io.source.table()
         found = table.newest()
         snapshot = found if isinstance(found, Snapshot) else None
-        summary = _summary(table, snapshot, io.slots, _in_flight(io), _failing_slots(context.instance, io))
         return (
             dg.MaterializeResult(
-                asset_key=f"{assets.name}_summary", metadata=summary | _batches(context.instance, io.name)
+                asset_key=f"{assets.name}_summary",
+                metadata=_summary(look.look()) | _batches(context.instance, io.name),
             ),
             dg.MaterializeResult(
                 asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, table, snapshot)
@@ -85,19 +81,6 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         )
 
     return bucket_level
-
-
-def _in_flight(io: SlotIOManager) -> set[Slot]:
-    """The slots that open batches have not acknowledged."""
-    found = {int(child) for chain in io.clients.chains.open_states() for child in chain.missing}
-    return set(io.source.location.all_slots()) if EVERYTHING in found else {Slot(slot) for slot in found}
-
-
-def _failing_slots(instance: dg.DagsterInstance, io: SlotIOManager) -> dict[Slot, Failing]:
-    """The slots whose last batch did not commit them, as the sensor knows them."""
-    state = sensor_state(instance, io.name)
-    found = state.failing if state is not None else {}
-    return {Slot(slot): one for slot, one in sorted(found.items()) if 0 <= slot < io.slots}
 
 
 def _batches(instance: dg.DagsterInstance, source: str) -> dict[str, Any]:
@@ -117,86 +100,41 @@ def _batches(instance: dg.DagsterInstance, source: str) -> dict[str, Any]:
     return {"batches": dg.MetadataValue.md(stacked(found)), "batch_seconds": dg.MetadataValue.table(rows)}
 
 
-def _summary(
-    table: LogTable,
-    snapshot: Snapshot | None,
-    slots: int,
-    in_flight: Collection[Slot],
-    failing: Mapping[Slot, Failing],
-) -> dict[str, Any]:
-    now_ms = SYSTEM_CLOCK.wall_ms()
-    changed = changed_at(table.reader, snapshot) if snapshot else {}
-    facts = {slot: snapshot.manifest.slot(slot) for slot in changed} if snapshot else {}
-    ages = {slot: max(0, now_ms - changed_ms) / 1000 for slot, changed_ms in changed.items()}
-    packs = [*snapshot.packs.values(), *snapshot.manifest.rejects] if snapshot else []
+def _summary(status: SourceStatus) -> dict[str, Any]:
+    """The same facts as `s3notify status` shows."""
+    if status.error:
+        raise UnavailableError(status.error)
+    failures, slots = status.failures or (), status.map
+    assert slots is not None, "there is no error"
     metadata: dict[str, Any] = {
-        "slots": len(facts),
-        "dagster/row_count": sum(each.rows for each in facts.values()),
-        "files": len(packs),
-        "rejects": sum(each.rejects for each in facts.values()),
-        "bytes": sum(pack.size for pack in packs),
-        "version": snapshot.version if snapshot else 0,
+        "slots": status.committed_slots,
+        "dagster/row_count": status.rows,
+        "files": status.files,
+        "rejects": status.rejects,
+        "bytes": status.bytes,
+        "version": max(0, status.version),
+        "slots_in_flight": len(slots.in_flight),
+        "slots_failing": len(failures),
     }
-    metadata |= {"slots_in_flight": len(in_flight), "slots_failing": len(failing)}
-    if failing:
+    if failures:
         metadata["failing_slots"] = dg.MetadataValue.table(
             [
-                dg.TableRecord({"slot": slot, "attempts": one.attempts, "reason": one.reason})
-                for slot, one in islice(failing.items(), TOP)
+                dg.TableRecord({"slot": one.slot, "attempts": one.attempts, "reason": one.reason})
+                for one in failures[:TOP]
             ]
         )
-    if facts or in_flight or failing:
-        metadata["slot_map"] = dg.MetadataValue.md(
-            SlotMap(
-                slots=slots,
-                ages=ages,
-                rows={slot: each.rows for slot, each in facts.items()},
-                in_flight=in_flight,
-                failing=failing.keys() | {slot for slot, each in facts.items() if each.failing},
-            ).markdown()
+    if slots.ages or slots.in_flight or slots.failing:
+        metadata["slot_map"] = dg.MetadataValue.md(slots.markdown())
+    if slots.ages:
+        metadata["rows_by_age"] = dg.MetadataValue.table(
+            [
+                dg.TableRecord(
+                    {"age": name, "slots": n, "rows": rows, "share": "█" * round(BAR * n / len(slots.ages))}
+                )
+                for name, (n, rows) in slots.by_age().items()
+            ]
         )
-    if facts:
-        metadata["latest_slots"] = dg.MetadataValue.table(_latest(table, facts, changed, now_ms))
-        metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(facts, ages))
     return metadata
-
-
-def _latest(
-    table: LogTable, facts: Mapping[Slot, SlotFacts], changed: Mapping[Slot, int], now_ms: int
-) -> list[dg.TableRecord]:
-    """The slots that were changed last, with the batches that did it, as far as their versions are kept."""
-    latest = [slot for slot in sorted(facts, key=lambda slot: -facts[slot].generation) if changed[slot]][:TOP]
-    versions = sorted({facts[slot].generation for slot in latest})
-    bodies = dict(zip(versions, in_parallel(table.reader.version, versions, REQUESTS_IN_FLIGHT), strict=True))
-    return [
-        dg.TableRecord(
-            {
-                "slot": slot,
-                "rows": facts[slot].rows,
-                "rejects": facts[slot].rejects,
-                "generation": facts[slot].generation,
-                "age_seconds": round((now_ms - changed[slot]) / 1000),
-                "batch": str(note_of(body, slot).get("batch", "")) if body is not None else "",
-            }
-        )
-        for slot in latest
-        for body in [bodies[facts[slot].generation]]
-    ]
-
-
-def _rows_by_age(facts: Mapping[Slot, SlotFacts], ages: Mapping[Slot, float]) -> list[dg.TableRecord]:
-    """Slots and rows by the age of the slots' last commit; the bar is the share of the slots."""
-    found = {name: [0, 0] for name in AGES}
-    for slot, each in facts.items():
-        of_age = found[age_class(ages[slot])]
-        of_age[0] += 1
-        of_age[1] += each.rows
-    return [
-        dg.TableRecord(
-            {"age": name, "slots": slots, "rows": rows, "share": "█" * round(BAR * slots / len(facts))}
-        )
-        for name, (slots, rows) in found.items()
-    ]
 
 
 def _quarantine(io: SlotIOManager, table: LogTable, snapshot: Snapshot | None) -> dict[str, Any]:
