@@ -18,7 +18,7 @@ from itertools import islice
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.channels.queue_facts import queue_facts
+from s3notify_platform.channels.queue_gauges import queue_facts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.notification_queue import NotificationQueue

@@ -96,13 +96,13 @@ class BucketPlace:
 
     def s3(self) -> "S3Config":
         """The bucket."""
-        from s3notify_platform.source.reach import bucket_of
+        from s3notify_platform.source.bucket_settings import bucket_of
 
         return bucket_of(self.settings)
 
     def platform(self) -> "S3Config":
         """The bucket of the platform's own objects."""
-        from s3notify_platform.source.reach import platform_of
+        from s3notify_platform.source.bucket_settings import platform_of
 
         return platform_of(self.settings, self.s3())
 
@@ -118,7 +118,7 @@ class QueuePlace(BucketPlace):
     def queue(self) -> "NotificationQueue":
         """The queue. No request."""
         from s3notify_platform.protocols.notification_queue import NotificationQueue
-        from s3notify_platform.source.reach import table_of
+        from s3notify_platform.source.bucket_settings import table_of
         from s3notify_platform.stores.open_store import queue_records
 
         table = table_of(self.settings, "records_table")

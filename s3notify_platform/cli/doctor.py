@@ -107,7 +107,7 @@ def doctor(
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
     """Why the source cannot use its topic, and the problems of its tables, by table, if `deep`."""
-    from s3notify_platform.engine.batch.follow import topic_problem
+    from s3notify_platform.engine.batch.list_or_follow import topic_problem
 
     if place is None:
         return ("give the NAME of the source whose tables are to be checked" if deep else ""), {}

@@ -79,7 +79,7 @@ def ingest(
 
     from s3notify_platform.channels.metrics import Metrics, served
     from s3notify_platform.cli.reading_bar import reading_bar
-    from s3notify_platform.engine.batch.follow import topic_problem
+    from s3notify_platform.engine.batch.list_or_follow import topic_problem
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.continuous import ContinuousIngest
     from s3notify_platform.spark.datasource.options import reading_of

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from s3notify_platform.engine.commit.new_states import RoundFacts, settled
 from s3notify_platform.engine.commit.round_commit import RoundCommit
-from s3notify_platform.engine.commit.settle import RoundFacts, settled
 from s3notify_platform.engine.commit.staged import Base, StagedRound, outcomes_of
 from s3notify_platform.engine.jobs import Jobs
 from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round

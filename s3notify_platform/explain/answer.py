@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from s3notify_platform.engine.batch.batches import Failing
-from s3notify_platform.engine.batch.follow import How
+from s3notify_platform.engine.batch.list_or_follow import How
 from s3notify_platform.explain.timeline import cut, cut_lines, duration, first_report, timeline
 from s3notify_platform.explain.views import (
     BatchView,

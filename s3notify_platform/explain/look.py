@@ -21,7 +21,7 @@ from itertools import chain, islice
 from typing import Final
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
-from s3notify_platform.engine.batch.follow import decide
+from s3notify_platform.engine.batch.list_or_follow import decide
 from s3notify_platform.explain.answer import Answer
 from s3notify_platform.explain.views import (
     BatchView,

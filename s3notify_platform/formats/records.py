@@ -1,6 +1,6 @@
 """What formats of records share: byte ranges, blocks, rows and rejects.
 
-Small objects are joined and parsed at once, 5 to 10 times faster than one by one (`conversion`).
+Small objects are joined and parsed at once, 5 to 10 times faster than one by one (`row_conversion`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

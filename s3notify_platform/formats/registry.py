@@ -18,7 +18,7 @@ from s3notify_platform.formats.csv.csv_format import Csv, Tsv
 from s3notify_platform.formats.json.json_document import JsonDocument
 from s3notify_platform.formats.json.jsonl import Jsonl
 from s3notify_platform.formats.rescue import RESCUED
-from s3notify_platform.formats.text.lines import Text
+from s3notify_platform.formats.text.plain_text import Text
 from s3notify_platform.kernel.errors import UsageError
 
 AUTO: Final = "auto"

@@ -128,7 +128,7 @@ class NotModified:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectColumns(Sequence[ObjectMeta]):
+class ListedColumns(Sequence[ObjectMeta]):
     """Objects that were listed, by columns: an object is made where one is looked at."""
 
     keys: Sequence[str]
@@ -137,9 +137,9 @@ class ObjectColumns(Sequence[ObjectMeta]):
     modified_ms: Sequence[int]
 
     @classmethod
-    def of(cls, objects: Sequence[ObjectMeta]) -> "ObjectColumns":
+    def of(cls, objects: Sequence[ObjectMeta]) -> "ListedColumns":
         """The objects, by columns."""
-        if isinstance(objects, ObjectColumns):
+        if isinstance(objects, ListedColumns):
             return objects
         return cls(
             keys=[meta.key for meta in objects],
@@ -154,10 +154,10 @@ class ObjectColumns(Sequence[ObjectMeta]):
     @overload
     def __getitem__(self, place: int) -> ObjectMeta: ...
     @overload
-    def __getitem__(self, place: slice) -> "ObjectColumns": ...
-    def __getitem__(self, place: int | slice) -> "ObjectMeta | ObjectColumns":
+    def __getitem__(self, place: slice) -> "ListedColumns": ...
+    def __getitem__(self, place: int | slice) -> "ObjectMeta | ListedColumns":
         if isinstance(place, slice):
-            return ObjectColumns(
+            return ListedColumns(
                 keys=self.keys[place],
                 etags=self.etags[place],
                 sizes=self.sizes[place],

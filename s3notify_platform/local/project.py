@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named, unknown
 from s3notify_platform.local.attributes import Attributes, known_now
 from s3notify_platform.local.defs_yaml import documents_of, evaluated
-from s3notify_platform.source.reach import unusual_prefixes
+from s3notify_platform.source.bucket_settings import unusual_prefixes
 from s3notify_platform.source.settings import (
     DEFS_VARIABLE,
     SETTINGS,

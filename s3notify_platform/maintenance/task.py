@@ -32,8 +32,3 @@ class Task(Protocol):
     def run(self) -> Report:
         """Do it; raises what the task cannot do."""
         ...
-
-
-def counted(count: int, what: str) -> str:
-    """A number with its noun, like `1 version` or `3 versions`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
-from s3notify_platform.engine.batch.follow import note_writers
+from s3notify_platform.engine.batch.list_or_follow import note_writers
 from s3notify_platform.engine.loop import Round
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.partitions import SlotBatch

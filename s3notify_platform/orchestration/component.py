@@ -23,7 +23,7 @@ from s3notify_platform.orchestration.setting_fields import resolvable, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
 from s3notify_platform.orchestration.source_services import build_channels, queue_spec
 from s3notify_platform.source.batch_settings import BatchSettings
-from s3notify_platform.source.reach import unusual_prefixes
+from s3notify_platform.source.bucket_settings import unusual_prefixes
 from s3notify_platform.source.settings import SOURCE, TopicSizeSettings
 
 _Attributes = resolvable("_Attributes", tuple(attributes_of(*SERVICES).values()))

@@ -18,7 +18,7 @@ from s3notify_platform.kernel.setting import named, settings_of
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import take_place
 from s3notify_platform.orchestration.setting_fields import Checked, fields_of
-from s3notify_platform.source.reach import Keys, bucket_of
+from s3notify_platform.source.bucket_settings import Keys, bucket_of
 from s3notify_platform.source.settings import DynamoSettings, S3Settings
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.spark.warm_sessions import is_replaced

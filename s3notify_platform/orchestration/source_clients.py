@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
-from s3notify_platform.engine.batch.follow import ask_again
+from s3notify_platform.engine.batch.list_or_follow import ask_again
 from s3notify_platform.kernel.errors import NotFoundError
 from s3notify_platform.kernel.ports import ObjectStore, RecordStore
 from s3notify_platform.kernel.slots import Slot

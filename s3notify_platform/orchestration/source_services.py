@@ -12,7 +12,7 @@ from itertools import islice
 
 import dagster as dg
 
-from s3notify_platform.channels.queue_facts import queue_facts
+from s3notify_platform.channels.queue_gauges import queue_facts
 from s3notify_platform.channels.reconcile.reconciler_service import shared_reconciler
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK

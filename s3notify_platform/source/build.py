@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
+from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.location import CommitMode, Location
-from s3notify_platform.source.reach import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.settings import SETTINGS, InputSettings, LeaseTimeSettings, LocationSettings
 from s3notify_platform.source.source import Input, Source
 

@@ -26,12 +26,12 @@ from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.open_store import open_records, open_store, queue_records
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
+from s3notify_platform.table.derived_round import DERIVED
 from s3notify_platform.table.known import KNOWN, Identity, KnownRecord, known_key
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.log_table import LogTable, SnapshotMemory, table_of
 from s3notify_platform.table.open_table import OpenTable, TableName, open_table
 from s3notify_platform.table.packs.round_packs import SIZES
-from s3notify_platform.table.replace import DERIVED
 from s3notify_platform.table.snapshot import Absent
 
 

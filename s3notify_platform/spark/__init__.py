@@ -1,6 +1,6 @@
-"""What imports PySpark, and nothing else: the engine itself is in `ingest`.
+"""What imports PySpark, and nothing else: the engine itself knows no Spark.
 
-`jobs` has Spark work for the engine: one job lists the bucket once, or follows the queue's entries, and compares, slot
+`spark_jobs` has Spark work for the engine: one job lists the bucket once, or follows the queue's entries, and compares, slot
 by slot and in tasks, with the committed state; one reads the splits that result and stages what the slots hold. Only
 manifests reach the driver. `batch_schema` says what a batch is parsed with, `derive` makes downstream slot tables,
 `load` reads committed slots back as one DataFrame, `continuous` drives the engine by a streaming query, and

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from s3notify_platform.engine.batch.follow import Decision, ask_again, decide, note_writers, topic_epoch
+from s3notify_platform.engine.batch.list_or_follow import (
+    Decision,
+    ask_again,
+    decide,
+    note_writers,
+    topic_epoch,
+)
 from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_seen
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import commit_rounds

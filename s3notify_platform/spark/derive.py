@@ -29,11 +29,11 @@ from s3notify_platform.spark.failures import in_halves, reason_of
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import parallelism
 from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.derived_round import NewSlot, Replacement
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.open_table import open_table
 from s3notify_platform.table.packs.pack_set import StagedPack
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, is_same, schema_of
-from s3notify_platform.table.replace import NewSlot, Replacement
 from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.snapshot import Snapshot
 

@@ -92,7 +92,7 @@ def _leave(state: ObjectState, before: ObjectState) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class Round:
+class RoundChange:
     """A round, planned on the snapshot `base`. Give it to `Committer.commit`.
 
     `rows`, `rejects`: its packs, stored already. `metadata`, `protocol`: schema of its rows, if it differs from that of

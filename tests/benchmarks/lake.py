@@ -26,7 +26,7 @@ from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from tests.support import sources
 from tests.support.spark_options import named
 
@@ -162,7 +162,7 @@ def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -
             of_slot[0].slot: SlotRound(changes={v.key: _read(v, label) for v in of_slot})
             for of_slot in versions[first : first + SLOTS_A_VERSION]
         }
-        done = table.commit(Round(base=base, slots=slots, table=table, clock=SYSTEM_CLOCK), base)
+        done = table.commit(RoundChange(base=base, slots=slots, table=table, clock=SYSTEM_CLOCK), base)
         assert isinstance(done, Committed)
         base = done.snapshot
 

@@ -13,7 +13,7 @@ import yaml
 from dagster import DagsterInstance
 
 from s3notify_platform.engine.batch.batches import SensorState
-from s3notify_platform.engine.batch.follow import topic_epoch
+from s3notify_platform.engine.batch.list_or_follow import topic_epoch
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.source.settings import DEFS_VARIABLE

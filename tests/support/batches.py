@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, BatchRequest, SensorState
-from s3notify_platform.engine.batch.follow import note_writers
+from s3notify_platform.engine.batch.list_or_follow import note_writers
 from s3notify_platform.engine.batch.run_pulse import RunView
 from s3notify_platform.engine.batch.scheduler import BatchPlanner, Tick
 from s3notify_platform.kernel.slots import Slot, partition_keys

@@ -6,7 +6,7 @@ from itertools import count
 import pyarrow as pa
 
 from s3notify_platform.engine.batch.batches import BatchPayload
-from s3notify_platform.engine.batch.follow import topic_epoch
+from s3notify_platform.engine.batch.list_or_follow import topic_epoch
 from s3notify_platform.explain import SensorView, explain
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import slot_of
@@ -26,7 +26,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs.round_packs import write
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from tests.support.clocks import HandClock
 from tests.support.sources import source_of
 
@@ -124,7 +124,7 @@ class Place:
             before=known,
             signal=signal.etag if signal else None,
         )
-        return Round(
+        return RoundChange(
             base=base,
             slots={slot: change},
             table=table,

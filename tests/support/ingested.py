@@ -20,11 +20,11 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.derived_round import NewSlot, Replacement
 from s3notify_platform.table.open_table import Forgotten, forget, open_table
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, schema_of
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.replace import NewSlot, Replacement
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server

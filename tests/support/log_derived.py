@@ -11,9 +11,9 @@ from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult
+from s3notify_platform.table.derived_round import NewSlot, Replacement
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.round_packs import write
-from s3notify_platform.table.replace import NewSlot, Replacement
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_tables import Table
 

@@ -21,7 +21,7 @@ from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.pack_set import PackSet
 from s3notify_platform.table.packs.round_packs import write
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_tables import LAYOUT, Table
 
@@ -66,7 +66,9 @@ class Rounds:
         self.data, self.quarantine = self.whole.data, self.whole.quarantine
         self.states = self.whole.states
 
-    def planned(self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None) -> Round:
+    def planned(
+        self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None
+    ) -> RoundChange:
         """A round that takes in what has changed in these slots (None: in all), staged."""
         base = base or self.table.opened()
         label = base.version + 1
@@ -99,7 +101,7 @@ class Rounds:
             if new:
                 before = {key: held[key] for key in new if key in held}
                 changes[slot] = SlotRound(changes=new, before=before)
-        return Round(
+        return RoundChange(
             base=base,
             slots=changes,
             table=self.whole,
@@ -108,7 +110,7 @@ class Rounds:
             rejects=self._staged(self.quarantine, rejects, label),
         )
 
-    def commit(self, planned: Round) -> CommitResult:
+    def commit(self, planned: RoundChange) -> CommitResult:
         """Commit a round."""
         return self.table.committer.commit(planned, planned.base)
 

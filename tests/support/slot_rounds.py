@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from s3notify_platform.engine.commit.settle import RoundFacts, settled
+from s3notify_platform.engine.commit.new_states import RoundFacts, settled
 from s3notify_platform.engine.values.object_outcome import Outcome, joined
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
@@ -25,7 +25,7 @@ from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reread import backfilled_keys
-from s3notify_platform.table.round import Round
+from s3notify_platform.table.round import RoundChange
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.sources import source_of
 
@@ -122,7 +122,7 @@ class SlotRounds:
         at_most: int = 100,
         unreadable: Mapping[str, int] | None = None,
         last_attempt: bool = False,
-    ) -> Round | None:
+    ) -> RoundChange | None:
         """The round, its packs written; None if nothing is to be committed. Reads `bucket` as it is now.
 
         `at_most`: rows of each object that are read before the rest is left to the next round. `unreadable`: rows of
@@ -169,7 +169,7 @@ class SlotRounds:
         made = settled(plan, outcomes, known).round
         if made is None:
             return None
-        return Round(
+        return RoundChange(
             base=base,
             slots={self.slot: made},
             table=self.table,

@@ -6,7 +6,7 @@ from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.source.reach import Keys, bucket_of, platform_of, table_of
+from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.settings import SETTINGS, LocationSettings
 from s3notify_platform.stores.open_store import open_store, queue_records
 

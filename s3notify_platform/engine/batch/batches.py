@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Self
 
-from s3notify_platform.engine.batch.follow import Decision
+from s3notify_platform.engine.batch.list_or_follow import Decision
 from s3notify_platform.engine.values.row_schema import json_of, of_json
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.slots import Slot

@@ -42,7 +42,7 @@ from s3notify_platform.engine.batch.batches import (
     OpenBatch,
     SensorState,
 )
-from s3notify_platform.engine.batch.follow import decide
+from s3notify_platform.engine.batch.list_or_follow import decide
 from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import TagExists, TagNotFound

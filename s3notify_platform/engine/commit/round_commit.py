@@ -16,7 +16,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.pinned_schema import TableSchema, described, is_same
-from s3notify_platform.table.round import CONFLICT, Round
+from s3notify_platform.table.round import CONFLICT, RoundChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class RoundCommit:
         try:
             rows, rejects = staged.packs(base.table, slots)
             metadata, protocol = self._schema(staged.schema)
-            change = Round(
+            change = RoundChange(
                 base=base.snapshot,
                 slots=slots,
                 table=base.table,

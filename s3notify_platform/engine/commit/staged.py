@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from s3notify_platform.engine.commit.settle import Settled
+from s3notify_platform.engine.commit.new_states import Settled
 from s3notify_platform.engine.stage.collect import StagedPart
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan

@@ -23,7 +23,7 @@ import pyarrow as pa
 from s3notify_platform.engine.plan.compare import CHAINS_AT_ONCE, Start
 from s3notify_platform.engine.values.rows import LISTED, Requests, WantedSlot
 from s3notify_platform.kernel.errors import NotFoundError
-from s3notify_platform.kernel.ports import ObjectColumns
+from s3notify_platform.kernel.ports import ListedColumns
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, choose_cuts, quantiles
@@ -91,7 +91,7 @@ def begin_listing(
         pages.append(bucket.list(source.input.prefix, token=token))
     enumerator = source.enumerator(bucket)
     for page in pages:
-        found = enumerator.columns_among(ObjectColumns.of(page.objects), wanted)
+        found = enumerator.columns_among(ListedColumns.of(page.objects), wanted)
         rows.append(LISTED.columns(ObjectVersion, found))
     parts: list[list[Start]] = []
     cuts: frozenset[str] = frozenset()

@@ -19,7 +19,7 @@ from fnmatch import translate
 from functools import lru_cache
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.ports import ObjectColumns
+from s3notify_platform.kernel.ports import ListedColumns
 
 _HIDDEN = re.compile(r"(?:^|/)(?!\.\.?(?:/|\Z))[._][^/=]*(?=/|\Z)|/\Z")
 _MAYBE_HIDDEN = re.compile(r"(?m)(?:^|/)[._]|/$")
@@ -88,7 +88,7 @@ class Choice:
         """Whether an object of this key is chosen, whenever it was written."""
         return self.modified_after is None and not self.why_not(key)
 
-    def among(self, listed: ObjectColumns) -> Sequence[bool] | None:
+    def among(self, listed: ListedColumns) -> Sequence[bool] | None:
         """Which of these objects are chosen; None: all of them."""
         keys = listed.keys
         by_object = self.include or self.exclude or self.modified_after is not None

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from s3notify_platform.kernel.errors import RefusedError, UsageError
-from s3notify_platform.kernel.ports import ETag, ObjectColumns, ObjectMeta, ObjectStore, list_all
+from s3notify_platform.kernel.ports import ETag, ListedColumns, ObjectMeta, ObjectStore, list_all
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 from s3notify_platform.protocols.source_enumerator.choice import Choice
 
@@ -246,7 +246,7 @@ class Enumerator:
             if slot in wanted and not self.choice.why_not(meta.key, meta.modified_ms):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
-    def columns_among(self, listed: ObjectColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
+    def columns_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
         """The same as columns, named as the fields of `ObjectVersion`. No request."""
         slots = [slot_of(key, self._slots) for key in listed.keys]
         columns = {"slot": slots, "key": listed.keys, "etag": listed.etags, "size": listed.sizes}

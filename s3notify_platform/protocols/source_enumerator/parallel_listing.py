@@ -27,7 +27,7 @@ from typing import Final
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel, readers
-from s3notify_platform.kernel.ports import ObjectColumns, ObjectStore
+from s3notify_platform.kernel.ports import ListedColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
 """How many keys after a cut are compared before one chain leaves the rest to another."""
@@ -88,12 +88,12 @@ class Chain:
         self._token = token
         self.overran = 0
 
-    def pages(self) -> Iterator[ObjectColumns]:
+    def pages(self) -> Iterator[ListedColumns]:
         """The objects, page by page. 1 LIST for each page, and 1 for each cut that is met."""
         page = self._store.list(self._prefix, start_after=self._after, token=self._token)
         met: str | None = None
         while True:
-            objects = ObjectColumns.of(page.objects)
+            objects = ListedColumns.of(page.objects)
             for place, key in enumerate(objects.keys):
                 if met is not None and self._ends(met, objects.keys[place:]):
                     yield objects[:place]
@@ -111,15 +111,15 @@ class Chain:
         return False
 
 
-def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ObjectColumns]:
+def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ListedColumns]:
     """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each of these."""
     waiting = iter(chains)
     with readers(at_once) as pool:
 
-        def submit(pages: Iterator[ObjectColumns]) -> None:
+        def submit(pages: Iterator[ListedColumns]) -> None:
             under_way[pool.submit(next, pages, None)] = pages
 
-        under_way: dict[Future[ObjectColumns | None], Iterator[ObjectColumns]] = {}
+        under_way: dict[Future[ListedColumns | None], Iterator[ListedColumns]] = {}
         for chain in islice(waiting, at_once):
             submit(chain.pages())
         while under_way:

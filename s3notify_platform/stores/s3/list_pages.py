@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
-from s3notify_platform.kernel.ports import ETag, ObjectColumns, Page
+from s3notify_platform.kernel.ports import ETag, ListedColumns, Page
 
 PAGE: Final = "S3NotifyPage"
 """Where botocore's answer has the page, if it was read here."""
@@ -59,7 +59,7 @@ def page_of(body: bytes) -> Page | None:
     if {len(names), len(tags), len(sizes), len(modified)} != {count}:
         return None
     return Page(
-        objects=ObjectColumns(
+        objects=ListedColumns(
             keys=[unquote_plus(name) if "%" in name or "+" in name else name for name in names],
             etags=[ETag(tag.strip('"')) for tag in tags],
             sizes=[*map(int, sizes)],

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from s3notify_platform.channels.metrics import KEPT_SECONDS, LOOK_SECONDS, Metrics, served
-from s3notify_platform.channels.queue_facts import queue_facts
+from s3notify_platform.channels.queue_gauges import queue_facts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import Record

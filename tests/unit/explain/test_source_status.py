@@ -24,7 +24,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.pinned_schema import TableSchema, described
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from tests.support.servers import S3Server
 from tests.support.slot_rounds import Body, SlotRounds
 from tests.support.sources import source_of
@@ -161,7 +161,7 @@ def pin(source: Source, schema: str, *, inferred: bool) -> None:
     metadata, protocol = described(
         TableSchema(source=schema, rows=schema, inferred=inferred), created_ms=1, table=base.table
     )
-    change = Round(
+    change = RoundChange(
         base=base,
         slots={SLOT: SlotRound()},
         table=table,

@@ -19,7 +19,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import described, grown, schema_of
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_tables import Table
 
@@ -69,7 +69,7 @@ class Site:
         pinned = grown(schema_of(base.metadata), source=schema, rows=schema, inferred=True)
         metadata, protocol = described(pinned, created_ms=1, table=base.table)
         state = ObjectState(key=key, etag="e", size=1, rows=count, since=label, until=label)
-        change = Round(
+        change = RoundChange(
             base=base,
             slots={SLOT: SlotRound(changes={key: state})},
             table=self.table,

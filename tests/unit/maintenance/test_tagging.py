@@ -17,7 +17,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.open_table import forget
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from tests.support.faults import FaultyStore
 from tests.support.sources import source_of, with_settings
 
@@ -61,7 +61,7 @@ class World:
             slot: SlotRound(changes=states, before={key: known[key] for key in states if key in known})
             for slot, states in by_slot.items()
         }
-        change = Round(base=base, slots=slots, table=self.table, clock=self.table.reader.clock)
+        change = RoundChange(base=base, slots=slots, table=self.table, clock=self.table.reader.clock)
         assert isinstance(self.table.commit(change, base), Committed)
 
     def run(self, **more):

@@ -10,7 +10,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.arrivals import arrivals, sizes_of
 from s3notify_platform.table.commit import Wanted
 from s3notify_platform.table.reading import read_slots
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.versions import snapshot_of
 from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
 from tests.support.log_steps import committed, steps
@@ -113,7 +113,9 @@ def test_parts_of_an_object_come_one_after_the_other():
         changed = SlotRound(changes={"a1": after}, before={"a1": state} if state else {})
         packs = process._staged(process.data, rows, label)
         process.commit(
-            Round(base=base, slots={slot: changed}, table=process.whole, clock=process.clock, rows=packs)
+            RoundChange(
+                base=base, slots={slot: changed}, table=process.whole, clock=process.clock, rows=packs
+            )
         )
         state = after
     numbers = [("a1", "e", 1 + 3 * at) for at in range(6)]

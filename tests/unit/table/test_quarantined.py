@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.engine.commit import settle
+from s3notify_platform.engine.commit import new_states as settle
 from s3notify_platform.kernel.errors import ConflictError, UnavailableError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
@@ -14,7 +14,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import quarantined as quarantine
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.quarantined import Choice, Retried, key_quarantine, reasons_of, retry
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from tests.support.log_tables import beaten
 from tests.support.slot_rounds import SLOT, Body, Place, SlotRounds, content_of
 
@@ -324,7 +324,7 @@ def test_what_has_expired_is_not_read_again():
     expired = {"a": replace(state, expired=True)}
     change = SlotRound(changes=expired, before={"a": state})
     clock = place.writer.clock
-    place.table.commit(Round(base=base, slots={SLOT: change}, table=place.table, clock=clock), base)
+    place.table.commit(RoundChange(base=base, slots={SLOT: change}, table=place.table, clock=clock), base)
     done = place.retry()
     assert (done.keys, done.records, place.pending) == ({"b"}, 1, ["b"])
 

@@ -12,7 +12,7 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.packs.round_packs import write
-from s3notify_platform.table.round import Round, SlotRound
+from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.log_rounds import SCHEMA
 from tests.support.log_tables import LAYOUT, Table
@@ -96,7 +96,7 @@ class Process:
             )
             for slot, some in by_slot.items()
         }
-        change = Round(base=base, slots=slots, table=self.whole, clock=self.table.clock, rows=staged)
+        change = RoundChange(base=base, slots=slots, table=self.whole, clock=self.table.clock, rows=staged)
         assert isinstance(self.whole.commit(change, base), Committed)
         return dict(self.store.counts)
 

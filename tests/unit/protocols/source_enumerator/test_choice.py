@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.ports import ETag, ObjectColumns, ObjectMeta
+from s3notify_platform.kernel.ports import ETag, ListedColumns, ObjectMeta
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
 from s3notify_platform.stores.config import S3Config
@@ -51,7 +51,7 @@ def test_a_prefix_may_end_within_a_name() -> None:
     assert not choice.why_not("raw/a.jsonl")
     assert not choice.why_not("raw/a_b/c")
     assert choice.why_not("raw/ab/_c")
-    listed = ObjectColumns.of(
+    listed = ListedColumns.of(
         [ObjectMeta(key=key, etag=ETag("e"), size=1) for key in ("raw/a.x", "raw/a/.b")]
     )
     assert choice.among(listed) == [True, False]
@@ -95,11 +95,11 @@ def test_listing_columns_and_entries_choose_the_same(choice: Choice, objects: di
     enumerator = Enumerator(memory, choice, slots=7)
     chosen = {meta.key for meta in metas if not choice.why_not(meta.key, meta.modified_ms)}
     assert {version.key for version in enumerator.among(metas, EVERY)} == chosen
-    columns = enumerator.columns_among(ObjectColumns.of(metas), EVERY)
+    columns = enumerator.columns_among(ListedColumns.of(metas), EVERY)
     assert {*columns["key"]} == chosen
     some = frozenset({Slot(1), Slot(2)})
     assert [version.key for version in enumerator.among(metas, some)] == [
-        *enumerator.columns_among(ObjectColumns.of(metas), some)["key"]
+        *enumerator.columns_among(ListedColumns.of(metas), some)["key"]
     ]
     store = CountingStore(memory)
     for key in objects:

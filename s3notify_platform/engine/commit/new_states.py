@@ -58,7 +58,7 @@ class Settled:
 
 
 def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
-    """A slot, settled. `outcomes`: of each object that was to be read, joined (`outcome.joined`).
+    """A slot, settled. `outcomes`: of each object that was to be read, joined (`object_outcome.joined`).
 
     `CorruptError`: an object was read on from a place to which no such version had been read.
     """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.engine.batch.follow import Decision, decide, note_writers, topic_epoch
+from s3notify_platform.engine.batch.list_or_follow import Decision, decide, note_writers, topic_epoch
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser

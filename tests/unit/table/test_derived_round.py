@@ -1,4 +1,4 @@
-"""A round of a derived table on top of what another writer has committed: each cell of the table in `table.replace`."""
+"""A round of a derived table on top of what another writer has committed: each cell of `table.derived_round`."""
 
 import json
 import random
@@ -12,8 +12,8 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.delta.actions import LogVersion, MetaData
+from s3notify_platform.table.derived_round import DERIVED, MAX_OTHERS
 from s3notify_platform.table.packs.pack_file import PackSizes
-from s3notify_platform.table.replace import DERIVED, MAX_OTHERS
 from tests.support.log_derived import Derived
 from tests.support.log_tables import LAYOUT
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.engine.commit.settle import RoundFacts, settled
+from s3notify_platform.engine.commit.new_states import RoundFacts, settled
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import SlotPlan
 from s3notify_platform.kernel.errors import CorruptError

@@ -58,7 +58,7 @@ class NewSlot:
 class Replacement:
     """Slots of a derived table, made again, planned on the snapshot `base`. Give it to `Committer.commit`.
 
-    `rows`: packs of these slots, stored already, under the label `base.version` + 1. The rest is as in `Round`.
+    `rows`: packs of these slots, stored already, under the label `base.version` + 1. The rest is as in `RoundChange`.
     Afterwards `done` has the slots that another writer has made, and `dropped` says why others were left out.
     """
 
