@@ -2,8 +2,8 @@
 
 A new service needs a file, and an item in `SERVICES`. The file has its settings, a `ServiceSettings`, whose `build`
 makes the service. An inlet of S3's event messages from a message queue derives them from `PullInletSettings`, and
-supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`; any other is a `Service` of its own that passes events to an
-`Intake`, like `inlets/http_inlet.py`. The item adds
+supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`; any other is a `Service` of its own that passes events to
+an `Intake`, like `inlets/http_inlet.py`. The item adds
     the command         `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options
     the YAML            a field NAME of the component, with the same settings
     in Dagster          the job `{source}_NAME`, and the sensor that keeps one run of it alive
