@@ -51,7 +51,7 @@ def own_error(error: Exception) -> S3NotifyError | None:
     """The error of this package that a task ended with, if it is one."""
     if isinstance(error, S3NotifyError):
         return error
-    found = re.findall(r"^\s*s3notify_platform\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
+    found = re.findall(rf"^\s*{re.escape(errors.__name__)}\.(\w+): (.*)$", str(error), re.MULTILINE)
     if not found:
         return None
     own: S3NotifyError = getattr(errors, found[-1][0], S3NotifyError)(found[-1][1])

@@ -13,7 +13,7 @@ from s3notify_platform.engine.read.reader import Rejected, SplitReader
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.formats.text.plain_text import text_format
+from s3notify_platform.formats.text import text_format
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.source.source import Source
