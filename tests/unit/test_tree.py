@@ -1,0 +1,38 @@
+"""The tree of the package: a file is found by its name, and its tests by its place."""
+
+from collections import Counter
+from pathlib import Path
+
+import s3notify_platform
+
+PACKAGE = Path(s3notify_platform.__file__).parent
+TESTS = Path(__file__).parent
+LINES_MAX = 450
+
+PARALLEL = {"__init__", "__main__", "registry"}
+"""Names of the same part in several folders."""
+
+
+def test_no_two_files_have_one_name() -> None:
+    """But for commands: each is one file of `cli`, and has its own name."""
+    names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.parent.name != "cli")
+    assert {name for name, count in names.items() if count > 1} <= PARALLEL
+
+
+def test_files_are_short() -> None:
+    long = {
+        path.name: n
+        for path in PACKAGE.rglob("*.py")
+        if (n := len(path.read_text().splitlines())) > LINES_MAX
+    }
+    assert not long
+
+
+def test_tests_are_where_their_packages_are() -> None:
+    folders = {PACKAGE / path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
+    assert [str(at) for at in folders if not at.is_dir() and not at.with_suffix(".py").is_file()] == []
+
+
+def test_each_folder_says_what_it_holds() -> None:
+    texts = {path.parent.name: path.read_text() for path in PACKAGE.rglob("__init__.py")}
+    assert [name for name, text in texts.items() if not text.lstrip("r").startswith('"""')] == []
