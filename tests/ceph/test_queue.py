@@ -26,6 +26,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.ceph
 
@@ -183,9 +184,14 @@ def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
     assert set(events) == {"raw/written", "raw/gone"}
     assert (events["raw/written"].etag, events["raw/written"].size) == (written, 2)
     assert store.head("raw/old").etag == old
-    reconciler.resolve_stale("t", store.head)
+
+    def counted_again() -> bool:
+        reconciler.resolve_stale("t", store.head)
+        return queue.stats("t").counted == 2
+
+    until(counted_again, seconds=60)  # writers that rely on the former count are waited for
     stats = queue.stats("t")
-    assert (stats.depth, stats.counted, stats.reserved) == (2, 2, 0)
+    assert (stats.depth, stats.reserved) == (2, 0)
 
 
 def test_a_topic_is_deleted_with_all_that_is_pending(bucket, queue):

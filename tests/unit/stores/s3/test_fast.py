@@ -86,6 +86,8 @@ def test_what_no_retry_corrects_is_distinguished(ministack, precondition):
         nowhere.put("a", b"1", precondition=precondition)
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
         nowhere.delete("a")
+    with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
+        nowhere.head("a")
 
 
 @pytest.mark.server
