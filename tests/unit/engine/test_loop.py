@@ -1,10 +1,13 @@
-"""Rounds: which slots are reported, and which entries may leave the queue. Pure."""
+"""Rounds: which slots are reported, which entries leave the queue, and the order of what follows a commit."""
 
-from s3notify_platform.engine.loop import Round
+from concurrent.futures import ThreadPoolExecutor
+
+from s3notify_platform.engine.loop import Round, StagedTable, commit_rounds
 from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.protocols.notification_queue import Entry, Event, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.notification_queue.entries import Place
+from s3notify_platform.stores.memory import MemoryRecordStore
 
 COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE = map(Slot, range(4))
 
@@ -36,3 +39,29 @@ def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:
         "orders": [FAILED],
         "paid_orders": [OF_ONE_TABLE],
     }
+
+
+def test_the_room_of_entries_that_leave_is_free_again() -> None:
+    """Counted beside the rest, and by the time that the pool has ended."""
+    queue = NotificationQueue(MemoryRecordStore())
+    queue.topics.create("t", TopicSettings(shards=1))
+    for n in range(3):
+        queue.push("t", Event(key=f"k{n}"))
+    before = queue.stats("t")
+    entries: dict[Slot, list[Entry]] = {}
+    for each in queue.entries("t", range(1000)):
+        entries.setdefault(Slot(each.slot), []).append(each)
+    done = {slot: SlotResult(slot=slot, status="committed") for slot in entries}
+    steps: list[str] = []
+    round_ = Round(tables=iter([StagedTable(name="orders", commit=lambda: done)]), entries=entries)
+    with ThreadPoolExecutor(1) as beside:
+        for _ in commit_rounds(
+            [round_],
+            queue=queue,
+            beside=beside,
+            report=lambda _: steps.append(f"reported, {queue.stats('t').depth} entries"),
+            settle=lambda _: steps.append(f"settled, {queue.stats('t').depth} entries"),
+        ):
+            steps.append("done")
+    assert steps == ["reported, 3 entries", "settled, 0 entries", "done"]
+    assert before.counted - queue.stats("t").counted == 3

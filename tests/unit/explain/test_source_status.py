@@ -134,6 +134,17 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
 
 
 @pytest.mark.server
+def test_a_slot_that_is_done_is_not_in_flight(source: Source) -> None:
+    """While others of its batch are."""
+    chains = AckChains(source.location.records())
+    chain = chains.open_batch("b", ["3", "5"], payload=BatchPayload(slots=(3, 5)).dumps())
+    chains.stamp_children(chain, ["3"])
+    found = SourceLook(source).look().map
+    assert found is not None
+    assert {*found.in_flight} == {5}
+
+
+@pytest.mark.server
 def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are in the manifest; ages of slots are those of some versions."""
     store = CountingStore(S3ObjectStore(source.location.platform))
