@@ -55,13 +55,13 @@ def test_the_room_of_entries_that_leave_is_free_again() -> None:
     steps: list[str] = []
     round_ = Round(tables=iter([StagedTable(name="orders", commit=lambda: done)]), entries=entries)
     with ThreadPoolExecutor(1) as beside:
-        for _ in commit_rounds(
+        rounds = commit_rounds(
             [round_],
             queue=queue,
             beside=beside,
             report=lambda _: steps.append(f"reported, {queue.stats('t').depth} entries"),
             settle=lambda _: steps.append(f"settled, {queue.stats('t').depth} entries"),
-        ):
-            steps.append("done")
-    assert steps == ["reported, 3 entries", "settled, 0 entries", "done"]
+        )
+        assert [*rounds] == [round_]
+    assert steps == ["reported, 3 entries", "settled, 0 entries"]
     assert before.counted - queue.stats("t").counted == 3
