@@ -12,12 +12,12 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
-    table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, history, vacuum
+    table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, mirrors
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
     source/         what a source is: its settings, and the one way from them to a `Source`
     engine/         a change on its way to its rows, step by step: batch, plan, read, stage, commit; loop and driver
-    maintenance/    erase, migrate, remove, rollback, tagging
+    maintenance/    upkeep, behind one port: vacuum, compact, erase, remove, migrate, roll back, tag
     spark/          what needs PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery
     explain/        where one object stands
@@ -25,7 +25,14 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs
     cli/            `s3notify ...`
 
-Where to look first: exactly-once is decided in `engine/loop.py`, and rows become visible by `table/commit.py` alone.
+Where to look first
+    a row becomes visible       `table/commit.py` creates the version; `engine/loop.py` has the order of what follows
+    a new format                a file in `formats/`, and an entry in `formats/registry.py`
+    a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`
+    a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it
+    a new kind of store         a file in `stores/`, and an entry in `stores/kinds.py`
+    another catalog or format   a file in `table/mirrors/`, and an entry in its `MIRRORS`
+    a new command               a file in `cli/`, and an entry in `cli/main.py`
 
 Glossary. The same words in code, UI, commands, metrics and docs; one word, one thing.
 

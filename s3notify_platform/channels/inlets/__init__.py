@@ -1,1 +1,5 @@
-"""Inlets: changes that others report become entries of the queue, then signals."""
+"""Inlets: changes that others report become entries of the queue, then signals.
+
+A new inlet is one file and one entry in `channels.registry`. One that receives S3's event messages copies `sqs_inlet`:
+its settings, and a `ports.MessageQueue` that receives, hides and deletes messages; `pull` does the rest.
+"""

@@ -1,1 +1,1 @@
-"""The new states of each slot, and the staged round as one version of the table."""
+"""The new states of each slot, and the staged round as one version of the table (`table.commit` creates it)."""

@@ -1,4 +1,7 @@
-"""Commits a staged round as one version of the table, and says how each of its slots ended."""
+"""Commits a staged round as one version of the table, and says how each of its slots ended.
+
+The rows are visible once `table.commit` has created the version; `engine.loop` has the order of what follows.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

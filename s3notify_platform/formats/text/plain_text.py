@@ -1,4 +1,7 @@
-"""Text: each line is one record with one value, blank lines too. Lines that are not UTF-8 are rejects."""
+"""Text: each line is one record with one value, blank lines too. Lines that are not UTF-8 are rejects.
+
+The shortest format: an example for others.
+"""
 
 from typing import Final
 
