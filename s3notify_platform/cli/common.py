@@ -197,6 +197,7 @@ SOURCE: Final = (
     "keyspace_prefix",
     "slots",
     "known_bucket",
+    "mirror",
     "lease_table",
     *named(LeaseTimeSettings),
 )

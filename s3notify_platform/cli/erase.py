@@ -31,7 +31,7 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject
 
-    _, store, _ = place.committing()
+    place.committing()  # refused without a table
     source = place.source()
 
     def discard() -> int:
@@ -40,7 +40,4 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
         kept = frozenset(m.id for m in poison.all() if any(name in m.body for name in names))
         return poison.discard(kept) if kept else 0
 
-    settled = source if dry_run else source.settle_commit_mode(store)
-    carry_out(
-        EraseObject(source=settled, key=key, discard=discard), dry_run=dry_run, as_json=as_json, yes=yes
-    )
+    carry_out(EraseObject(source=source, key=key, discard=discard), dry_run=dry_run, as_json=as_json, yes=yes)

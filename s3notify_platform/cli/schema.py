@@ -64,9 +64,8 @@ def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) 
     """
     from s3notify_platform.maintenance.schema_rollback import SchemaRollbackTo
 
-    location, store, mode = place.committing()
-    commit = mode if dry_run else location.settle_commit_mode(mode, store)
-    task = SchemaRollbackTo(table=location.table(commit=commit), version=version)
+    location, _, mode = place.committing()
+    task = SchemaRollbackTo(location=location, commit=mode, version=version)
     carry_out(task, dry_run=dry_run, as_json=as_json)
 
 

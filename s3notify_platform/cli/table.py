@@ -126,12 +126,11 @@ def rollback(
 
     if (version is None) == (at is None):
         raise click.UsageError("give --to or --at")
-    location, store, _ = place.committing(damaged=True)
+    location, _, _ = place.committing(damaged=True)
     if version is None:
         assert at is not None
         version = version_of(location, at.replace(tzinfo=UTC))
-    source = place.source() if dry_run else place.source().settle_commit_mode(store)
-    carry_out(RollbackTo(source=source, version=version), dry_run=dry_run, as_json=as_json)
+    carry_out(RollbackTo(source=place.source(), version=version), dry_run=dry_run, as_json=as_json)
 
 
 @table.command("put-back", short_help="Put versions back that an overrun lease replaced.")

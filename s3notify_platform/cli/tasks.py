@@ -15,14 +15,17 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what it 
 def carry_out(task: "Task", *, dry_run: bool, as_json: bool, yes: bool = True) -> None:
     """Print what the task would do (`dry_run`), or do it and print what it did; exit code 1 if something is left.
 
-    Without `yes` it prints what it would do, and asks.
+    Without `yes`, a task that asks is shown first, unless there is nothing to do. With `as_json` that goes to stderr.
     """
-    if dry_run or not yes:
-        _show(task.plan(), dry_run=True, as_json=as_json)
     if dry_run:
+        _show(task.plan(), dry_run=True, as_json=as_json)
         return
     if not yes and task.asks:
-        click.confirm(printable(task.asks), abort=True, err=as_json)
+        planned = task.plan()
+        if not planned.nothing:
+            for line in planned.lines:
+                say(line, err=as_json)
+            click.confirm(printable(task.asks), abort=True, err=as_json)
     done = task.run()
     _show(done, dry_run=False, as_json=as_json)
     if done.left:

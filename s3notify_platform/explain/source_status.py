@@ -137,25 +137,36 @@ class SourceLook:
         source: Source,
         sensor: Callable[[], SensorState | None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        queue: bool = True,
     ) -> None:
+        """`queue`: also at its topic, and the others of its queue."""
         self.source = source
+        self._queue = queue
         self._sensor = sensor
         self._clock = clock
         self._created_ms: dict[int, int] = {}
 
+    @property
+    def place(self) -> str:
+        """Where the source's objects are, for people."""
+        bucket = self.source.input.bucket
+        return f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint or 'AWS S3'}"
+
     def look(self) -> SourceStatus:
         """The source's status. An error of the store becomes its `error`."""
-        bucket = self.source.input.bucket
-        place = f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint or 'AWS S3'}"
         try:
-            return self._look(place)
+            return self.read()
         except S3NotifyError as error:
-            return SourceStatus(name=self.source.name, place=place, error=str(error))
+            return SourceStatus(name=self.source.name, place=self.place, error=str(error))
 
-    def _look(self, place: str) -> SourceStatus:
+    def read(self) -> SourceStatus:
+        """The same; errors are raised."""
         location, now_ms = self.source.location, self._clock.wall_ms()
         queue, records = location.queue(), location.records()
-        topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
+        topics = {
+            topic.name: queue.stats(topic.name) for topic in (queue.topics.all() if self._queue else ())
+        }
         backlog = RescanBacklog(records).read()
         batches, in_flight = self._batches(now_ms)
         opened, reader = location.open_table(), location.table().reader
@@ -168,7 +179,7 @@ class SourceLook:
         failures = _failures(sensor, backlog.failed, now_ms)
         return SourceStatus(
             name=self.source.name,
-            place=place,
+            place=self.place,
             table=opened.id,
             version=snapshot.version if snapshot is not None else -1,
             files=len(packs),
@@ -295,4 +306,5 @@ def _failures(
             reason=one.reason,
         )
         for slot, one in sorted(every.items())
+        if slot != EVERYTHING
     )

@@ -1,7 +1,7 @@
 """The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
 
 A new format is one file, with a subclass of `Format` or, for records in a text, `TextFormat`, and one entry here. The
-shortest example is `text/lines.py`; one with columns is in `tests/unit/formats/test_registry.py`.
+shortest example is `text/plain_text.py`; one with columns is in `tests/unit/formats/test_registry.py`.
 """
 
 from typing import Any, Final

@@ -9,10 +9,10 @@ from s3notify_platform.kernel.errors import UnavailableError
 T = TypeVar("T")
 
 ATTEMPTS: Final = 8
-"""Of one operation; about 5 s of backoff on average, 10 s at most."""
+"""Of one operation; about 6 s of backoff on average, 11 s at most."""
 
-BASE_SECONDS: Final = 0.05
-CEILING_SECONDS: Final = 2.0
+BASE_SECONDS: Final = 0.1
+CEILING_SECONDS: Final = 5.0
 
 
 def attempts(

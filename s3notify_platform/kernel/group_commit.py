@@ -48,14 +48,16 @@ class GroupCommit:
         send: Callable[[Sequence[Any]], Sequence[Any]],
         *,
         enough: Callable[[int], bool] = lambda _: True,
+        entering: Callable[[], None] = lambda: None,
     ) -> Any:
         """The result of `job`: its item of what one thread's `send(jobs)` returned, raised if it is an error.
 
         An error that `send` itself raises is the result of every job. `enough`: whether a leader need not wait for
-        more jobs than so many.
+        more jobs than so many. `entering` is called as the job joins those that wait.
         """
         me = _Call(job=job)
         with self.changed:
+            entering()
             group = self._groups.setdefault(key, _Group())
             group.waiting.append(me)
             self.changed.notify_all()
@@ -97,6 +99,8 @@ class GroupCommit:
         results: Sequence[Any] | None = None
         try:
             results = send([call.job for call in together])
+            if len(results) != len(together):
+                raise AssertionError(f"{len(results)} results of {len(together)} jobs")
         except Exception as error:  # noqa: BLE001 - raised again by each of them
             results = [error] * len(together)
         finally:
@@ -131,11 +135,11 @@ class Sharing(Generic[T]):
     ) -> None:
         self._before, self._after = before, after
         self._commits = GroupCommit(linger_seconds=linger_seconds)
-        self._inside = 0
+        self._inside: set[int] = set()
         self._most_inside = 0
         """Since the last turn of `before`."""
-        self._between = 0
-        """Threads that have passed `before`, and that no turn of `after` has taken yet."""
+        self._between: set[int] = set()
+        """Calls that have passed `before`, and not come to `after` yet."""
 
     @contextmanager
     def around(self, item: T) -> Iterator[None]:
@@ -144,40 +148,41 @@ class Sharing(Generic[T]):
         An error of a stage is raised; if several calls share it, each raises a copy. `after` is left out if what is
         inside raises.
         """
-        with self._commits.changed:
-            self._inside += 1
-            self._most_inside = max(self._most_inside, self._inside)
+        call = (item, object())
+        me, changed = id(call[1]), self._commits.changed
+        with changed:
+            self._inside.add(me)
+            self._most_inside = max(self._most_inside, len(self._inside))
         try:
             self._commits.run(
-                "before", item, self._begin, enough=lambda waiting: waiting >= self._most_inside
+                "before", call, self._begin, enough=lambda waiting: waiting >= self._most_inside
             )
-            try:
-                yield
-            except BaseException:
-                self._pass(-1)
-                raise
-            self._commits.run("after", item, self._end, enough=lambda waiting: waiting >= self._between)
+            yield
+            self._commits.run(
+                "after",
+                call,
+                self._end,
+                enough=lambda _: not self._between,
+                entering=lambda: self._between.discard(me),
+            )
         finally:
-            with self._commits.changed:
-                self._inside -= 1
+            with changed:
+                self._inside.discard(me)
+                self._between.discard(me)
+                changed.notify_all()
 
-    def _begin(self, items: Sequence[T]) -> list[None]:
-        passed = 0
+    def _begin(self, calls: Sequence[tuple[T, object]]) -> list[None]:
+        passed: set[int] = set()
         try:
-            self._before(items)
-            passed = len(items)
+            self._before([item for item, _ in calls])
+            passed = {id(token) for _, token in calls}
         finally:
             with self._commits.changed:
-                self._most_inside = self._inside
-            self._pass(passed)
-        return [None] * len(items)
+                self._most_inside = len(self._inside)
+                # Who was interrupted meanwhile does not come.
+                self._between |= passed & self._inside
+        return [None] * len(calls)
 
-    def _end(self, items: Sequence[T]) -> list[None]:
-        self._pass(-len(items))
-        self._after(items)
-        return [None] * len(items)
-
-    def _pass(self, count: int) -> None:
-        with self._commits.changed:
-            self._between += count
-            self._commits.changed.notify_all()
+    def _end(self, calls: Sequence[tuple[T, object]]) -> list[None]:
+        self._after([item for item, _ in calls])
+        return [None] * len(calls)

@@ -209,6 +209,9 @@ REQUESTS_IN_FLIGHT: Final = 16
 MAX_REASON: Final = 300
 """Characters of a reason for people, of why a slot or an object failed."""
 
+MAX_BACKLOG_REASON: Final = 200
+"""Bytes of it in the rescan backlog: 1000 of them are one item of DynamoDB, which takes 400 KB."""
+
 MAX_RESCUED_PATHS: Final = 64
 """Fields without a column, and mismatching columns, that are counted apart by their paths."""
 

@@ -145,7 +145,7 @@ def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseObject:
-    """The task: erases an object. `source` has a settled commit mode if it is run.
+    """The task: erases an object. Nothing is written before `check_erasable` has agreed.
 
     `discard` removes messages that name the object and are kept elsewhere; it returns how many.
     """
@@ -173,7 +173,9 @@ class EraseObject:
 
     def run(self) -> Report:
         """See `Task`."""
-        done, messages = erase(self.source, self.key), self.discard()
+        check_erasable(self.source, self.key)
+        source = self.source.settle_commit_mode(open_store(self.source.location.platform))
+        done, messages = erase(source, self.key), self.discard()
         of = done.of_source
         lines = [
             (

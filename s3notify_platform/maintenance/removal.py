@@ -220,7 +220,8 @@ class Removal:
         found = held(self.location)
         place, name = self.location.platform.place, self.location.name
         if not found:
-            return Report(lines=(f"nothing is there of source {name!r} in {place}",), document={"held": []})
+            line = f"nothing is there of source {name!r} in {place}"
+            return Report(lines=(line,), document={"held": []}, nothing=True)
         if (batches := open_batches(self.location)) and not self.force:
             raise UsageError(
                 f"batch {batches[0]} is open: wait until its runs have ended, or, if they are gone, use --force"
@@ -233,8 +234,8 @@ class Removal:
 
     def run(self) -> Report:
         """See `Task`."""
-        if (planned := self.plan()).document["held"] == []:
+        if (planned := self.plan()).nothing:
             return planned
         removed = remove(self.location)
         line = f"removed {removed} objects of source {self.location.name!r}; its own objects are untouched"
-        return Report(lines=(line,), document={"removed": removed})
+        return Report(lines=(*planned.lines, line), document={**planned.document, "removed": removed})

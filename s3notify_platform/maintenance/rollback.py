@@ -148,7 +148,7 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackTo:
-    """The task: takes a source's table back to a version. `source` has a settled commit mode if it is run."""
+    """The task: takes a source's table back to a version. Nothing is written before that is known to be possible."""
 
     source: Source
     version: int
@@ -161,7 +161,8 @@ class RollbackTo:
     def run(self) -> Report:
         """See `Task`."""
         planned = plan_rollback(self.source.location, self.version)
-        done = rollback(self.source, self.version)
+        source = self.source.settle_commit_mode(open_store(self.source.location.platform))
+        done = rollback(source, self.version)
         if isinstance(done, Committed):
             newest = done.snapshot.version
             return self._report(planned, f"went back to version {self.version}, by version {newest}", newest)

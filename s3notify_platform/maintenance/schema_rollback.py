@@ -14,6 +14,8 @@ import pyarrow as pa
 from s3notify_platform.formats.arrow_values import unnamed_columns
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.maintenance.task import Report
+from s3notify_platform.source.location import CommitMode, Location
+from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import MetaData
@@ -110,15 +112,20 @@ def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
 
     `ConflictError`: the table has changed since: plan again. Requests of a commit.
     """
+    check_unused(planned)
+    done = table.commit(planned, planned.base)
+    assert isinstance(done, Committed), "it always changes the schema"
+    return done.snapshot.version
+
+
+def check_unused(planned: SchemaRollback) -> None:
+    """`UsageError`: values of columns that the earlier schema lacks are live."""
     if planned.in_use:
         path, keys = next(iter(planned.in_use.items()))
         raise UsageError(
             f"{len(planned.in_use)} of these columns have values, like {path!r} from {', '.join(keys)}: remove or "
             "correct these objects and let the source take that in, or keep the schema"
         )
-    done = table.commit(planned, planned.base)
-    assert isinstance(done, Committed), "it always changes the schema"
-    return done.snapshot.version
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
@@ -153,20 +160,24 @@ def _type(kind: Any) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollbackTo:
-    """The task: gives a table the schema of a version again. `table` can be committed to if it is run."""
+    """The task: gives a source's table the schema of a version again, by this mode of commits."""
 
-    table: LogTable
+    location: Location
+    commit: CommitMode
     version: int
     asks: ClassVar[str] = ""
 
     def plan(self) -> Report:
         """See `Task`."""
-        return self._report(plan_schema_rollback(self.table, self.version))
+        return self._report(plan_schema_rollback(self.location.table(), self.version))
 
     def run(self) -> Report:
         """See `Task`."""
-        planned = plan_schema_rollback(self.table, self.version)
-        became = roll_back_schema(self.table, planned)
+        location = self.location
+        planned = plan_schema_rollback(location.table(), self.version)
+        check_unused(planned)
+        mode = location.settle_commit_mode(self.commit, open_store(location.platform))
+        became = roll_back_schema(location.table(commit=mode), planned)
         done = f"version {became} has the earlier schema; these columns are gone from the table"
         return self._report(planned, done, became)
 

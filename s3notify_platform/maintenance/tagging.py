@@ -77,8 +77,7 @@ def tag_committed(
     instead of the source's own. `UsageError` without `committed_tags`, and for a bucket without versions;
     `UnavailableError`, once all that is possible is done: repeat. Requests as in the module docstring.
     """
-    if not source.input.tags:
-        raise UsageError(f"source {source.name!r} has no committed_tags: set them first")
+    _check_tags(source)
     tags = tags if tags is not None else open_tags(source.input.bucket)
     opened = source.open_table(create=False, store=platform)
     if not opened.id:
@@ -114,6 +113,11 @@ def tag_committed(
     return Tagging(slots=len(behind), left=len(behind) - looked, counts=counts, refused=refused)
 
 
+def _check_tags(source: Source) -> None:
+    if not source.input.tags:
+        raise UsageError(f"source {source.name!r} has no committed_tags: set them first")
+
+
 def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int], list[Slot]]:
     """The newest manifest, the version of each slot in it, and the slots that have changed since the last pass."""
     manifest = (
@@ -123,15 +127,19 @@ def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int]
     return manifest, reached, [slot for slot, n in reached.items() if n > done.generations.get(slot, 0)]
 
 
-def to_be_tagged(source: Source, *, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
+def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
     """How many slots have changed since the last pass, and how many objects `tag_committed` would look at in them.
 
-    Requests of `tag_committed`, but for those of the objects.
+    `again`: as after `tag_again`. `UsageError` without `committed_tags`. Requests of `tag_committed`, but for those of
+    the objects.
     """
+    _check_tags(source)
     opened = source.open_table(create=False)
     if not opened.id:
         return 0, 0
     done = _Done(Updates(source.location.records(), clock), opened.id)
+    if again:
+        done.generations = {}
     manifest, _, behind = _behind(opened, done)
     columns = source.table(clock=clock).states.columns(manifest.states, behind)
     return len(behind), sum(
@@ -252,7 +260,7 @@ class TagCommitted:
 
     def plan(self) -> Report:
         """See `Task`. Objects that are tagged already are counted, too."""
-        slots, objects = to_be_tagged(self.source)
+        slots, objects = to_be_tagged(self.source, again=self.again)
         line = f"{slots} slots with new commits, {objects} objects"
         return Report(lines=(line,), document={"slots": slots, "objects": objects})
 

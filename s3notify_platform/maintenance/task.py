@@ -10,11 +10,13 @@ class Report:
     """What a task would do, or what it did.
 
     `lines`: for people. `document`: the same as values of JSON. `left`: something is left to be done, as a line says.
+    `nothing`: there is nothing to do.
     """
 
     lines: tuple[str, ...]
     document: Mapping[str, Any] = field(default_factory=dict)
     left: bool = False
+    nothing: bool = False
 
 
 class Task(Protocol):

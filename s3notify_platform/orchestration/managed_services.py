@@ -26,7 +26,7 @@ from threading import Event, Thread
 from typing import Final
 
 import dagster as dg
-from dagster import RunsFilter
+from dagster import DagsterRunStatus, RunsFilter
 from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.service import Service
@@ -35,10 +35,13 @@ from s3notify_platform.engine.batch.run_pulse import RunView, pulse_of
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.run_health import run_view
+from s3notify_platform.orchestration.run_health import ACTIVE, ENDED, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 
 INTERVAL_SECONDS: Final = 10
+WAITS: Final = [status for status in DagsterRunStatus if status not in (*ENDED, *ACTIVE)]
+"""Statuses in which a run of a service may stay for any time."""
+
 SILENCE_SECONDS: Final = 60.0
 """A run without a heartbeat for so long, by the sensor's clock, is reported as failed."""
 
@@ -172,7 +175,7 @@ def build_service(
             return dg.SensorResult(cursor=first.dumps(), skip_reason="first tick: the next one starts it")
         records = assets.io_of(context).clients.records
         found = context.instance.get_runs(filters=RunsFilter(job_name=name), limit=_RUNS_MAX)
-        runs = [run_view(records, context.instance, run) for run in found]
+        runs = [run_view(records, context.instance, run, waits=WAITS) for run in found]
         tick = decide(name, ServiceState.loads(context.cursor), runs, SYSTEM_CLOCK)
         for run in found:
             if run.run_id in tick.silent:

@@ -13,6 +13,7 @@ yet to be started, does not start: Dagster's run worker finds it finished.
 import json
 import re
 import socket
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
@@ -121,13 +122,21 @@ def _has(server: dict[str, Any], run: DagsterRun) -> bool:
 
 
 def run_view(
-    records: RecordStore, instance: DagsterInstance, run: DagsterRun, *, failure: str = ""
+    records: RecordStore,
+    instance: DagsterInstance,
+    run: DagsterRun,
+    *,
+    waits: Collection[DagsterRunStatus] = (DagsterRunStatus.QUEUED,),
+    failure: str = "",
 ) -> RunView:
-    """A run as its keeper sees it. 1 read of its heartbeat, once it has started. `failure`: the reason it has given."""
+    """A run as its keeper sees it. 1 read of its heartbeat, once it has started. `failure`: the reason it has given.
+
+    `waits`: statuses in which a run may stay for any time. A run whose launch failed stays `NOT_STARTED`.
+    """
     return RunView(
         run_id=run.run_id,
         ended=run.status in ENDED,
-        queued=run.status not in ENDED and run.status not in ACTIVE,
+        queued=run.status in waits,
         starting=run.status is DagsterRunStatus.STARTING,
         beats=beats_of(records, run.run_id) if run.status in STARTED else None,
         failed=run.status is DagsterRunStatus.FAILURE,

@@ -37,6 +37,9 @@ from s3notify_platform.kernel.ports import (
     Written,
 )
 
+CEILING_SECONDS: Final = 2.0
+"""Of the backoff between two rounds."""
+
 WRITER: Final = "s3notify-writer"
 """Metadata of an object: the id of the call that wrote it."""
 
@@ -77,7 +80,7 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
-    for attempt in attempts(clock, rounds):
+    for attempt in attempts(clock, rounds, ceiling=CEILING_SECONDS):
         if attempt and in_doubt and sending and not may_resend():
             break
         try:
@@ -189,7 +192,7 @@ class Updates:
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
         """A write in doubt: the version that it would replace, its value, its result."""
-        for attempt in attempts(self._clock, self._rounds):
+        for attempt in attempts(self._clock, self._rounds, ceiling=CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)
                 version = found.version if found is not None else None

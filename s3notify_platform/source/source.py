@@ -95,6 +95,10 @@ class Source:
     commit: CommitMode = field(default_factory=CommitMode)
 
     def __post_init__(self) -> None:
+        if self.location.mirror == "symlink" and self.input.overwrites == "vectors":
+            raise UsageError(
+                "mirror: symlink lists files, whose rows deletion vectors may hide: leave out overwrites: vectors"
+            )
         if inside := next((own for own in self.own if self.input.prefix.startswith(own)), None):
             raise UsageError(
                 f"it reads {self.input.prefix!r} of bucket {self.input.bucket.bucket!r}, which is among the "

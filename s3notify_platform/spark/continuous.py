@@ -103,7 +103,6 @@ class ContinuousIngest:
     """Slots of the last batch that were asked for again at once."""
     opened: OpenTable | None = None
     """The source's table, as it was when the batch began."""
-    _beside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "room"))
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
@@ -147,7 +146,9 @@ class ContinuousIngest:
         slot that fails is in `failing`, and asked for again.
         """
         rescans = self.backlog.read()
-        return self.take_decided(signals, self.decided(signals, rescans), rescans, batch=batch)
+        with ThreadPoolExecutor(1, "room") as beside:
+            decision = self.decided(signals, rescans)
+            return self.take_decided(signals, decision, rescans, batch=batch, beside=beside)
 
     def segments(self, slots: Iterable[Slot]) -> Sequence[Segment] | None:
         """The segments of these slots, to be read while other things are; None as long as the topic is not known.
@@ -207,9 +208,13 @@ class ContinuousIngest:
         rescans: Rescans,
         *,
         batch: str,
+        beside: Executor,
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """As `take`, by what `decided` said. `segments`: those of the slots, if they were read since."""
+        """As `take`, by what `decided` said. `segments`: those of the slots, if they were read since.
+
+        `beside` frees the room of entries that leave the queue.
+        """
         location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
@@ -217,7 +222,7 @@ class ContinuousIngest:
         result = BatchResult()
         for part in in_halves(
             [sorted(self.failing.keys() & set(slots)), sorted(set(slots) - self.failing.keys())],
-            lambda part: self._taken(part, signals, decision, batch, segments),
+            lambda part: self._taken(part, signals, decision, batch=batch, segments=segments, beside=beside),
             self._all_failed,
             errors=(*JOB_ERRORS, ConflictError, CorruptError),
             what="a batch",
@@ -248,8 +253,10 @@ class ContinuousIngest:
         slots: Sequence[Slot],
         signals: Mapping[Slot, str | None],
         decision: Decision,
+        *,
         batch: str,
         segments: Sequence[Segment] | None,
+        beside: Executor,
     ) -> BatchResult:
         ingest = spark_ingest(
             self.spark,
@@ -273,7 +280,7 @@ class ContinuousIngest:
                 topic="" if decision.listing else decision.topic,
                 segments=segments,
             )
-            for _ in commit_rounds(rounds, queue=self.source.location.queue(), beside=self._beside):
+            for _ in commit_rounds(rounds, queue=self.source.location.queue(), beside=beside):
                 pass
             return ingest.result()
         except (NotFoundError, UsageError) as error:
@@ -369,12 +376,20 @@ class _Following:
         self._followed = not decision.listing
         if decision.wait_seconds and not hurry:
             return decision.wait_seconds
-        ingest.take_decided(self._waiting, decision, rescans, batch=next(self._batches), segments=segments)
-        if ingest.failing:
-            ingest.spark.range(1).count()  # raises if Spark is what failed
-        self._waiting, self._unqueued, self._table = {}, frozenset(), table.id
-        seen = Seen(state=watcher.state, table=table.id)
-        self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
+        with ThreadPoolExecutor(1, "room") as beside:
+            ingest.take_decided(
+                self._waiting,
+                decision,
+                rescans,
+                batch=next(self._batches),
+                beside=beside,
+                segments=segments,
+            )
+            if ingest.failing:
+                ingest.spark.range(1).count()  # raises if Spark is what failed
+            self._waiting, self._unqueued, self._table = {}, frozenset(), table.id
+            seen = Seen(state=watcher.state, table=table.id)
+            self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
         return 0.0
 

@@ -69,7 +69,7 @@ def test_bucket_level_assets_follow_by_automation(platform: Platform) -> None:
         return {entry["label"] for event in events for entry in event["metadataEntries"]}
 
     platform.until("summary", lambda: "rows_by_age" in labels())
-    assert {"latest_slots", "slots", "dagster/row_count"} <= labels()
+    assert {"slot_map", "slots", "dagster/row_count"} <= labels()
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ Steps, for one change or a batch
 Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
 is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
 
-Threads of a process share steps 1 and 4 to 6 (`publish.sharing`): changes that they make at about the same time are
+Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`): changes that they make at about the same time are
 one reservation, and a batch's worth of commits and signals. Each writes its own objects meanwhile.
 
 If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD, announces the changes

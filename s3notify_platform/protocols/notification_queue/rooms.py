@@ -135,12 +135,15 @@ class Rooms:
         most = min(ROOM_HELD, int(capacity * ROOM_HELD_SHARE))
         asked = min(wanted, ceiling)
         extra = min(self._more.get(topic.name, 0), most, max(0, idle - asked)) if more else 0
+        if asked <= 0:
+            return 0
         for attempt in attempts(self._clock):
-            if asked <= 0:
-                return 0
             try:
                 limit = idle if extra else ceiling
                 outcome = self._records.add(depth_partition(topic.name), key, asked + extra, ceiling=limit)
+                if isinstance(outcome, Conflict) and extra:
+                    extra = 0
+                    outcome = self._records.add(depth_partition(topic.name), key, asked, ceiling=ceiling)
                 if isinstance(outcome, int):
                     with self._lock:
                         self._held[_counter(topic, shard)] += extra
@@ -149,10 +152,9 @@ class Rooms:
                         self._more[topic.name] = min(2 * extra + 1, most) if fits else 0
                     return asked
                 if isinstance(outcome, Conflict):
-                    if not extra:
-                        asked = min(wanted, ceiling - self._shards.counted(topic, shard))
-                    extra = 0
-                    continue
+                    asked = min(wanted, ceiling - self._shards.counted(topic, shard))
+                    if asked <= 0:
+                        return 0
                 # Unknown: if it was applied, this room is unused until the reconciler counts again.
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:

@@ -10,7 +10,7 @@ from typing import Final
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.kernel.limits import MAX_REASON
+from s3notify_platform.kernel.limits import MAX_BACKLOG_REASON
 from s3notify_platform.kernel.ports import Record, RecordStore
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.updates import Updates
@@ -95,7 +95,7 @@ class RescanBacklog:
             left.update(failed)
             traced = [slot for slot in (*failed, *left) if left[slot].trace][:TRACES_MAX]
             kept = {
-                slot: replace(one, reason=one.reason[:MAX_REASON], trace=one.trace if slot in traced else "")
+                slot: replace(one, reason=_short(one.reason), trace=one.trace if slot in traced else "")
                 for slot, one in left.items()
             }
             return replace(
@@ -126,7 +126,7 @@ class RescanBacklog:
             before = _decoded(record)
             if (after := change(before)) == before:
                 return None, None
-            return json.dumps({"v": 1, **asdict(after)}, separators=(",", ":")).encode(), None
+            return _json({"v": 1, **asdict(after)}), None
 
         try:
             self._updates.change(PARTITION, TO_LIST, decide)
@@ -148,3 +148,15 @@ def _decoded(record: Record | None) -> Rescans:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{PARTITION}/{TO_LIST} holds {record.value[:80]!r}: remove it") from error
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _short(reason: str) -> str:
+    """The reason in one line, in at most `MAX_BACKLOG_REASON` bytes of JSON."""
+    text = " ".join(reason.split())[:MAX_BACKLOG_REASON]
+    while len(_json(text)) > MAX_BACKLOG_REASON:
+        text = text[: -max(1, len(text) // 8)]
+    return text

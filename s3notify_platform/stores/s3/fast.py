@@ -53,6 +53,11 @@ class FastObjectStore(DelegatingStore):
         self._seen = False
         """Whether the bucket is known to be there."""
 
+    def _fits(self, key: str) -> bool:
+        """Whether obstore sends this key as it is. Buckets with an ARN, and on AWS those with dots, are boto3's."""
+        bucket, dotted = self.config.bucket, "." in self.config.bucket and self.config.endpoint is None
+        return fits_obstore(check_key(key)) and not bucket.startswith("arn:") and not dotted
+
     @cached_property
     def _fast(self) -> "S3Store":
         return obstore_store(self.config)
@@ -67,7 +72,7 @@ class FastObjectStore(DelegatingStore):
         import obstore
         from obstore.exceptions import BaseError
 
-        if if_match is None and if_none_match is None and fits_obstore(check_key(key)):
+        if if_match is None and if_none_match is None and self._fits(key):
             count_request("s3", "GetObject")
             try:
                 found = obstore.get(self._fast, key)
@@ -75,6 +80,7 @@ class FastObjectStore(DelegatingStore):
                 self._seen = True
             except FileNotFoundError as error:
                 if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
+                    self._seen = True
                     return None
             except (BaseError, OSError):
                 count_repeated("s3")
@@ -86,7 +92,7 @@ class FastObjectStore(DelegatingStore):
         import obstore
         from obstore.exceptions import BaseError
 
-        if fits_obstore(check_key(key)):
+        if self._fits(key):
             count_request("s3", "HeadObject")
             try:
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
@@ -100,18 +106,21 @@ class FastObjectStore(DelegatingStore):
             else:
                 self._seen = True
                 return found
-        return self.store.head(key)
+        there = self.store.head(key)
+        self._seen = True
+        return there
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
         import obstore
         from obstore.exceptions import BaseError
 
-        if fits_obstore(check_key(key)):
+        if self._fits(key):
             count_request("s3", "GetObject")
             try:
                 return bytes(obstore.get_range(self._fast, key, start=start, end=end))
             except FileNotFoundError as error:
                 if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
+                    self._seen = True
                     return None
             except (BaseError, OSError):
                 count_repeated("s3")
@@ -133,7 +142,7 @@ class FastObjectStore(DelegatingStore):
             UnauthenticatedError,
         )
 
-        if not fits_obstore(check_key(key)):
+        if not self._fits(key):
             return self.store.put(key, body, precondition=precondition, metadata=metadata)
         mode: PutMode = "overwrite" if precondition is None else "create"
         if isinstance(precondition, IfMatch):

@@ -1,14 +1,23 @@
 """A list of the table's Parquet files, for engines that know Hive's symlink format: Athena, Presto, Redshift Spectrum.
 
 `{table}/_symlink_format_manifest/manifest` has the URL of each pack, one a line, like the manifests that Delta Lake's
-own `GENERATE symlink_format_manifest` writes. Its first reader sees a version as a whole. Not for tables with deletion
-vectors: such engines would show the rows that these hide.
+own `GENERATE symlink_format_manifest` writes. Its metadata name the version, so that a slow writer does not put an
+earlier one in the place of a later one. Not for tables with deletion vectors: such engines would show the rows that
+these hide.
 
-Requests: 1 PUT for each version.
+Requests: 1 HEAD and 1 PUT for each version; 2 more for each writer that comes between.
 """
 
-from s3notify_platform.kernel.errors import UsageError
+from typing import Final
+
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.kernel.ports import ABSENT, IfMatch, ObjectMeta, Written
 from s3notify_platform.table.mirrors import Mirrored
+
+TABLE: Final = "s3notify-table"
+VERSION: Final = "s3notify-version"
 
 
 class SymlinkManifest:
@@ -16,12 +25,29 @@ class SymlinkManifest:
 
     def show(self, table: Mirrored) -> None:
         """See `Mirror.show`. `UsageError`: rows are hidden by deletion vectors."""
-        packs = table.snapshot.packs.values()
+        packs, prefix = table.snapshot.packs.values(), table.layout.prefix
         if any(pack.vector for pack in packs):
             raise UsageError(
                 f"{table.url} has deletion vectors, which a list of files cannot show: compact it"
             )
-        prefix = table.layout.prefix
         keys = sorted(table.layout.file(pack.path) for pack in packs)
-        lines = (f"{table.url}{key.removeprefix(prefix)}\n" for key in keys)
-        table.store.put(table.layout.symlinks, "".join(lines).encode())
+        body = "".join(f"{table.url}{key.removeprefix(prefix)}\n" for key in keys).encode()
+        metadata = {TABLE: table.snapshot.table, VERSION: str(table.snapshot.version)}
+        for _ in attempts(SYSTEM_CLOCK):
+            found = table.store.head(table.layout.symlinks)
+            if found is not None and _is_later(found, table):
+                return
+            expected = ABSENT if found is None else IfMatch(etag=found.etag)
+            written = table.store.put(table.layout.symlinks, body, precondition=expected, metadata=metadata)
+            if isinstance(written, Written):
+                return
+        raise UnavailableError(
+            f"{table.layout.symlinks}: others write it all the time; the next version shows it"
+        )
+
+
+def _is_later(found: ObjectMeta, table: Mirrored) -> bool:
+    """Whether this version, or a later one of the table, is shown."""
+    shown = found.metadata.get(VERSION, "")
+    same = found.metadata.get(TABLE) == table.snapshot.table
+    return same and shown.isdecimal() and int(shown) >= table.snapshot.version

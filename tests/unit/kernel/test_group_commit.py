@@ -7,7 +7,7 @@ import pytest
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.errors import UnavailableError
-from s3notify_platform.kernel.group_commit import Sharing
+from s3notify_platform.kernel.group_commit import GroupCommit, Sharing
 from s3notify_platform.kernel.limits import ROOM_HELD
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
@@ -146,6 +146,34 @@ def test_what_fails_inside_does_not_hold_up_the_others():
     with sharing.around(1):
         pass
     assert turns.after == [[1]]
+
+
+def test_who_is_interrupted_is_not_waited_for():
+    """In `before` or in `after`: later turns wait for nobody, however long they might."""
+    interrupted = []
+
+    def once(items):
+        if not interrupted:
+            interrupted.append(items)
+            raise KeyboardInterrupt
+
+    for stages in ((once, lambda _: None), (lambda _: None, once)):
+        interrupted.clear()
+        sharing = Sharing(*stages, linger_seconds=FOREVER)
+        with pytest.raises(KeyboardInterrupt), sharing.around(0):
+            pass
+        for number in (1, 2):
+            with sharing.around(number):
+                pass
+        assert sharing._between == sharing._inside == set()
+
+
+def test_a_wrong_number_of_results_is_everyones_error():
+    """Nobody waits for a leader that has ended so."""
+    commit = GroupCommit()
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="0 results of 1 jobs"):
+            commit.run("key", 1, lambda _: [])
 
 
 class MetStore(DelegatingStore):

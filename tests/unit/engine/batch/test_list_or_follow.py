@@ -6,7 +6,8 @@ from s3notify_platform.engine.batch.list_or_follow import Decision, decide, note
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, TopicUser
-from s3notify_platform.protocols.source_enumerator import UNQUEUED_SECONDS, RescanBacklog, Rescans
+from s3notify_platform.protocols.source_enumerator import UNQUEUED_SECONDS, Failed, RescanBacklog, Rescans
+from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
@@ -115,3 +116,17 @@ def test_a_topic_of_other_signals_is_refused_by_name() -> None:
         UsageError, match="'orders' has signals: root, and its source slots: set signals: root"
     ):
         topic_epoch(queue, "orders", user)
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\0", '"', "\ud800"])
+def test_a_backlog_of_all_slots_is_one_item(letter):
+    """However long the reasons are: DynamoDB takes 400 KB."""
+    records = MemoryRecordStore()
+    failed = {
+        Slot(slot): Failed(attempts=99, not_before_ms=2**44, reason=letter * 10_000, trace="t" * 4096)
+        for slot in range(1000)
+    }
+    RescanBacklog(records).note_failed(failed)
+    (record,) = records.scan(PARTITION)
+    assert len(record.value) < 400 * 1024
+    assert RescanBacklog(records).read().failed[Slot(7)].reason

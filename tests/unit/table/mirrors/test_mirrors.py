@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.maintenance.rollback import rollback
 from s3notify_platform.source.build import build
-from s3notify_platform.table.mirrors import MIRRORS
+from s3notify_platform.table.mirrors import MIRRORS, Mirrored
+from s3notify_platform.table.mirrors.symlink_manifest import SymlinkManifest
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.toy_mirror import TOY, ToyMirror
@@ -64,6 +67,48 @@ def test_a_list_of_files_for_engines_of_hive(place: Place) -> None:
     prefix = f"s3://{place.store.config.bucket}/"
     keys = [line.removeprefix(prefix) for line in found.body.decode().splitlines()]
     assert {*keys} == {table.layout.file(pack.path) for pack in place.snapshot().packs.values()}
+
+
+@pytest.mark.server
+def test_commands_show_it_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a list would name files that an erasure has removed."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    place.source = replace(place.source, location=replace(place.source.location, mirror="symlink"))
+    place.put("a", 1)
+    place.put("b", 2)
+    place.run("1")
+    place.store.delete("raw/a")
+    config = place.store.config
+    given = ("--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url), "--slot-count", "4")
+    erased = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes", "--mirror", "symlink")
+    assert "rows and 0 rejects" in CliRunner().invoke(main, [*erased, *given]).output
+    shown = place.store.get(place.source.table().layout.symlinks).body.decode()
+    live = [pack.path for pack in place.snapshot().packs.values()]
+    assert [line.rpartition("/data/")[2] for line in shown.split()] == [
+        path.rpartition("data/")[2] for path in sorted(live)
+    ]
+
+
+@pytest.mark.server
+def test_a_slow_writer_shows_no_earlier_version(place: Place) -> None:
+    """In the place of a later one."""
+    place.source = replace(place.source, location=replace(place.source.location, mirror="symlink"))
+    place.put("a", 1)
+    place.run("1")
+    slow = place.snapshot()
+    place.put("b", 2)
+    place.run("2")
+    table = place.source.table()
+    before = place.store.get(table.layout.symlinks)
+    store, layout = table.reader.store, table.layout
+    SymlinkManifest().show(Mirrored(url=table.url, store=store, layout=layout, snapshot=slow))
+    assert place.store.get(table.layout.symlinks) == before
+
+
+def test_a_list_of_files_shows_no_vectors() -> None:
+    with pytest.raises(UsageError, match="leave out overwrites: vectors"):
+        build({"name": "orders", "bucket": "b", "mirror": "symlink", "overwrites": "vectors"})
 
 
 def test_one_that_there_is_not() -> None:
