@@ -1,4 +1,4 @@
-"""Inlet from SQS: S3's event notifications, as S3, SNS or EventBridge put them into a queue. The loop is in `pull`.
+"""Inlet from SQS: S3's notifications, as S3, SNS or EventBridge put them into a queue. The loop is in `queue_inlet`.
 
 SQS hides 120,000 messages at most, and delivers no more while so many are hidden.
 """
@@ -6,7 +6,7 @@ SQS hides 120,000 messages at most, and delivers no more while so many are hidde
 from dataclasses import dataclass
 from typing import Annotated
 
-from s3notify_platform.channels.inlets.pull import PullInletSettings
+from s3notify_platform.channels.inlets.queue_inlet import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.kernel.ports import MessageQueue
 from s3notify_platform.kernel.setting import About

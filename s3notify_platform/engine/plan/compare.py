@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.engine.plan.compare_columns import Listed, compared
-from s3notify_platform.engine.plan.named_versions import named_versions
+from s3notify_platform.engine.plan.queued_versions import named_versions
 from s3notify_platform.engine.values.plan import Planned, SlotPlan, planned_rows
 from s3notify_platform.engine.values.row_schema import Batches, numbers_of, runs_of
 from s3notify_platform.engine.values.rows import (

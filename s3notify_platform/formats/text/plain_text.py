@@ -1,6 +1,6 @@
 """Text: each line is one record with one value, blank lines too. Lines that are not UTF-8 are rejects.
 
-The shortest format: an example for others.
+The shortest format: an example for others. Without `cut`, blank lines are no records.
 """
 
 from typing import Final
