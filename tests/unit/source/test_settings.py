@@ -188,21 +188,21 @@ def of_flags(given: dict[str, Any]) -> Source:
     return seen[0].source
 
 
-@pytest.mark.parametrize("without", ["schema", "schema_hints"])
-def test_it_has_its_effect_from_everywhere(without: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("without", [("schema", "mirror"), ("schema_hints", "overwrites")])
+def test_it_has_its_effect_from_everywhere(without: tuple[str, ...], tmp_path: Path) -> None:
     """Each with another value than its default makes the same source: component, IO manager, data source, flags, file.
 
-    All but one of two that exclude each other.
+    All but one of each two that exclude each other.
     """
-    given = {setting.name: other(setting) for setting in OWN if setting.name != without}
+    given = {setting.name: other(setting) for setting in OWN if setting.name not in without}
     source, flat = S3NotifyComponent(**given, **GROUPS).assets().io.source, ungrouped(given | GROUPS)
-    assert {*flat} == {*SETTINGS} - {without, "profile", "dynamodb_profile"}
+    assert {*flat} == {*SETTINGS} - {*without, "profile", "dynamodb_profile"}
     assert build(flat) == source
     assert reading_of({name: str(value) for name, value in flat.items()}).source == source
     assert of_flags(flat) == source
     assert write(tmp_path, given | GROUPS).source() == source
     for setting in settings_of(InputSettings):
-        if setting.name != without:
+        if setting.name not in without:
             assert getattr(source.input, setting.name) == given[setting.name] != setting.default
     assert source.input.bucket.region == "eu-west-1"
     assert source.location.records_table is not None
