@@ -1,1 +1,1 @@
-"""What all other packages are written in: slots, time and randomness, errors, limits, ports, settings. No requests."""
+"""Slots, time and randomness, errors, limits, ports and settings, for all other packages. Makes no requests itself."""

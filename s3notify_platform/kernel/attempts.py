@@ -9,7 +9,7 @@ from s3notify_platform.kernel.errors import UnavailableError
 T = TypeVar("T")
 
 ATTEMPTS: Final = 8
-"""Of one operation; about 6 s of backoff on average, 11 s at most."""
+"""Attempts of one operation. Their backoff is about 6 s on average, 11 s at most."""
 
 BASE_SECONDS: Final = 0.1
 CEILING_SECONDS: Final = 5.0
@@ -20,7 +20,7 @@ def attempts(
 ) -> Iterator[int]:
     """The numbers of up to `most` attempts, from 0. Waits before each but the first (`backoff_seconds`).
 
-    Leave the loop when an attempt succeeds. What follows the loop is for when none did.
+    The caller leaves the loop when an attempt succeeds; the code after the loop runs when none did.
     """
     for attempt in range(most):
         if attempt:

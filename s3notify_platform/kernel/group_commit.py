@@ -35,7 +35,7 @@ class GroupCommit:
     """Sends the jobs of concurrent threads together, by key. Thread-safe; holds no state while no job runs."""
 
     def __init__(self, *, linger_seconds: float = 0.0) -> None:
-        """`linger_seconds`: how long a leader waits for others at most, if it is told to."""
+        """`linger_seconds`: the longest that a leader waits for others, where its caller asks for that."""
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
@@ -179,7 +179,7 @@ class Sharing(Generic[T]):
         finally:
             with self._commits.changed:
                 self._most_inside = len(self._inside)
-                # Who was interrupted meanwhile does not come.
+                # A thread that was interrupted meanwhile never arrives.
                 self._between |= passed & self._inside
         return [None] * len(calls)
 

@@ -1,4 +1,4 @@
-"""The port of maintenance: a task says what it would do, does it, and says what it did."""
+"""The port of maintenance: each task plans its work, does it, and reports the result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a task would do, or what it did.
+    """The result of a plan or of a run.
 
     `lines`: for people. `document`: the same as values of JSON. `left`: something is left to be done, as a line says.
     `nothing`: there is nothing to do.
@@ -24,13 +24,13 @@ class Task(Protocol):
 
     @property
     def asks(self) -> str:
-        """What a person has to confirm before `run`; "" if nothing is lost for good."""
+        """The question that a person confirms before `run`; "" if nothing is lost for good."""
         ...
 
     def plan(self) -> Report:
-        """What `run` would do. Writes nothing, but for a probe object that tells the store's time."""
+        """The work that `run` would do. A plan writes nothing but a probe object, for the store's time."""
         ...
 
     def run(self) -> Report:
-        """Do it; raises what the task cannot do."""
+        """The work, done. An `S3NotifyError` names what could not be done, and the remedy."""
         ...
