@@ -5,7 +5,8 @@ own `GENERATE symlink_format_manifest` writes. Its metadata name the version, so
 earlier one in the place of a later one. Not for tables with deletion vectors: such engines would show the rows that
 these hide.
 
-Requests: 1 HEAD and 1 PUT for each version; 2 more for each writer that comes between.
+Requests: 1 HEAD and 1 PUT for each version, of some 100 bytes for each pack of the table; 2 more for each writer that
+comes between.
 """
 
 from typing import Final
