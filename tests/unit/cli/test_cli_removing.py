@@ -102,6 +102,10 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
         assert said in refused.stderr
         assert "for good?" not in refused.output
     place.store.delete("raw/a")
+    before = place.objects()
+    planned = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--dry-run")
+    assert (planned.exit_code, place.objects() == before) == (0, True), planned.output
+    assert "versions 0 to 2 can be read now" in planned.output
     asked = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", text="n\n")
     assert (asked.exit_code, "for good?" in asked.output) == (1, True)
     assert "versions 0 to 2 can be read now" in asked.output

@@ -199,6 +199,9 @@ def test_forget(place: Place, run: Run) -> None:
     place.store.delete(layout.version(2))
     with pytest.raises(CorruptError, match="table forget orders"):
         place.source.open_table()
+    before = place.objects()
+    assert "would go on with version 1" in run("table", "forget", "orders", "--dry-run").output
+    assert place.objects() == before
     answer = run("table", "forget", "orders")
     assert (answer.exit_code, "goes on with version 1 and the id" in answer.output) == (0, True), (
         answer.output
@@ -210,6 +213,8 @@ def test_forget(place: Place, run: Run) -> None:
     place.run("third")
     assert place.values() == {10: 1, 11: 1, 2: 1}
     place.empty(location.platform_prefix)
+    assert "would be forgotten" in run("table", "forget", "orders", "--dry-run").output
+    assert not [key for key in place.objects() if key.startswith(location.platform_prefix)]
     lost = run("table", "forget", "orders")
     assert (lost.exit_code, "forgot the table; the next run makes another" in lost.output) == (0, True), (
         lost.output
