@@ -72,7 +72,7 @@ class SlotMap:
         return [min(len(ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts]
 
     def by_age(self) -> dict[str, tuple[int, int]]:
-        """How many slots, and how many rows, are of each class of age."""
+        """The numbers of slots and of rows, by class of age."""
         found = dict.fromkeys(AGES, (0, 0))
         for slot, age in self.ages.items():
             slots, rows = found[age_class(age)]

@@ -149,7 +149,7 @@ class SourceLook:
 
     @property
     def place(self) -> str:
-        """Where the source's objects are, for people."""
+        """The address of the source's objects, for people."""
         bucket = self.source.input.bucket
         return f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint or 'AWS S3'}"
 

@@ -13,7 +13,7 @@ from threading import Condition
 from typing import Any, Final, Generic, TypeVar
 
 LINGER_SECONDS: Final = 0.02
-"""How long a thread waits for others, for which it is worth one turn fewer."""
+"""The wait of a thread for others: it costs less than the turn that it may save."""
 
 T = TypeVar("T")
 

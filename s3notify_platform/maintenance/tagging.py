@@ -128,7 +128,7 @@ def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int]
 
 
 def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
-    """How many slots have changed since the last pass, and how many objects `tag_committed` would look at in them.
+    """The numbers of slots changed since the last pass, and of objects in them that `tag_committed` would look at.
 
     `again`: as after `tag_again`. `UsageError` without `committed_tags`. Requests of `tag_committed`, but for those of
     the objects.

@@ -38,7 +38,7 @@ from s3notify_platform.kernel.ports import (
 )
 
 CEILING_SECONDS: Final = 2.0
-"""Of the backoff between two rounds."""
+"""The longest backoff between two rounds."""
 
 WRITER: Final = "s3notify-writer"
 """Metadata of an object: the id of the call that wrote it."""

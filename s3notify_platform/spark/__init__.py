@@ -1,4 +1,4 @@
-"""What imports PySpark, and nothing else: the engine itself knows no Spark.
+"""The only package that imports PySpark: the engine itself knows no Spark.
 
 `spark_jobs` has Spark work for the engine: one job lists the bucket once, or follows the queue's entries, and compares
 with the committed state, in tasks; one reads the splits that result and stages what the slots hold. No rows reach the

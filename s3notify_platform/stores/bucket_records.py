@@ -384,6 +384,6 @@ def _record(key: str, found: _Stored) -> Record:
 
 
 def _counted(found: _Stored | None, amount: int, ceiling: int | None) -> int | Conflict:
-    """What a counter comes to."""
+    """The counter's new value, or the conflict that keeps it from one (`counter_sum`)."""
     live = found is not None and found.state == _LIVE
     return counter_sum(found.value if found and live else None, amount, ceiling)

@@ -1,4 +1,4 @@
-"""What S3 takes, and the arithmetic of counters: the same for every adapter. Pure."""
+"""S3's rules for keys, pages and copies, and the arithmetic of counters, shared by all adapters. Pure."""
 
 from typing import Final
 

@@ -89,7 +89,7 @@ class LogTable:
         return self.noted(self.committer.commit(change, base))
 
     def noted(self, done: CommitResult) -> CommitResult:
-        """What was committed: this process has seen it, and a mirror shows it."""
+        """`done`, after this process has kept its snapshot and the mirror has shown it."""
         if isinstance(done, Committed):
             self.memory.keep(done.snapshot)
             if self.mirror is not None:

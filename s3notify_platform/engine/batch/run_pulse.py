@@ -1,4 +1,4 @@
-"""Which of the runs that somebody waits for go on, and which have fallen silent. Pure; no Dagster.
+"""The liveness of runs: which go on, and which have fallen silent. Pure; no Dagster.
 
 A run has a heartbeat from its first step on. By the watcher's own clock, one whose heartbeat does not move is silent
 after a while; one that has none yet, after the same while if what executes it is known to be gone.
@@ -16,15 +16,15 @@ class RunView:
     run_id: str
     ended: bool
     queued: bool
-    """It waits until Dagster has room for it: that may take any time, and is not silence."""
+    """The run waits until Dagster has room for it. The wait has no limit and is not silence."""
     beats: int | None
     starting: bool = False
-    """Its process, or its pod, is being made."""
+    """The run's process or pod is being started."""
     failed: bool = False
     failure: str = ""
-    """The reason that it has given."""
+    """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Whether it is known that nothing executes it, nor will. Asked of a run without heartbeat."""
+    """Whether nothing executes the run, for certain, nor ever will. Called for a run without heartbeat only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

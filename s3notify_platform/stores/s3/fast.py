@@ -50,8 +50,8 @@ class FastObjectStore(DelegatingStore):
         self._s3 = S3ObjectStore(config)
         super().__init__(self._s3)
         self.config = config
-        self._seen = False
-        """Whether the bucket is known to be there."""
+        self._bucket_exists = False
+        """The bucket has answered before. It may have been removed since."""
 
     def _fits(self, key: str) -> bool:
         """Whether obstore sends this key as it is. Buckets with an ARN, and on AWS those with dots, are boto3's."""
@@ -77,10 +77,10 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = obstore.get(self._fast, key)
                 meta, body = meta_of(key, found), bytes(found.bytes())
-                self._seen = True
+                self._bucket_exists = True
             except FileNotFoundError as error:
                 if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
-                    self._seen = True
+                    self._bucket_exists = True
                     return None
             except (BaseError, OSError):
                 count_repeated("s3")
@@ -98,16 +98,16 @@ class FastObjectStore(DelegatingStore):
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
             except FileNotFoundError:
                 # An answer to HEAD says no code: the bucket may be what is missing.
-                if self._seen:
+                if self._bucket_exists:
                     return None
                 count_repeated("s3")
             except (BaseError, OSError):
                 count_repeated("s3")
             else:
-                self._seen = True
+                self._bucket_exists = True
                 return found
         there = self.store.head(key)
-        self._seen = True
+        self._bucket_exists = True
         return there
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
@@ -120,7 +120,7 @@ class FastObjectStore(DelegatingStore):
                 return bytes(obstore.get_range(self._fast, key, start=start, end=end))
             except FileNotFoundError as error:
                 if _NO_KEY in str(error) and _NO_BUCKET not in str(error):
-                    self._seen = True
+                    self._bucket_exists = True
                     return None
             except (BaseError, OSError):
                 count_repeated("s3")
@@ -169,7 +169,7 @@ class FastObjectStore(DelegatingStore):
                 count_repeated("s3")
                 return self.store.put(key, body, precondition=precondition, metadata=metadata)
             return _unknown(error)
-        self._seen = True
+        self._bucket_exists = True
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))
 
 
