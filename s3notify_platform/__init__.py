@@ -58,6 +58,7 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     batch, round                the slots of one request, with one ack chain; what a run reads before it commits
     stage, commit               write a round's packs; create the version that makes them visible
     version, snapshot           one commit to a table's log; the whole table as of one
+    change feed                 the rows that came and left between two versions, with the reason of each
     generation of a slot        the version that last changed it: Dagster's data version
     pack, manifest              a data file of many slots; the rest of the table's state as of a version
     label                       of rows: the version that they were planned as
@@ -75,7 +76,7 @@ from typing import Any
 
 from s3notify_platform.kernel.extras import remedy
 
-__all__ = ["S3NotifyComponent", "SlotIOManager", "s3_slot_asset"]
+__all__ = ["Changes", "S3NotifyComponent", "SlotIOManager", "s3_slot_asset"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import click
 
 from s3notify_platform.cli import (
     backfill,
+    changes,
     demo,
     dev,
     doctor,
@@ -105,6 +106,7 @@ for _command in (
     ingest.ingest,
     history.history,
     rows.rows,
+    changes.changes,
     vacuum.vacuum,
     quarantine.quarantine,
     table.table,

@@ -8,11 +8,13 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.progress import Progress
 
 T = TypeVar("T")
@@ -54,6 +56,16 @@ def say(text: object, *, err: bool = False) -> None:
     """
     with _while_read(err=err):
         click.echo(printable(text), err=err)
+
+
+def say_rows(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> None:
+    """Print rows, up to so many, one JSON object a line."""
+    for row in islice((row for batch in batches for row in batch.to_pylist()), limit):
+        say(json.dumps(row, ensure_ascii=False, default=_as_text))
+
+
+def _as_text(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def say_as_received(body: bytes) -> None:

@@ -1,15 +1,13 @@
 """`s3notify rows NAME`: the rows of a table."""
 
-import json
 from datetime import datetime
-from itertools import islice
 
 import click
 
 from s3notify_platform.cli.as_of import as_of, asset_option, at_option, slot_option, version_option
 from s3notify_platform.cli.common import SourcePlace, limit_option, source_options
 from s3notify_platform.cli.configured import command
-from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.printing import say_rows
 from s3notify_platform.kernel.slots import Slot
 
 
@@ -50,9 +48,4 @@ def rows(
         None if slot is None else [Slot(slot)],
         arrow_schema(found.metadata.schema),
     )
-    for row in islice((row for batch in parts for row in batch.to_pylist()), limit):
-        say(json.dumps(row, ensure_ascii=False, default=_as_text))
-
-
-def _as_text(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    say_rows(parts, limit)

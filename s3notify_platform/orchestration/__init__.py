@@ -1,22 +1,24 @@
 """Dagster: slots as partitions, a sensor that polls, an IO manager that commits, and the assets that people see.
 
 `partitions` defines the slots of a run. `sensor` requests batches, as `engine.batch.scheduler` decides. `assets` is the
-step that ingests; `io_manager` commits, reports and loads. `bucket_assets` and `checks` show the whole bucket;
-`component` builds one source from YAML, and `source_assets` is what all parts of it are given. `warm` has the run
-launcher that hands runs over to workers which have all of it started.
+step that ingests; `io_manager` commits, reports and loads; `changes_input` loads what changed. `bucket_assets` and
+`checks` show the whole bucket; `component` builds one source from YAML, and `source_assets` is what all parts of it are
+given. `warm` has the run launcher that hands runs over to workers which have all of it started.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from s3notify_platform.orchestration.changes_input import Changes
     from s3notify_platform.orchestration.component import S3NotifyComponent
     from s3notify_platform.orchestration.io_manager import SlotIOManager
     from s3notify_platform.orchestration.source_assets import SlotAsset, s3_slot_asset
 
-__all__ = ["S3NotifyComponent", "SlotAsset", "SlotIOManager", "s3_slot_asset"]
+__all__ = ["Changes", "S3NotifyComponent", "SlotAsset", "SlotIOManager", "s3_slot_asset"]
 
 _MODULES: Final = {
+    "Changes": "changes_input",
     "S3NotifyComponent": "component",
     "SlotAsset": "source_assets",
     "SlotIOManager": "io_manager",

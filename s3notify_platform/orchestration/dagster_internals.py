@@ -7,6 +7,7 @@ has no public way to what needs them:
                                         core_execute_run, capture_interrupts, EngineEventData, copy
     a launcher decides who executes     LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
                                         ConfigurableClassData, BACKFILL_ID_TAG
+    why a run was started               BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG
     a coordinator counts limits         TagConcurrencyLimitsCounter
     whether a run's process lives       DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
                                         DagsterUserCodeUnreachableError
@@ -49,6 +50,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import (
     ASSET_RESUME_RETRY_TAG,
+    AUTOMATION_CONDITION_TAG,
     BACKFILL_ID_TAG,
     GRPC_INFO_TAG,
     PARTITION_NAME_TAG,
@@ -67,6 +69,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
     "ASSET_RESUME_RETRY_TAG",
+    "AUTOMATION_CONDITION_TAG",
     "BACKFILL_ID_TAG",
     "DATA_VERSION_TAG",
     "GRPC_INFO_TAG",

@@ -32,6 +32,7 @@ from s3notify_platform.kernel.limits import MAX_REASON
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
+from s3notify_platform.orchestration.changes_input import Changes, changes_for
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
     AssetMaterializationPlannedData,
@@ -141,8 +142,13 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         """The upstream slots of the run's partitions; all slots for an asset without partitions.
 
         As the input is annotated: a Spark DataFrame (also without annotation); a `pyarrow.Table`, a pandas or a Polars
-        DataFrame, which are whole in this process's memory.
+        DataFrame, which are whole in this process's memory; `Changes` of the source's table since the asset's last
+        materialization.
         """
+        if context.dagster_type.typing_type is Changes:
+            if self._derived(asset := context.asset_key.path[-1]) is not None:
+                raise UsageError(f"input {context.name!r}: {asset} is no source, whose changes are kept")
+            return changes_for(context, self.source, self.spark.spark_session)
         if context.has_asset_partitions:
             slots = tuple(slot_from_partition_key(key, self.slots) for key in context.asset_partition_keys)
         else:

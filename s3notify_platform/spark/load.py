@@ -6,11 +6,12 @@ table; packs that were written before a column existed give nulls.
 
 import json
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.engine.values.row_schema import Batches, numbers_of
@@ -21,7 +22,7 @@ from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.spark_versions import to_arrow_schema
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.pinned_schema import schema_of
-from s3notify_platform.table.reading import ReadTask, plan_read, read
+from s3notify_platform.table.row_changes import CHANGE_COLUMNS, Share, all_rows, with_changes
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 LINEAGE: Final = (
@@ -47,26 +48,31 @@ def load_slots(
     pickle.dumps(source)  # `UsageError` for keys given by value
     found = snapshot if snapshot is not None else newest(source, asset)
     wanted = None if slots is None else sorted(set(slots))
-    tasks = plan_read(found.packs.values(), wanted, tasks=2 * parallelism(spark))
-    return frame_of(spark, source, tasks, columns_of(source, found, asset), asset=asset)
+    shares = all_rows(found, wanted, tasks=2 * parallelism(spark))
+    return frame_of(spark, source, shares, columns_of(source, found, asset), asset=asset)
 
 
 def frame_of(
-    spark: SparkSession, source: Source, tasks: list[ReadTask], columns: StructType, *, asset: str | None
+    spark: SparkSession,
+    source: Source,
+    shares: Sequence[Share],
+    columns: StructType,
+    *,
+    asset: str | None = None,
 ) -> DataFrame:
-    """The rows of these tasks, with these columns."""
+    """The rows of these shares, a task for each, with these columns."""
     output = to_arrow_schema(columns)
-    if not tasks:
+    if not shares:
         return spark.createDataFrame([], columns)
     layout = source.location.table_layout(asset)
 
     def run(batches: Batches) -> Batches:
         store = open_store(source.location.platform)
         for number in numbers_of(batches):
-            yield from read(store, layout, tasks[number], output)
+            yield from shares[number].read(store, layout, output)
 
-    numbers = pa.table({"task": pa.array(range(len(tasks)), pa.int32())})
-    spread = spark.createDataFrame(numbers).repartitionById(len(tasks), "task")
+    numbers = pa.table({"task": pa.array(range(len(shares)), pa.int32())})
+    spread = spark.createDataFrame(numbers).repartitionById(len(shares), "task")
     return spread.mapInArrow(run, columns)
 
 
@@ -85,6 +91,12 @@ def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> 
         raise _nothing(source, asset)
     own = LINEAGE.fields[: 1 if asset is not None else None]
     return StructType(own + StructType.fromJson(json.loads(pinned.rows)).fields)
+
+
+def columns_of_changes(table: StructType) -> StructType:
+    """The columns of a table, and those of its changes. `UsageError` as `row_changes.with_changes`."""
+    with_changes(pa.schema([(name, pa.null()) for name in table.names]))
+    return StructType([*table.fields, *from_arrow_schema(CHANGE_COLUMNS).fields])
 
 
 def _nothing(source: Source, asset: str | None) -> NotFoundError:

@@ -7,6 +7,6 @@ Reading order: `layout` (names), `delta/` (the log's format), `schema` (columns)
 `manifest`, `changes` (of states, by version), `known` (the record outside), `snapshot` (the newest state, read cold or
 warm), `proposal` and `commit` (the next version), `packs/` (files of rows, and which of them a round rewrites),
 `mirrors/` (what shows the table elsewhere), `log_table` (all of it together); the changes: `round` (of a batch),
-`replace` (of a derived table); then `reading` (rows of slots), `feed`, `open_table`, `versions`, `quarantined`,
-`check`. Upkeep of tables is in `maintenance`.
+`derived_round`; then `reading` (rows of slots), `feed` and `row_changes` (the change feed), `open_table`, `versions`,
+`quarantined`, `check`. Upkeep of tables is in `maintenance`.
 """

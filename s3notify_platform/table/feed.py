@@ -8,7 +8,7 @@ Requests: 2 GETs for each version. 1 more, or 1 for each 8 MB, for each version 
 and 1 for the footer of a large one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,21 +25,16 @@ from s3notify_platform.table.versions import kept_versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
-    """The changes of one version. `table`: its id, without which a version says nothing. `body`: the version itself.
+    """The changes of one version. `body`: the version itself. `changes`: streamed; `count`: how many."""
 
-    `changes`: streamed; `count`: how many.
-    """
-
-    table: str
     version: int
-    created_ms: int
     body: LogVersion
-    count: int
-    changes: Iterator[StateChange]
+    count: int = 0
+    changes: Iterable[StateChange] = ()
 
 
 def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionChanges]:
-    """The changes after the version `since`, up to that of `until`; versions of other engines change nothing.
+    """The changes after the version `since`, up to that of `until`; those of other engines have none.
 
     `NotFoundError` naming the versions that are kept: one of them is not there; begin with a snapshot, and go on from
     its version. In memory: the manifests of some versions, and some thousand changes.
@@ -48,33 +43,36 @@ def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionCha
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
     for start in range(since + 1, until + 1, REQUESTS_IN_FLIGHT):
         some = range(start, min(start + REQUESTS_IN_FLIGHT, until + 1))
-        for body, manifest in in_parallel(partial(_of, reader), some, REQUESTS_IN_FLIGHT):
-            if manifest is not None:
-                yield VersionChanges(
-                    table=manifest.table,
-                    version=manifest.version,
-                    created_ms=body.created_ms,
+        found = in_parallel(partial(_of, reader), some, REQUESTS_IN_FLIGHT)
+        for version, (body, manifest) in zip(some, found, strict=True):
+            yield (
+                VersionChanges(version=version, body=body)
+                if manifest is None
+                else VersionChanges(
+                    version=version,
                     body=body,
                     count=manifest.changes_file.rows if manifest.changes_file else len(manifest.changes),
                     changes=_changes(reader, manifest),
                 )
+            )
 
 
 def _of(reader: LogReader, version: int) -> tuple[LogVersion, Manifest | None]:
     body = reader.version(version)
     if body is None:
-        raise _not_kept(reader, version)
+        raise not_kept(reader, version)
     if body.foreign:
         return body, None
     try:
         return body, reader.manifest(body.number)
     except CorruptError as error:
         if reader.version(version) is None:
-            raise _not_kept(reader, version) from error
+            raise not_kept(reader, version) from error
         raise
 
 
-def _not_kept(reader: LogReader, version: int) -> NotFoundError:
+def not_kept(reader: LogReader, version: int) -> NotFoundError:
+    """The error of whoever asks for changes of a version that is not kept."""
     kept = kept_versions(reader)
     there = f"versions {min(kept)} to {max(kept)} are kept" if kept else "there is no table"
     return NotFoundError(

@@ -62,12 +62,13 @@ BATCH_ROWS: Final = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackPart:
-    """The row groups of a live pack that begin in `span`. `rows`, `vector`: of the whole pack, as in `Add`."""
+    """The row groups of a live pack that begin in `span`. `rows`, `slots`, `vector`: of the whole pack, as in `Add`."""
 
     path: str
     size: int
     rows: int
     span: Span
+    slots: tuple[int, int] = (0, ANY_LABEL)
     vector: Vector | None = None
 
 
@@ -145,7 +146,12 @@ class _Share:
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
-            path=self.pack.path, size=size, rows=self.pack.rows, span=span, vector=self.pack.vector
+            path=self.pack.path,
+            size=size,
+            rows=self.pack.rows,
+            span=span,
+            slots=self.pack.slots,
+            vector=self.pack.vector,
         )
 
     def _place(self, weight: float) -> int:

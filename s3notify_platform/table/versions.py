@@ -56,6 +56,12 @@ def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
     }
 
 
+def created_ms(reader: LogReader, version: int) -> int:
+    """When a version was created, by its writer's clock; 0: it is not kept. 1 GET."""
+    found = reader.version(version)
+    return found.created_ms if found is not None else 0
+
+
 def version_at(reader: LogReader, at_ms: int) -> int:
     """The newest version that was there at `at_ms` (Unix milliseconds). `NotFoundError`: none, or none is kept."""
     found = kept_versions(reader)

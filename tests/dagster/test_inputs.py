@@ -1,5 +1,6 @@
 """A user's own assets take a source, or a slot asset, as their input, and get its committed rows."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from s3notify_platform import s3_slot_asset
+from s3notify_platform import Changes, s3_slot_asset
 from s3notify_platform.kernel.slots import slot_of
+from s3notify_platform.maintenance.table_rollback import roll_back
+from s3notify_platform.orchestration.changes_input import CHANGES_TAG
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.keyspace import Put
+from s3notify_platform.spark.load import newest
 from tests.support.site import Site
 
 SLOTS = slot_partitions(16)
@@ -41,13 +45,25 @@ def ids(rows: Any) -> list[int]:
     return sorted(table["id"].to_pylist())
 
 
-def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]:
-    """Materialize the user's asset, in a project that has the source's definitions; what it was given."""
+def executed(site: Site, asset: dg.AssetsDefinition, **how: Any) -> dg.ExecuteInProcessResult:
     defs = dg.Definitions.merge(site.defs, dg.Definitions(assets=[asset]))
     job = defs.resolve_implicit_global_asset_job_def()
-    result = job.execute_in_process(
+    return job.execute_in_process(
         instance=site.instance, asset_selection=[asset.key], raise_on_error=False, **how
     )
+
+
+def refused(site: Site, asset: dg.AssetsDefinition, **how: Any) -> str:
+    """The error with which the asset's run fails."""
+    result = executed(site, asset, **how)
+    assert not result.success
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    return str(event.step_failure_data.error)
+
+
+def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]:
+    """Materialize the user's asset, in a project that has the source's definitions; what it was given."""
+    result = executed(site, asset, **how)
     assert result.success, site.failure(result)
     return [event.step_materialization_data.materialization.metadata["ids"].value for event in
             result.get_asset_materialization_events()][:1]  # type: ignore[misc]  # fmt: skip
@@ -88,6 +104,63 @@ def test_by_partitions(site: Site) -> None:
     assert given(site, each, tags=RANGE) == [[2, 3, 4]]
 
 
+@dg.asset
+def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
+    """Notes what it was given; fails where a run is to."""
+    found = [[row["_change_type"], row["id"]] for row in orders.rows.toArrow().to_pylist()]
+    if "fails" in context.run.tags:
+        raise dg.Failure("as wanted")
+    context.add_output_metadata({"ids": [orders.since, *sorted(found)], "full": orders.full})
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_changes_since_the_last_materialization(site: Site) -> None:
+    """At first all; then what changed, again after a failure; all again in a backfill, or as a tag says."""
+    every = [["insert", n] for n in (1, 2, 3, 4)]
+    assert given(site, copy) == [[None, *every]]
+    first = newest(site.io.source).version
+    assert given(site, copy) == [[first]]
+    site.write(5)
+    site.delete(2)
+    assert site.run([2, 5]).success
+    assert "as wanted" in refused(site, copy, tags={"fails": "yes"})
+    assert given(site, copy) == [[first, ["delete", 2], ["insert", 5]]]
+    second = newest(site.io.source).version
+    assert given(site, copy) == [[second]]
+    now = [["insert", n] for n in (1, 3, 4, 5)]
+    for tags in ({"dagster/backfill": "abc"}, {CHANGES_TAG: "full"}):
+        assert given(site, copy, tags=tags) == [[None, *now]]
+    automatic = {"dagster/backfill": "abc", "dagster/from_automation_condition": "true"}
+    assert given(site, copy, tags=automatic) == [[second]]
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_changes_that_are_not_kept(site: Site) -> None:
+    """The message says how to get all rows; as it does where the asset has partitions, or the input is no source."""
+    site.write(5)
+    assert site.run([5]).success
+    given(site, copy)
+    roll_back(site.io.settle_commit_mode().table(), newest(site.io.source).version - 1)
+
+    @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())
+    def by_slot(orders: Changes) -> None:
+        raise AssertionError(orders)
+
+    @dg.asset
+    def of_slots(paid: Changes) -> None:
+        raise AssertionError(paid)
+
+    for asset, message, how in (
+        (copy, r"went back to version .*a run with the tag s3notify/changes: full", {}),
+        (by_slot, "changes are given to assets without partitions", {"partition_key": "3"}),
+        (of_slots, "paid is no source, whose changes are kept", {}),
+    ):
+        assert re.search(message, refused(site, asset, **how))
+    assert given(site, copy, tags={CHANGES_TAG: "full"}) != []
+
+
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_annotation_that_cannot_be(site: Site) -> None:
@@ -97,13 +170,7 @@ def test_an_annotation_that_cannot_be(site: Site) -> None:
     def report(orders: list) -> None:  # type: ignore[type-arg]
         raise AssertionError(orders)
 
-    defs = dg.Definitions.merge(site.defs, dg.Definitions(assets=[report]))
-    result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
-        instance=site.instance, asset_selection=[report.key], raise_on_error=False
-    )
-    assert not result.success
-    (event,) = [event for event in result.all_events if event.is_step_failure]
-    assert "input 'orders' is annotated as" in str(event.step_failure_data.error)
+    assert "input 'orders' is annotated as" in refused(site, report)
 
 
 @pytest.mark.spark

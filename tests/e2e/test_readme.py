@@ -48,9 +48,12 @@ spark = start_spark(master="local[2]")
 """
 AFTER_SPARK = """
 rows = sorted(row.order_id for row in table.collect())
-query = changes.writeStream.format("memory").queryName("seen").option("checkpointLocation", "checkpoint")
-query.trigger(availableNow=True).start().awaitTermination()
-print("FOUND", rows, sorted(row.order_id for row in spark.sql("select order_id from seen").collect()))
+for name, stream in (("came", came), ("changed", changes)):
+    query = stream.writeStream.format("memory").queryName(name).option("checkpointLocation", f"checkpoint-{name}")
+    query.trigger(availableNow=True).start().awaitTermination()
+    seen = sorted(row.order_id for row in spark.sql(f"select order_id from {name}").collect())
+    assert seen == rows, seen
+print("FOUND", rows, seen)
 spark.stop()
 """
 
@@ -200,7 +203,7 @@ def test_options(place: Place) -> None:
     tags = place.client().get_object_tagging(Bucket=BUCKET, Key="raw/orders/dt=2026-01-01/region=eu/1.jsonl")
     assert tags["TagSet"] == [{"Key": "archive", "Value": "yes"}]
     script = (
-        BEFORE_SPARK + block("Spark").split("changes =")[0] + "print('FOUND', *table.toJSON().collect())\n"
+        BEFORE_SPARK + block("Spark").split("came =")[0] + "print('FOUND', *table.toJSON().collect())\n"
     )
     (place.folder / "read.py").write_text(script)
     code, said = shell(place, "python read.py")

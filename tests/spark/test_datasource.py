@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.kernel.ports import ETag
-from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.spark.datasource.options import reading_of
@@ -330,7 +330,7 @@ def place(ministack: S3Server) -> Place:
 def table_rows(place: Place, **options: Any) -> list[Row]:
     bucket = named(place.source.input.bucket)
     source = with_settings(place.source, bucket=bucket, platform=bucket)
-    given = S3NotifyDataSource(options_of(source, read="table", **options))  # type: ignore[arg-type]
+    given = S3NotifyDataSource(options_of(source, **{"read": "table"} | options))  # type: ignore[arg-type]
     schema = given.schema()
     assert isinstance(schema, StructType)
     reader = given.reader(schema)
@@ -364,6 +364,44 @@ def test_versions_of_the_committed_table(place: Place) -> None:
         table_rows(place, at="2001-01-01T00:00:00Z")
 
 
+def test_changes_between_two_versions(place: Place) -> None:
+    """Rows that came and left, of all versions after one up to another, or the newest."""
+    place.put("a", 1)
+    place.put("b", 2)
+    place.run("b")
+    place.put("a", 3)
+    place.store.delete("raw/b")
+    place.run("b")
+    place.put("a", 4)
+    place.run("b")
+
+    def changes(**options: Any) -> list[tuple[Any, ...]]:
+        names = ("_change_type", "_commit_version", "_reason", "_key", "a")
+        found = table_rows(place, read="changes", **options)
+        return sorted(tuple(row[name] for name in names) for row in found)
+
+    came = [("insert", 1, "new", "raw/a", 1), ("insert", 1, "new", "raw/b", 2)]
+    assert changes(since=0, version=1) == came
+    second = [
+        ("delete", 2, "deleted", "raw/b", 2),
+        ("delete", 2, "overwritten", "raw/a", 1),
+        ("insert", 2, "overwritten", "raw/a", 3),
+    ]
+    assert changes(since=1, version=2) == second
+    last = ("insert", 3, "overwritten", "raw/a", 4)
+    assert changes(since=1) == [*second[:2], last], "without what came and left in between"
+    slot = slot_of("raw/b", 4)
+    of_slot = [row for row in (*second[:2], last) if slot_of(row[3], 4) == slot]
+    assert changes(since=1, only=slot) == of_slot
+    assert changes(since=3) == []
+    for wrong in ({}, {"since": "newest"}):
+        with pytest.raises(UsageError, match="needs the option since: the version after which they begin"):
+            changes(**wrong)
+    place.store.delete(place.source.location.layout.version(1))
+    with pytest.raises(NotFoundError, match="changes of version 1 "):
+        changes(since=0)
+
+
 @pytest.mark.spark
 def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
     """`read="table"`: the committed rows, of the newest or of a given version, whatever the bucket holds by now."""
@@ -382,3 +420,5 @@ def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
     )
     first = lake.history(lake.slot("4.jsonl"))[0].version
     assert sorted_by(rows_of(lake, None, read="table", version=first), "id") == [(n,) for n in range(20)]
+    changes = read(lake, read="changes", since=first).toArrow().to_pylist()
+    assert sorted((row["_change_type"], row["id"]) for row in changes) == [("delete", 3), ("insert", 300)]

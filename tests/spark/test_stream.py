@@ -15,12 +15,13 @@ from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageEr
 from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.table.row_changes import CHANGE_COLUMNS
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
 from tests.support.spark import Lake
 from tests.support.spark_options import named, options_of
-from tests.support.stream_query import COLUMNS, Killed, Query, arrivals_reader, rows_of_work
+from tests.support.stream_query import COLUMNS, Killed, Query, changes_reader, rows_of_work
 
 pytestmark = [pytest.mark.server]
 
@@ -60,6 +61,28 @@ def test_what_is_there_then_what_comes(place: Place) -> None:
     query.check(place.rows())
 
 
+def test_changes_say_what_left_too(place: Place) -> None:
+    """With version, time and reason; what was there at the beginning has come with its version."""
+    ingest(place, o1=(1,), o2=(2,), o3=(3, 4))
+    query = query_of(place, read="changes")
+    (first,) = query.drain()
+    assert {(row["_change_type"], row["_commit_version"], row["_reason"]) for row in first} == {
+        ("insert", 1, "new")
+    }
+    ingest(place, "o1", o2=(22,), o4=(5,))
+    (second,) = query.drain()
+    assert {(row["_change_type"], row["_reason"], row["_key"], row["a"]) for row in second} == {
+        ("delete", "deleted", "raw/o1", 1),
+        ("delete", "overwritten", "raw/o2", 2),
+        ("insert", "overwritten", "raw/o2", 22),
+        ("insert", "new", "raw/o4", 5),
+    }
+    assert {row["_commit_version"] for row in second} == {2}
+    times = sorted({row["_commit_timestamp"] for row in first + second})
+    assert len(times) == 2
+    query.check(place.rows())
+
+
 def test_in_the_order_of_versions(place: Place) -> None:
     """Many versions are one micro-batch of few tasks."""
     query = query_of(place)
@@ -68,7 +91,7 @@ def test_in_the_order_of_versions(place: Place) -> None:
     for n in range(1, 20):
         ingest(place, **{f"o{n}": (n,)})
     start = json.loads(query.offsets[-1])
-    reader = arrivals_reader(place.source)
+    reader = changes_reader(place.source)
     end = reader.latestOffset(start, ReadAllAvailable())
     work = reader.partitions(start, end)
     assert [row["a"] for row in rows_of_work(reader, work)] == [*range(1, 20)]
@@ -168,11 +191,12 @@ def test_a_repeated_batch_has_the_same_rows(place: Place) -> None:
         query.check(place.rows())
 
 
+@pytest.mark.parametrize("read", ["table", "changes"])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 8))])
-def test_killed_anywhere_every_row_is_there_once(place: Place, seed: int) -> None:
+def test_killed_anywhere_every_row_is_there_once(place: Place, seed: int, read: str) -> None:
     """Random changes and batches, kills between any two steps: the sink holds what the table holds."""
     random, numbers = Random(seed), count()
-    query = query_of(place, max_objects=random.choice([1, 3, 100]))
+    query = query_of(place, max_objects=random.choice([1, 3, 100]), read=read)
 
     def change() -> None:
         name = f"o{random.randrange(10)}"
@@ -205,7 +229,7 @@ def test_available_now_ends_though_batches_go_on(place: Place) -> None:
     ingest(place, **{f"o{n}": (n,) for n in range(10)})
     query = query_of(place, max_objects=2)
     for number in range(2):
-        query.reader = arrivals_reader(place.source, max_objects=2)
+        query.reader = changes_reader(place.source, max_objects=2)
         query.reader.prepareForTriggerAvailableNow()
         batches = 0
         while query.batch() is not None:
@@ -239,7 +263,7 @@ def test_a_stream_may_begin_after_a_version(place: Place) -> None:
 def test_some_slots_and_some_columns(place: Place) -> None:
     """`_key` need not be among them, though rows that left are told by it."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
-    reader = arrivals_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")
+    reader = changes_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")
     offset = reader.initialOffset()
     wanted = {row["a"] for row in place.rows() if row["_slot"] in (1, 3)}
     found: set[int] = set()
@@ -267,7 +291,7 @@ def test_before_there_is_a_table(place: Place) -> None:
     query = query_of(place)
     assert query.batch() is None
     query.reader = None
-    query.reader = arrivals_reader(place.source)
+    query.reader = changes_reader(place.source)
     query.reader.prepareForTriggerAvailableNow()
     ingest(place, o=(1,))
     assert query.batch() is None, "that query is of what there was"
@@ -326,7 +350,7 @@ def test_a_rollback_ends_it(place: Place) -> None:
 def test_offsets_that_are_none(place: Place) -> None:
     """Of another program, or of the streams that an earlier version had."""
     ingest(place, o=(1,))
-    reader = arrivals_reader(place.source)
+    reader = changes_reader(place.source)
     for body in (
         {"v": 1},
         {"table": 1, "version": 0, "slots": None},
@@ -347,20 +371,25 @@ def test_what_a_stream_is_not_of(place: Place) -> None:
 
 
 @pytest.mark.spark
-def test_through_spark(lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The columns of the table, in two runs of one query."""
+@pytest.mark.parametrize("read", ["table", "changes"])
+def test_through_spark(
+    lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, read: str
+) -> None:
+    """The columns of the table, or also those of changes, in two runs of one query."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     register(spark)
     checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
     found: list[list[dict[str, Any]]] = []
     for name in ("20.jsonl", "3.jsonl"):
-        stream = spark.readStream.format("s3notify").options(**options_of(lake.source, read="table")).load()
-        assert stream.schema.names == ["_slot", "_key", "_etag", "_offset", "id"]
+        options = options_of(lake.source, read=read)
+        stream = spark.readStream.format("s3notify").options(**options).load()
+        more = CHANGE_COLUMNS.names if read == "changes" else []
+        assert stream.schema.names == ["_slot", "_key", "_etag", "_offset", "id", *more]
         writer = stream.writeStream.foreachBatch(lambda rows, _: found.append(rows.toArrow().to_pylist()))
         writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
         lake.put(name, [{"id": 100 + len(found)}])
         lake.ingest()
     first, second = found
     assert sorted(row["id"] for row in first) == [*range(20)]
-    assert [row["id"] for row in second] == [101]
+    assert [row["id"] for row in second] == [101], "the second round came after the query had ended"

@@ -15,7 +15,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
-from s3notify_platform.spark.datasource.stream import ArrivalsReader
+from s3notify_platform.spark.datasource.stream import ChangesReader
+from s3notify_platform.table.row_changes import CHANGE_COLUMNS
 from tests.support.sources import with_settings
 from tests.support.spark_options import named, options_of
 
@@ -37,17 +38,19 @@ class Killed(Exception):  # noqa: N818 - it is no error
     """The driver died here."""
 
 
-def arrivals_reader(
-    source: Source, *, columns: pa.Schema = COLUMNS, clock: Clock = SYSTEM_CLOCK, **options: Any
-) -> ArrivalsReader:
+def changes_reader(
+    source: Source, *, columns: pa.Schema | None = None, clock: Clock = SYSTEM_CLOCK, **options: Any
+) -> ChangesReader:
     """The reader as `readStream` makes it."""
     bucket = named(source.input.bucket)
     settings = {"read": "table", "poll_seconds": 0} | options
+    if columns is None:
+        columns = COLUMNS if settings["read"] == "table" else pa.schema([*COLUMNS, *CHANGE_COLUMNS])
     reading = reading_of(options_of(with_settings(source, bucket=bucket, platform=bucket), **settings))
-    return ArrivalsReader(reading, columns, 2, clock=clock)
+    return ChangesReader(reading, columns, 2, clock=clock)
 
 
-def rows_of_work(reader: ArrivalsReader, work: Any) -> Iterator[Row]:
+def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
     for part in work:
         for batch in reader.read(part):
             assert batch.schema.names == reader._output.names
@@ -56,7 +59,10 @@ def rows_of_work(reader: ArrivalsReader, work: Any) -> Iterator[Row]:
 
 @dataclass
 class Query:
-    """Its checkpoint and its sink survive; `reader` is one life of the driver. The sink replaces rows by their key."""
+    """Its checkpoint and its sink survive; `reader` is one life of the driver.
+
+    The sink replaces rows by their key. Of changes it makes a copy of the table.
+    """
 
     source: Source
     options: dict[str, Any] = field(default_factory=dict)
@@ -65,12 +71,12 @@ class Query:
     held: dict[str, dict[tuple[str, int], Row]] = field(default_factory=dict)
     applied: list[list[Row]] = field(default_factory=list)
     dies: Callable[[str], bool] = lambda _: False
-    reader: ArrivalsReader | None = None
+    reader: ChangesReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
         """One trigger: the rows of its micro-batch, None if there was none. `Killed` where `dies` says so."""
         if self.reader is None:
-            self.reader = arrivals_reader(self.source, **self.options)
+            self.reader = changes_reader(self.source, **self.options)
         reader = self.reader
         try:
             start = self.offsets[self.committed - 1] if self.committed else json.dumps(reader.initialOffset())
@@ -118,9 +124,17 @@ class Query:
         expected: dict[str, dict[tuple[str, int], Row]] = {}
         for row in rows:
             expected.setdefault(row["_key"], {})[row["_etag"], row["_offset"]] = row
-        assert {key: self.held.get(key) for key in expected} == expected
+        held = self.held if self._of_changes else {key: self.held.get(key) for key in expected}
+        assert held == expected
+
+    @property
+    def _of_changes(self) -> bool:
+        return self.options.get("read") == "changes"
 
     def _apply(self, rows: list[Row]) -> None:
+        if self._of_changes:
+            self._apply_changes(rows)
+            return
         for row in rows:
             held = self.held.setdefault(row["_key"], {})
             if any(etag != row["_etag"] for etag, _ in held):
@@ -128,6 +142,20 @@ class Query:
             place = row["_etag"], row["_offset"]
             assert place not in held, f"{place} came twice"
             held[place] = row
+        self.applied.append(rows)
+
+    def _apply_changes(self, rows: list[Row]) -> None:
+        for row in sorted(rows, key=lambda row: str(row["_change_type"])):  # deletions first
+            row = {**row}  # noqa: PLW2901 - without what is no part of the table
+            kind, *_ = (row.pop(name) for name in CHANGE_COLUMNS.names)
+            held, place = self.held.setdefault(row["_key"], {}), (row["_etag"], row["_offset"])
+            if kind == "delete":
+                assert held.pop(place) == row
+                if not held:
+                    del self.held[row["_key"]]
+            else:
+                assert place not in held, f"{place} came twice"
+                held[place] = row
         self.applied.append(rows)
 
     def _at(self, point: str) -> None:

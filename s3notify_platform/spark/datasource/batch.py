@@ -1,13 +1,15 @@
-"""`spark.read.format("s3notify")`: the objects of a bucket, or the committed table, as a DataFrame. Without Dagster.
+"""`spark.read.format("s3notify")`: the objects of a bucket, the committed table, or its changes, as a DataFrame.
 
 Guarantees. A query reads exactly the object versions that were listed when it was planned: a task that is repeated,
 on another executor or speculatively, gives the same rows, and an object that was overwritten or deleted meanwhile
 ends the query with `ConflictError` rather than in a mixture. With `read="table"` it reads one version of the table,
-that of the options `version` or `at`, or the newest. Bad records are rows of their own, with `_change` "reject",
+that of the options `version` or `at`, or the newest. With `read="changes"` it reads what changed after the version
+`since` up to that one (`table.row_changes`). Bad records are rows of their own, with `_change` "reject",
 reason and raw bytes, unless `rejects` says otherwise: nothing is lost in silence.
 
 Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, those of
-`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`; those of the table its columns.
+`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`; those of the table its columns; changes
+those, and `_change_type` (insert, delete), `_commit_version`, `_commit_timestamp` and `_reason`.
 
 Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big one. Without
 a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of what is read, about 500 bytes an object.
@@ -18,6 +20,7 @@ over a DataFrame, and answers the next one over it with too few rows.
 Register once a session: `register(spark)`. The streaming reader is in `stream`, what tasks do in `rows`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, assert_never
@@ -44,11 +47,11 @@ from s3notify_platform.spark.datasource.read_rows import (
     work_of,
 )
 from s3notify_platform.spark.declared import hinted, object_columns
-from s3notify_platform.spark.load import columns_of, newest
+from s3notify_platform.spark.load import columns_of, columns_of_changes, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.spark_versions import to_arrow_schema
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.reading import plan_read, read
+from s3notify_platform.table.row_changes import Share, all_rows, row_changes
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.versions import snapshot_of, version_at
 
@@ -93,13 +96,16 @@ class S3NotifyDataSource(DataSource):
         reading = self.reading
         source = reading.source
         match reading.read:
-            case "table":
+            case "table" | "changes":
+                changes = reading.read == "changes"
                 try:
-                    return columns_of(source, snapshot_for(reading))
+                    columns = columns_of(source, snapshot_for(reading))
                 except NotFoundError:
                     if source.input.schema is None:
                         raise
-                    return _TABLE_DDL.format(source.input.schema)  # a stream waits for the table
+                    ddl = _CHANGES_DDL if changes else _TABLE_DDL
+                    return ddl.format(source.input.schema)  # a stream waits for the table
+                return columns_of_changes(columns) if changes else columns
             case "objects":
                 if source.input.schema is not None:
                     # Spark parses it: where this runs there is no session that could.
@@ -117,7 +123,7 @@ class S3NotifyDataSource(DataSource):
         """See `DataSource.reader`."""
         reading = self.reading
         match reading.read:
-            case "table":
+            case "table" | "changes":
                 return TableReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
                 return ObjectsReader(reading, RowReader.of(reading, schema), self.width)
@@ -127,7 +133,7 @@ class S3NotifyDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, whose streams know no start offset."""
         try:
-            from s3notify_platform.spark.datasource.stream import ArrivalsReader
+            from s3notify_platform.spark.datasource.stream import ChangesReader
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}: upgrade it, or use "
@@ -136,12 +142,12 @@ class S3NotifyDataSource(DataSource):
 
         reading = self.reading
         match reading.read:
-            case "table":
+            case "table" | "changes":
                 if reading.version is not None or reading.at_ms is not None:
                     raise UsageError(
                         "options version and at are for spark.read: a stream begins after `since`"
                     )
-                return ArrivalsReader(reading, to_arrow_schema(schema), self.width)
+                return ChangesReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
                 raise UsageError(
                     "a stream is of the committed table: have its source ingested (`s3notify ingest`, or Dagster), and "
@@ -159,6 +165,10 @@ _DDL: Final = (
 
 
 _TABLE_DDL: Final = "_slot int, _key string, _etag string, _offset bigint, {}"
+
+_CHANGES_DDL: Final = (
+    f"{_TABLE_DDL}, _change_type string, _commit_version bigint, _commit_timestamp timestamp, _reason string"
+)
 
 
 def inferred_schema(reading: Reading) -> StructType:
@@ -199,26 +209,39 @@ class ObjectsReader(DataSourceReader):
 
 @dataclass
 class TableReader(DataSourceReader):
-    """The committed table, as of the version that the options name, or the newest when the query was planned."""
+    """The committed table, as of the version that the options name, or the newest when the query was planned.
+
+    Or its changes after the version `since`, up to that one.
+    """
 
     reading: Reading
     output: pa.Schema
     width: int
 
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader.partitions`. Requests of `snapshot_for`."""
-        packs = snapshot_for(self.reading).packs.values()
-        only = None if self.reading.only is None else self.reading.wanted
+        """See `DataSourceReader.partitions`. Requests of `snapshot_for`; for changes those of `row_changes`, too."""
         # One that is none stands for a table without such rows.
-        return [InputPartition(task) for task in plan_read(packs, only, tasks=2 * self.width)] or [
-            InputPartition(None)
-        ]
+        return [*map(InputPartition, self._shares())] or [InputPartition(None)]
+
+    def _shares(self) -> Sequence[Share]:
+        reading, tasks = self.reading, 2 * self.width
+        slots = None if reading.only is None else reading.wanted
+        if reading.read == "table":
+            return all_rows(snapshot_for(reading), slots, tasks=tasks)
+        if not isinstance(reading.since, int):
+            raise UsageError(
+                "read='changes' needs the option since: the version after which they begin, like 17; "
+                "`s3notify history` shows them"
+            )
+        reader = reading.source.location.table().reader
+        found = row_changes(reader, reading.since, snapshot_for(reading).version)
+        return found.shares(slots, tasks=tasks)
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceReader.read`."""
         if partition.value is not None:
             place = self.reading.source.location
-            yield from read(open_store(place.platform), place.layout, partition.value, self.output)
+            yield from partition.value.read(open_store(place.platform), place.layout, self.output)
 
 
 def snapshot_for(reading: Reading) -> Snapshot:

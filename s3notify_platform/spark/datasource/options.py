@@ -21,7 +21,7 @@ from s3notify_platform.source.build import build
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import place_of
 
-Read = Literal["objects", "table"]
+Read = Literal["objects", "table", "changes"]
 Rejects = Literal["column", "fail", "drop"]
 
 NEWEST: Final = "newest"
@@ -32,7 +32,9 @@ class ReadingSettings:
     """What is read of a source: the options besides its settings."""
 
     path: Annotated[str, About("Bucket and prefix in one, like s3://acme-landing/raw/orders/")] = ""
-    read: Annotated[Read, About("The bucket's objects, or the committed table")] = "objects"
+    read: Annotated[
+        Read, About("The bucket's objects; the committed table; or what changes in that, row by row")
+    ] = "objects"
     rejects: Annotated[Rejects, About("Bad records as rows of their own, as an error, or not at all")] = (
         "column"
     )
@@ -41,7 +43,10 @@ class ReadingSettings:
     at: Annotated[str, About("The table as of this time, like 2026-01-31T12:00:00Z")] = ""
     since: Annotated[
         str,
-        About("The version after which a stream begins, or newest; default: with all rows that are there"),
+        About(
+            "The version after which changes, or a stream, begin; of a stream also newest; default: with all rows that "
+            "are there"
+        ),
     ] = ""
     poll_seconds: Annotated[
         float, About("Between two looks at the log, at least", unit="seconds", minimum=0)
@@ -73,10 +78,11 @@ _MODES: Final = {"permissive": "column", "dropmalformed": "drop", "failfast": "f
 class Reading:
     """What is to be read of a source, and how.
 
-    `read`: the bucket's `objects`, or the committed `table`. `rejects`: bad records as rows of their own (`column`), as
-    an error, or not at all. `only` some slots. `version`, or `at_ms` (Unix milliseconds): the table as of then, in
-    place of its newest version. `since`: the version after which a stream begins, or `newest`; None: with all rows that
-    are there. At most one look at the log in `poll_seconds`, one listing of the bucket in `list_seconds`.
+    `read`: the bucket's `objects`; the committed `table`; or its `changes`. `rejects`: bad records as rows of their own
+    (`column`), as an error, or not at all. `only` some slots. `version`, or `at_ms` (Unix milliseconds): the table as
+    of then, or its changes up to then, in place of its newest version. `since`: the version after which changes, or a
+    stream, begin, or `newest`; None: with all rows that are there. At most one look at the log in `poll_seconds`, one
+    listing of the bucket in `list_seconds`.
     """
 
     source: Source
@@ -100,8 +106,11 @@ def reading_of(options: Mapping[str, str]) -> Reading:
     given = _by_our_names({name.lower(): value for name, value in options.items()})
     source, reading = _source(given), given_of(given, ReadingSettings)
     found = values_in(reading, named(ReadingSettings))
-    if found.get("read") != "table" and (misplaced := sorted({"version", "at", "since"} & found.keys())):
-        raise UsageError(f"option {misplaced[0]!r} is for the committed table: give read='table'")
+    misplaced = sorted({"version", "at", "since"} & found.keys())
+    if misplaced and found.get("read", "objects") == "objects":
+        raise UsageError(
+            f"option {misplaced[0]!r} is for the committed table: give read='table' or 'changes'"
+        )
     slots = source.location.slots
     if "only" in found:
         found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in found["only"].split(","))

@@ -1,11 +1,14 @@
-"""`readStream.format("s3notify")` with `read="table"`: the rows that come to the committed table, as a stream.
+"""`readStream.format("s3notify")`: the changes of the committed table, as a stream; or the rows that come to it alone.
+
+With `read="changes"` rows that leave are given, too, and all have the columns of the feed (`table.row_changes`); with
+`read="table"` rows that come, as they are.
 
 Steps
     1. `latestOffset` asks for the newest version. A new stream begins with all rows of a version, some slots at a time,
-       unless the option `since` names the version after which it begins. Then come the rows of one version after the
+       unless the option `since` names the version after which it begins. Then come the changes of one version after the
        other, as many versions as the limits have room for.
-    2. `partitions` finds the packs that these versions brought (`table.arrivals`), and deals them to tasks in the order
-       of versions. Tasks read packs, and no log.
+    2. `partitions` finds the packs that these versions brought, or took away, and deals them to tasks. Tasks read
+       packs, and no log.
 
 The offset is `{table, version, slots}`: all that came up to the version has been given; with `slots` the first so many
 slots of this version alone. `table` is the table's id: version numbers come again in another table. So the checkpoint
@@ -14,23 +17,23 @@ has all that the stream knows.
 Guarantees
     - Each row of the table comes once, after its version was committed: rows of new and overwritten objects, of objects
       that were read again (backfill, retry), and of parts of big objects, in the order of versions.
+    - With `read="changes"` each row that left since it came is deleted once. So deletions first, then insertions, make
+      of a copy of the table the next one.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
     - Versions that are not kept, a rollback, and another table in its place are an error, never a gap.
 
-Limits: no row says that earlier rows have left: a sink that must know replaces rows by `_key`, or reads the table.
-Rows that came and left within one micro-batch are not given. `max_objects` and `max_bytes` bound a micro-batch, but a
-version is never divided, nor a slot. Columns that the table gets later are seen when the query is started again.
+Limits: rows that came and left within one micro-batch are not given. `max_objects` and `max_bytes` bound a micro-batch,
+but a version is never divided, nor a slot. Columns that the table gets later are seen when the query is started again.
 
 Requests: a poll is that of `LogTable.newest`, at most one in `poll_seconds`; 4 GETs for each version, 1 more for one of
 many changes; for the beginning those of `snapshot_of`, twice for each micro-batch; and those of `reading.read`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -44,11 +47,10 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.table.arrivals import arrivals, sizes_of
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.reading import ReadTask, plan_read, read
+from s3notify_platform.table.row_changes import Share, all_rows, row_changes, sizes_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
-from s3notify_platform.table.versions import snapshot_of
+from s3notify_platform.table.versions import created_ms, snapshot_of
 
 UNLIMITED: Final = 1 << 62
 
@@ -98,23 +100,15 @@ class Offset:
                 return cls(version=version, slots=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of a task: those of `task`, without those of some keys."""
-
-    task: ReadTask
-    without: frozenset[str]
-
-
 @dataclass
-class Pieces(InputPartition):
-    """What one task reads, in its order."""
+class Work(InputPartition):
+    """What one task reads."""
 
-    pieces: Sequence[Piece]
+    share: Share
 
 
-class ArrivalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Rows that come. Lives in one process of the driver for as long as the query runs."""
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Rows that come, and leave. Lives in one process of the driver for as long as the query runs."""
 
     def __init__(
         self, reading: Reading, output: pa.Schema, width: int, *, clock: Clock = SYSTEM_CLOCK
@@ -168,39 +162,26 @@ class ArrivalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end or since.version == WITH_NEWEST:
             return []
         self._checked(until, self._newest())
-        only, width = self._reading.only, 2 * self._width
+        wanted, tasks = None if self._reading.only is None else self._reading.wanted, 2 * self._width
+        deletes = self._reading.read == "changes"
         if since.slots is not None:
-            snapshot = self._as_of(until.version)
             last = self._reading.source.location.slots if until.slots is None else until.slots
             slots = [slot for slot in self._reading.wanted if since.slots <= slot < last]
-            tasks = plan_read(snapshot.packs.values(), slots, tasks=width)
-            return [Pieces([Piece(task, frozenset())]) for task in tasks]
+            snapshot = self._as_of(until.version)
+            at_ms = created_ms(self._table.reader, until.version) if deletes else 0
+            return [*map(Work, all_rows(snapshot, slots, at_ms=at_ms, tasks=tasks))]
         try:
-            came = arrivals(self._table.reader, since.version, until.version)
+            found = row_changes(self._table.reader, since.version, until.version, deletes=deletes)
         except NotFoundError as error:
             raise _not_kept(error) from error
-        wanted = None if only is None else self._reading.wanted
-        pieces = [
-            Piece(task, each.without) for each in came for task in plan_read(each.packs, wanted, tasks=width)
-        ]
-        return [*_dealt(pieces, width)]
+        shares = found.shares(wanted, tasks=tasks) if deletes else found.inserts(wanted, tasks=tasks)
+        return [*map(Work, shares)]
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceStreamReader.read`."""
-        assert isinstance(partition, Pieces), "partitions() makes no others"
+        assert isinstance(partition, Work), "partitions() makes no others"
         place = self._reading.source.location
-        output = self._output
-        if "_key" not in output.names:
-            output = output.append(pa.field("_key", pa.string()))
-        for piece in partition.pieces:
-            columns = output if piece.without else self._output
-            left = pa.array(sorted(piece.without), pa.string())
-            for rows in read(open_store(place.platform), place.layout, piece.task, columns):
-                if piece.without:
-                    stays = pc.invert(pc.is_in(rows.column("_key"), left))
-                    rows = rows.filter(stays).select(self._output.names)  # noqa: PLW2901 - the same rows
-                if rows.num_rows:
-                    yield rows
+        yield from partition.share.read(open_store(place.platform), place.layout, self._output)
 
     # How
 
@@ -272,20 +253,6 @@ class ArrivalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if slot != wanted[0] and (objects < 0 or size < 0):
                 return slot
         return None
-
-
-def _dealt(pieces: Iterable[Piece], tasks: int) -> Iterable[Pieces]:
-    """The pieces in their order, dealt to about so many tasks by bytes. Pure."""
-    pieces = [*pieces]
-    share = sum(piece.task.bytes for piece in pieces) / tasks
-    some: list[Piece] = []
-    for piece in pieces:
-        if some and sum(each.task.bytes for each in some) >= share:
-            yield Pieces(some)
-            some = []
-        some.append(piece)
-    if some:
-        yield Pieces(some)
 
 
 def _not_kept(error: NotFoundError) -> NotFoundError:

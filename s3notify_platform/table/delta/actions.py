@@ -22,7 +22,10 @@ Json = dict[str, Any]
 
 SINCE: Final = "s3notify.since"
 UNTIL: Final = "s3notify.until"
-"""Tags of `add`: the lowest and the highest label of the pack's rows."""
+"""Tags of `add` and `remove`: the lowest and the highest label of the pack's rows."""
+
+SLOTS: Final = "s3notify.slots"
+"""Tag of `remove`, which has no statistics: the lowest and the highest slot of the pack's rows, like `3-17`."""
 
 NOTE: Final = "s3notify"
 """Field of `commitInfo` with what history and the change feed show of a version."""
@@ -121,7 +124,6 @@ class Add:
 
     def json(self) -> Json:
         """The action."""
-        tags = {} if self.until == ANY_LABEL else {"tags": {SINCE: str(self.since), UNTIL: str(self.until)}}
         return {
             "path": self.path,
             "partitionValues": {},
@@ -129,7 +131,7 @@ class Add:
             "modificationTime": self.modified_ms,
             "dataChange": self.data_change,
             **({"stats": self.stats} if self.stats else {}),
-            **tags,
+            **_tags(self.since, self.until),
             **({"deletionVector": self.vector.json()} if self.vector else {}),
         }
 
@@ -157,18 +159,28 @@ class Add:
     def removed(self, now_ms: int, *, data_change: bool = True) -> "Remove":
         """The action that removes it."""
         return Remove(
-            path=self.path, size=self.size, deleted_ms=now_ms, data_change=data_change, vector=self.vector
+            path=self.path,
+            size=self.size,
+            deleted_ms=now_ms,
+            data_change=data_change,
+            slots=self.slots,
+            since=self.since,
+            until=self.until,
+            vector=self.vector,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """A file that is live no more."""
+    """A file that is live no more. The fields that it shares with `Add` are those of the file as it was."""
 
     path: str
     deleted_ms: int
     size: int = 0
     data_change: bool = True
+    slots: tuple[int, int] = (0, ANY_LABEL)
+    since: int = 0
+    until: int = ANY_LABEL
     vector: Vector | None = None
 
     @property
@@ -176,8 +188,23 @@ class Remove:
         """As `Add.id`."""
         return self.path, self.vector.id if self.vector else ""
 
+    @property
+    def file(self) -> Add:
+        """The file as it was live, but for its statistics."""
+        return Add(
+            path=self.path,
+            size=self.size,
+            rows=UNKNOWN_ROWS,
+            modified_ms=0,
+            slots=self.slots,
+            since=self.since,
+            until=self.until,
+            vector=self.vector,
+        )
+
     def json(self) -> Json:
         """The action."""
+        low, high = self.slots
         return {
             "path": self.path,
             "deletionTimestamp": self.deleted_ms,
@@ -185,17 +212,23 @@ class Remove:
             "extendedFileMetadata": True,
             "partitionValues": {},
             "size": self.size,
+            **_tags(self.since, self.until, **({} if high == ANY_LABEL else {SLOTS: f"{low}-{high}"})),
             **({"deletionVector": self.vector.json()} if self.vector else {}),
         }
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Remove":
-        """Inverse of `json`."""
+        """Inverse of `json`. Bounds that tags lack are the widest."""
+        tags = found.get("tags") or {}
+        low, high = tags.get(SLOTS, f"0-{ANY_LABEL}").split("-")
         return cls(
             path=found["path"],
             deleted_ms=found.get("deletionTimestamp") or 0,
             size=found.get("size") or 0,
             data_change=found.get("dataChange", True),
+            slots=(int(low), int(high)),
+            since=int(tags.get(SINCE, 0)),
+            until=int(tags.get(UNTIL, ANY_LABEL)),
             vector=Vector.of(found.get("deletionVector")),
         )
 
@@ -324,6 +357,11 @@ class LogVersion:
             raise CorruptError(
                 f"{where}: not a version of a Delta log ({type(error).__name__}: {error}): restore it"
             ) from error
+
+
+def _tags(since: int, until: int, **more: str) -> Json:
+    """The tags of a file of ours; nothing for another engine's."""
+    return {} if until == ANY_LABEL else {"tags": {SINCE: str(since), UNTIL: str(until)} | more}
 
 
 def _known(bounds: Mapping[str, Any] | None) -> Json:

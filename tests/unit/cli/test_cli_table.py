@@ -96,6 +96,26 @@ def test_rows(run: Run) -> None:
         assert (gone.exit_code, "kept" in gone.output) == (1, True)
 
 
+def test_changes(run: Run) -> None:
+    """Of the second version: an object that was overwritten."""
+    answer = run("changes", "orders", "--since", "1")
+    assert answer.exit_code == 0, answer.output
+    found = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [(row["_change_type"], row["_reason"], row["_key"], row["a"]) for row in found] == [
+        ("delete", "overwritten", "raw/a", 1),
+        ("insert", "overwritten", "raw/a", 10),
+        ("insert", "overwritten", "raw/a", 11),
+    ]
+    assert {row["_commit_version"] for row in found} == {2}
+    assert values(run("changes", "orders", "--since", "0", "--until", "1")) == [1, 2]
+    assert values(run("changes", "orders", "--since", "0", "--until", "1", "--slot", str(SLOT))) == [1]
+    assert values(run("changes", "orders", "--since", "0", "--limit", "1", "--json")) != []
+    assert values(run("changes", "orders", "--since", "2")) == []
+    assert run("changes", "orders").exit_code == 2
+    gone = run("changes", "orders", "--since", "1", "--until", "99")
+    assert (gone.exit_code, "versions 0 to 2 are kept" in gone.output) == (1, True)
+
+
 def test_show(place: Place, run: Run) -> None:
     """Counts, settings, and where other engines find it; also at an earlier version, and of a slot asset."""
     shown = of(run("table", "show", "orders", "--json"))

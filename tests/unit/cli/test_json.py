@@ -16,6 +16,7 @@ from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
 READING: Mapping[tuple[str, ...], list[str]] = {
+    ("changes",): ["orders", "--since", "0"],
     ("doctor",): [],
     ("explain",): ["raw/good"],
     ("history",): ["orders"],

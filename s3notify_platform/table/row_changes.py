@@ -1,0 +1,361 @@
+"""The change feed: rows that came to a table, and rows that left it, between two versions.
+
+Guarantees
+    - The rows as of the first version, without those that left, with those that came, are the rows as of the last one.
+    - A row that came and left again in between is in neither. So there is at most one change of each row.
+    - Each change has the version that made it, that version's time, and the reason why its object changed.
+
+The rows that a version brings are in packs of its own, which have the label of its round. What it wrote again of
+earlier packs, to withdraw rows or to merge, has earlier labels, and is not read. The rows that left are in the packs
+that were live as of the first version, and are not as of the last one.
+
+Of an erased object there is one deletion: its slot and `changes.key_hash` of its key, in place of its rows.
+
+Requests: those of `feed.changes_of`; 1 GET where rows have left; then those of `reading.read` for each task.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.ports import Ranged
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.changes import StateChange
+from s3notify_platform.table.delta.actions import Add, Remove
+from s3notify_platform.table.feed import VersionChanges, changes_of, not_kept
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
+from s3notify_platform.table.snapshot import LogReader, Snapshot
+from s3notify_platform.table.versions import ROLLBACK
+
+CHANGE_COLUMNS: Final = pa.schema(
+    [
+        ("_change_type", pa.string()),
+        ("_commit_version", pa.int64()),
+        ("_commit_timestamp", pa.timestamp("us", "UTC")),
+        ("_reason", pa.string()),
+    ]
+)
+"""The columns of a change besides those of its row: `insert` or `delete`, the version that made it, the time of that
+version, as Delta's own change data feed names them; and why the object changed (`changes.Reason`)."""
+
+NO_REASONS: Final = pa.RecordBatch.from_pylist(
+    [],
+    schema=pa.schema(
+        [
+            ("key", pa.string()),
+            ("slot", pa.int32()),
+            ("version", pa.int64()),
+            ("at_ms", pa.int64()),
+            ("reason", pa.string()),
+        ]
+    ),
+)
+"""Objects, each with its slot, and a version that changed it, for a reason."""
+
+
+def with_changes(table: pa.Schema) -> pa.Schema:
+    """The columns of a table, and those of its changes. `UsageError`: it has one of these itself. Pure."""
+    if taken := sorted({*CHANGE_COLUMNS.names} & {*table.names}):
+        raise UsageError(
+            f"the table has a column {taken[0]!r}, a name that its changes need: have a transform rename it"
+        )
+    return pa.schema([*table, *CHANGE_COLUMNS])
+
+
+def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
+    """Each version after `since`, up to `until`, with its changed objects and about how many bytes it brought.
+
+    `NotFoundError`: as `changes_of`. `UsageError`: one of them went back to an earlier version.
+    """
+    for each in changes_of(reader, since, until):
+        _check_forward(each)
+        yield each.version, each.count, sum(add.size for add in each.body.adds if add.data_change)
+
+
+def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
+    """The changes after the version `since`, up to `until`. Errors as `sizes_of`.
+
+    `deletes`: whether rows that left are wanted, for which `since` has to be kept. In memory: the key of each object
+    that was changed or has left.
+    """
+    found = RowChanges()
+    base = since
+    for each in changes_of(reader, since, until):
+        _check_forward(each)
+        found.add(each)
+        if each.version == since + 1 and found.erased:
+            # The files that it took away are gone, and no other object lost its rows: go on from what it left.
+            base = each.version
+            found.forget_files()
+    if deletes and found.first and base >= 0 and reader.version(base) is None:
+        raise not_kept(reader, base)  # files that left right after it may be gone
+    return found
+
+
+def all_rows(
+    snapshot: Snapshot, slots: Collection[Slot] | None = None, *, at_ms: int = 0, tasks: int = 1
+) -> "list[Inserts]":
+    """All rows of `slots` (None: of all) as if they had come with the snapshot's version, at `at_ms`. Pure."""
+    return [
+        Inserts(parts=(Brought(task=task, version=snapshot.version, at_ms=at_ms),))
+        for task in plan_read(snapshot.packs.values(), slots, tasks=tasks)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """Rows that came with one version, created at `at_ms`. `reasons`: of objects that were not new."""
+
+    task: ReadTask
+    version: int
+    at_ms: int
+    reasons: pa.RecordBatch = field(default_factory=lambda: NO_REASONS)
+
+
+class Share(Protocol):
+    """The work of one task."""
+
+    @property
+    def bytes(self) -> int:
+        """About so many are read."""
+        ...
+
+    def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows with the columns of `output`, `CHANGE_COLUMNS` among them if wanted. As `reading.read`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inserts:
+    """Rows that came, in the order of versions. `left`: objects that lost rows, each with the last such version."""
+
+    parts: tuple[Brought, ...]
+    left: pa.RecordBatch = field(default_factory=lambda: NO_REASONS)
+
+    @property
+    def bytes(self) -> int:
+        """See `Share`."""
+        return sum(part.task.bytes for part in self.parts)
+
+    def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `Share`."""
+        changes = not {*CHANGE_COLUMNS.names}.isdisjoint(output.names)
+        by_key = self.left.num_rows > 0 or changes
+        for part in self.parts:
+            for rows in read(store, layout, part.task, _columns(output, by_key=by_key)):
+                kept = self._kept(rows, part.version) if self.left.num_rows else rows
+                if kept.num_rows:
+                    yield _changed(output, kept, self._changes(part, kept) if changes else {})
+
+    def _kept(self, rows: pa.RecordBatch, version: int) -> pa.RecordBatch:
+        """The rows that have not left after this version."""
+        later = pc.take(self.left.column("version"), _places(rows, self.left))
+        return rows.filter(pc.invert(pc.fill_null(pc.greater(later, version), False)))
+
+    @staticmethod
+    def _changes(part: Brought, rows: pa.RecordBatch) -> dict[str, Any]:
+        reasons = pc.take(part.reasons.column("reason"), _places(rows, part.reasons))
+        count = rows.num_rows
+        return {
+            "_change_type": pa.repeat("insert", count),
+            "_commit_version": pa.repeat(part.version, count),
+            "_commit_timestamp": _times(pa.repeat(part.at_ms, count)),
+            "_reason": pc.fill_null(reasons, "new"),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletes:
+    """Rows that left. `left`: their objects, each with the first version that took rows away.
+
+    `task`: None: these objects were erased, and there is a row for each, with nulls for all that is not kept.
+    """
+
+    task: ReadTask | None
+    left: pa.RecordBatch
+
+    @property
+    def bytes(self) -> int:
+        """See `Share`."""
+        return 0 if self.task is None else self.task.bytes
+
+    def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `Share`."""
+        if self.task is None:
+            erased = {"_slot": self.left.column("slot"), "_key": self.left.column("key")}
+            yield shaped(output, self.left.num_rows, erased | _deletions(self.left))
+            return
+        for rows in read(store, layout, self.task, _columns(output, by_key=True)):
+            places = _places(rows, self.left)
+            found = pc.is_valid(places)
+            if (gone := rows.filter(found)).num_rows:
+                yield _changed(output, gone, _deletions(self.left.take(places.filter(found))))
+
+
+Change = tuple[Slot, int, int, str]
+"""The change of an object: its slot, the version, the time of that in Unix milliseconds, the reason."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RowChanges:
+    """The changes between two versions, read by `inserts` and `deletes`. Made by `row_changes`.
+
+    `came`: the packs that each version brought, and the objects in them that are not new. `left`: packs that were live
+    as of the first version, and are not as of the last one. `first`, `last`: the first and the last change that took an
+    object's rows away.
+    """
+
+    came: list[tuple[VersionChanges, list[Add], pa.RecordBatch]] = field(default_factory=list)
+    left: dict[tuple[str, str], Remove] = field(default_factory=dict)
+    first: dict[str, Change] = field(default_factory=dict)
+    last: dict[str, Change] = field(default_factory=dict)
+    erased: dict[str, Change] = field(default_factory=dict)
+    _added: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, each: VersionChanges) -> None:
+        """Take in the next version."""
+        labels: set[int] = set()
+        reasons: dict[str, Change] = {}
+        for change in each.changes:
+            old, new, stay = change.old, change.new, _stay(change)
+            of_key = change.slot, each.version, each.body.created_ms, change.reason
+            if new is not None and not (stay and old is not None and new.until == old.until):
+                labels.add(new.until)
+            if new is not None and change.reason != "new":
+                reasons[change.key] = of_key
+            if change.reason == "erased":
+                self.erased[change.key] = of_key
+            elif old is not None and not stay:
+                self.first.setdefault(change.key, of_key)
+                self.last[change.key] = of_key
+        adds = each.body.adds
+        packs = [add for add in adds if add.data_change and add.since == add.until and add.until in labels]
+        self.came.append((each, packs, _batch(reasons)))
+        self.left |= {gone.id: gone for gone in each.body.removes if gone.id not in self._added}
+        self._added |= {add.id for add in adds}
+
+    def forget_files(self) -> None:
+        """Begin with the files as of the version that was taken in last."""
+        self.left.clear()
+        self._added.clear()
+
+    def shares(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "Sequence[Share]":
+        """All changes of `slots` (None: of all), those of rows that left first, for about twice so many tasks. Pure."""
+        return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
+
+    def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
+        """The rows that came to `slots` (None: to all), in the order of versions, for about so many tasks. Pure."""
+        parts = [
+            Brought(
+                task=task,
+                version=each.version,
+                at_ms=each.body.created_ms,
+                reasons=_within(reasons, [task]),
+            )
+            for each, packs, reasons in self.came
+            for task in plan_read(packs, slots, tasks=tasks)
+        ]
+        left = _batch(self.last)
+        return [
+            Inserts(parts=tuple(some), left=_within(left, [part.task for part in some]))
+            for some in _dealt(parts, tasks)
+        ]
+
+    def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
+        """The rows that left `slots` (None: all), for up to so many tasks, and what was erased. Pure."""
+        found: list[Deletes] = []
+        wanted = None if slots is None else {*slots}
+        first, erased = (
+            {key: of for key, of in some.items() if wanted is None or of[0] in wanted}
+            for some in (self.first, self.erased)
+        )
+        if first:
+            left, of_keys = _batch(first), {of[0] for of in first.values()}
+            packs = [gone.file for gone in self.left.values()]
+            dealt = plan_read(packs, of_keys, tasks=tasks)
+            found += [Deletes(task=task, left=_within(left, [task])) for task in dealt]
+        if erased:
+            found.append(Deletes(task=None, left=_batch(erased)))
+        return found
+
+
+def _stay(change: StateChange) -> bool:
+    """Whether the rows of before stay."""
+    old, new = change.old, change.new
+    return old is not None and new is not None and (old.etag, old.since) == (new.etag, new.since)
+
+
+def _check_forward(each: VersionChanges) -> None:
+    if ROLLBACK in each.body.note and each.body.note.get("slots"):
+        raise UsageError(
+            f"version {each.version} went back to version {each.body.note[ROLLBACK]}: rows that were given before have "
+            "left, and others are back, so nothing can go on from there: begin again, with a snapshot, or after "
+            f"version {each.version}"
+        )
+
+
+def _batch(changes: Mapping[str, Change]) -> pa.RecordBatch:
+    columns = zip(*((key, *of_key) for key, of_key in changes.items()), strict=True)
+    if not changes:
+        return NO_REASONS
+    return pa.RecordBatch.from_arrays([*map(pa.array, columns)], schema=NO_REASONS.schema)
+
+
+def _within(objects: pa.RecordBatch, tasks: Sequence[ReadTask]) -> pa.RecordBatch:
+    """The objects whose rows these tasks may read."""
+    if not objects.num_rows:
+        return objects
+    bounds = [part.slots for task in tasks for part in task.parts]
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    slots = objects.column("slot")
+    return objects.filter(pc.and_(pc.greater_equal(slots, low), pc.less_equal(slots, high)))
+
+
+def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
+    """The parts in their order, dealt to about so many tasks by bytes."""
+    parts = [*parts]
+    share = sum(part.task.bytes for part in parts) / tasks
+    some: list[Brought] = []
+    for part in parts:
+        if some and sum(each.task.bytes for each in some) >= share:
+            yield some
+            some = []
+        some.append(part)
+    if some:
+        yield some
+
+
+def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
+    """The columns that are read for these."""
+    own = [each for each in output if each.name not in CHANGE_COLUMNS.names]
+    if by_key and "_key" not in output.names:
+        own.append(pa.field("_key", pa.string()))
+    return pa.schema(own)
+
+
+def _places(rows: pa.RecordBatch, objects: pa.RecordBatch) -> pa.Array:
+    """The place of each row's object among these; null for others."""
+    return pc.index_in(rows.column("_key"), objects.column("key"))
+
+
+def _changed(output: pa.Schema, rows: pa.RecordBatch, changes: Mapping[str, Any]) -> pa.RecordBatch:
+    given = dict(zip(rows.schema.names, rows.columns, strict=True))
+    return shaped(output, rows.num_rows, given | dict(changes))
+
+
+def _deletions(objects: pa.RecordBatch) -> dict[str, Any]:
+    return {
+        "_change_type": pa.repeat("delete", objects.num_rows),
+        "_commit_version": objects.column("version"),
+        "_commit_timestamp": _times(objects.column("at_ms")),
+        "_reason": objects.column("reason"),
+    }
+
+
+def _times(ms: pa.Array) -> pa.Array:
+    return ms.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))

@@ -1,0 +1,284 @@
+"""Rows that came or left between two versions: each once, by the version that did it, whatever was rewritten since."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.maintenance.table_erasure import erase
+from s3notify_platform.maintenance.table_rollback import roll_back
+from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.changes import key_hash
+from s3notify_platform.table.commit import CHECKPOINT_EVERY, Wanted
+from s3notify_platform.table.round import RoundChange, SlotRound
+from s3notify_platform.table.row_changes import CHANGE_COLUMNS, all_rows, row_changes, sizes_of
+from s3notify_platform.table.versions import created_ms, kept_versions, snapshot_of
+from tests.support.clocks import HandClock
+from tests.support.log_rounds import SCHEMA, Rounds, slot_of_key
+from tests.support.log_steps import committed, steps
+from tests.support.log_tables import LAYOUT
+
+OUTPUT = pa.schema([*SCHEMA, *CHANGE_COLUMNS])
+
+
+def read_all(process, shares, output=OUTPUT):
+    return [
+        row
+        for share in shares
+        for rows in share.read(process.store, LAYOUT, output)
+        for row in rows.to_pylist()
+    ]
+
+
+def came(process, since, until):
+    """Key, ETag and number of each row, in the order of versions."""
+    found = row_changes(process.table.reader, since, until, deletes=False).inserts()
+    return [(row["_key"], row["_etag"], row["n"]) for row in read_all(process, found, SCHEMA)]
+
+
+def changed(process, since, until, slots=None, tasks=1):
+    """Type, version, reason, key, ETag and number of each change."""
+    found = row_changes(process.table.reader, since, until)
+    shares = [*found.deletes(slots, tasks=tasks), *found.inserts(slots, tasks=tasks)]
+    names = ("_change_type", "_commit_version", "_reason", "_key", "_etag", "n")
+    return sorted((tuple(row[name] for name in names) for row in read_all(process, shares)), key=str)
+
+
+def expected(history, since, until):
+    """The same from the contents of each version."""
+    found = []
+    for n in range(since + 1, until + 1):
+        before, now = history[n - 1], history[n]
+        for key in before.keys() | now.keys():
+            was, is_ = before.get(key), now.get(key)
+            if was == is_:
+                continue
+            if was and history[since].get(key) == was and was == _always(history, key, since, n - 1):
+                reason = "overwritten" if is_ else "deleted"
+                found += [("delete", n, reason, key, was[0], number) for number in was[1] if number % 3]
+            if is_ and is_ == _always(history, key, n, until):
+                reason = "overwritten" if was else "new"
+                found += [("insert", n, reason, key, is_[0], number) for number in is_[1] if number % 3]
+    return sorted(found, key=str)
+
+
+def _always(history, key, first, last):
+    """What an object is as of all of these versions; None if it changes."""
+    (found, *others) = {
+        str(history[n].get(key)): history[n].get(key) for n in range(first, last + 1)
+    }.values()
+    return None if others else found
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@given(steps=steps)
+def test_between_any_two_versions(vectors, steps):
+    """Also where rounds were committed on top of others, without some slots, or several in one version."""
+    process = committed(steps, vectors=vectors)
+    newest = process.table.opened().version
+    reader = process.table.reader
+    history = [process.contents(snapshot_of(reader, n)) for n in range(newest + 1)]
+    for since, until in {*((n, newest) for n in range(newest + 1)), *((n, n + 1) for n in range(newest))}:
+        wanted = expected(history, since, until)
+        assert changed(process, since, until) == wanted
+        rows = sorted(each[3:] for each in wanted if each[0] == "insert")
+        assert sorted(came(process, since, until)) == rows
+
+
+def test_a_change_says_when_it_was_made():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (2,))}))
+    process.commit(process.planned({"a1": ("e1", (1,))}))
+    found = row_changes(process.table.reader, 1, 2)
+    (row,) = read_all(process, [*found.deletes(), *found.inserts()])
+    assert (row["_change_type"], row["_key"], row["n"]) == ("delete", "b1", 2)
+    at = row["_commit_timestamp"]
+    assert round(at.timestamp() * 1000) == created_ms(process.table.reader, 2)
+
+
+def test_of_some_slots():
+    """In as many tasks as are wanted."""
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({f"{c}1": ("e1", (1,)) for c in "abcdef"}))
+    process.commit(process.planned({f"{c}1": ("e2", (2,)) for c in "abcdx"}))
+    of_b = [
+        ("delete", 2, "overwritten", "b1", "e1", 1),
+        ("insert", 2, "overwritten", "b1", "e2", 2),
+    ]
+    assert changed(process, 1, 2, [slot_of_key("b")]) == of_b
+    assert changed(process, 1, 2, [slot_of_key("z")]) == []
+    every = changed(process, 1, 2)
+    assert len(every) == 6 + 5
+    assert changed(process, 1, 2, tasks=8) == every
+
+
+def test_without_the_columns_of_changes_or_of_keys():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (2,))}))
+    process.commit(process.planned({"b1": ("e2", (2,))}))
+    process.commit(process.planned({}))
+    found = row_changes(process.table.reader, 0, 2)
+    assert read_all(process, found.inserts(), pa.schema([SCHEMA.field("n")])) == [{"n": 2}]
+    left = row_changes(process.table.reader, 2, 3).deletes()
+    assert read_all(process, left, pa.schema([CHANGE_COLUMNS.field("_reason")])) == [{"_reason": "deleted"}]
+
+
+def test_all_rows_of_a_version_are_as_if_new():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,))}))
+    process.commit(process.planned({"a1": ("e2", (2,))}))
+    snapshot = process.table.opened()
+    (row,) = read_all(process, all_rows(snapshot, at_ms=1000))
+    assert (row["_change_type"], row["_commit_version"], row["_reason"], row["n"]) == ("insert", 2, "new", 2)
+    assert row["_commit_timestamp"].timestamp() == 1
+
+
+def test_rows_that_left_again_are_left_out():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1, 2)), "a2": ("e1", (4,))}))
+    process.commit(process.planned({"a1": ("e2", (5,)), "a2": ("e1", (4,))}))
+    assert came(process, 0, 1) == [("a1", "e1", 1), ("a1", "e1", 2), ("a2", "e1", 4)]
+    assert came(process, 1, 2) == [("a1", "e2", 5)]
+    assert came(process, 0, 2) == [("a2", "e1", 4), ("a1", "e2", 5)]
+    process.commit(process.planned({}))
+    assert came(process, 0, 3) == []
+
+
+def test_packs_that_are_merged_bring_nothing():
+    process = Rounds(store=MemoryObjectStore())
+    bucket = {}
+    for n in range(12):
+        bucket[f"a{n}"] = ("e", (1,))
+        process.commit(process.planned(bucket))
+    newest = process.table.opened()
+    assert any(pack.since < pack.until for pack in newest.packs.values()), "some were merged"
+    assert came(process, 0, newest.version) == [(f"a{n}", "e", 1) for n in range(12)]
+
+
+def test_rounds_of_one_version_do_not_merge_each_others_packs():
+    """Else their rows would be in a pack without a change of data, which a stream passes over."""
+    for count in range(1, 8):
+        process = Rounds(store=MemoryObjectStore())
+        bucket = {f"a{n}": ("e", (1,)) for n in range(count)}
+        for n in range(1, count + 1):
+            process.commit(process.planned({key: bucket[key] for key in sorted(bucket)[:n]}))
+        base = process.table.opened()
+        rounds = [process.planned({f"{c}0": ("e", (1,))}, {slot_of_key(c)}, base) for c in "bcdefg"]
+        process.table.committer.commit_together([Wanted(change=each, base=base) for each in rounds])
+        version = process.table.opened().version
+        assert version == base.version + 1
+        assert sorted(came(process, base.version, version)) == [(f"{c}0", "e", 1) for c in "bcdefg"]
+        process.contents()
+
+
+def test_parts_of_an_object_come_one_after_the_other():
+    """The rows of the next part alone, also if it is in one pack with those before; an older ETag gives them up."""
+    process = Rounds(store=MemoryObjectStore())
+    slot = slot_of_key("a1")
+    state = None
+    for part in range(3):
+        base = process.table.opened()
+        label = base.version + 1
+        rows = [(slot, "a1", "e", at, 1 + 3 * at) for at in range(part * 2, part * 2 + 2)]
+        after = ObjectState(
+            key="a1",
+            etag="e",
+            size=6,
+            rows=2 * part + 2,
+            since=state.since if state else label,
+            until=label,
+            reach_end=part == 2,
+            offset=2 * part + 2,
+        )
+        of_slot = SlotRound(changes={"a1": after}, before={"a1": state} if state else {})
+        packs = process._staged(process.data, rows, label)
+        process.commit(
+            RoundChange(
+                base=base, slots={slot: of_slot}, table=process.whole, clock=process.clock, rows=packs
+            )
+        )
+        state = after
+    numbers = [("a1", "e", 1 + 3 * at) for at in range(6)]
+    assert came(process, 0, 3) == numbers
+    assert came(process, 1, 3) == numbers[2:]
+    assert came(process, 1, 2) == numbers[2:4]
+    continued = [("insert", 3, "continued", *row) for row in numbers[4:]]
+    assert changed(process, 2, 3) == continued, "the parts of before stay"
+    process.commit(process.planned({"a1": ("f", (7,))}))
+    assert came(process, 0, 4) == [("a1", "f", 7)]
+    gone = [("delete", 4, "overwritten", *row) for row in numbers[:4]]
+    assert changed(process, 2, 4) == sorted([*gone, ("insert", 4, "overwritten", "a1", "f", 7)], key=str)
+
+
+def test_sizes():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (1,))}))
+    process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e2", (1,))}))
+    found = [*sizes_of(process.table.reader, 0, 2)]
+    assert [(version, changed) for version, changed, _ in found] == [(1, 2), (2, 1)]
+    assert all(size > 0 for *_, size in found)
+
+
+def test_a_rollback_is_named():
+    """Rows that came before have left, and others are back: whoever goes on would not know."""
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,))}))
+    process.commit(process.planned({"a1": ("e2", (2,))}))
+    roll_back(process.whole, 1)
+    for look in (
+        lambda: row_changes(process.table.reader, 1, 3),
+        lambda: [*sizes_of(process.table.reader, 1, 3)],
+    ):
+        with pytest.raises(UsageError, match=r"version 3 went back to version 1: .*, or after version 3"):
+            look()
+    process.commit(process.planned({"a1": ("e3", (4,))}))
+    assert came(process, 3, 4) == [("a1", "e3", 4)]
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_of_an_erased_object_there_is_one_deletion_without_its_rows(vectors):
+    """The files that held it are gone: a reader that was up to date before goes on nevertheless."""
+    clock = HandClock()
+    process = Rounds(
+        store=MemoryObjectStore(clock=clock), clock=clock, vectors=vectors, more={"max_run_seconds": 100.0}
+    )
+    bucket = dict.fromkeys(("a1", "a2", "b1"), ("e1", (1, 2)))
+    process.commit(process.planned(bucket))
+    process.commit(process.planned({**bucket, "b1": ("e2", (4,))}))
+    done = erase(process.whole, slot_of_key("a"), "a1", clock=clock)
+    process.commit(process.planned({"b1": ("e2", (4,))}))
+    erased = ("delete", done.version, "erased", key_hash("a1"), None, None)
+    assert changed(process, done.version - 1, done.version) == [erased]
+    later = [("delete", done.version + 1, "deleted", "a2", "e1", n) for n in (1, 2)]
+    assert changed(process, done.version - 1, done.version + 1) == sorted([erased, *later], key=str)
+    assert changed(process, done.version, done.version + 1) == later
+    with pytest.raises(NotFoundError, match=f"versions {done.version} to"):
+        row_changes(process.table.reader, 1, done.version)
+
+
+def test_rows_that_left_need_the_version_that_had_them():
+    """A version's own changes are kept as long as it is, the files that it took away as long as the one before."""
+    clock = HandClock()
+    process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})
+    for n in range(2 * CHECKPOINT_EVERY + 2):
+        process.commit(process.planned({"a1": (f"e{n}", (1,))}))
+        clock.sleep(1)
+    for n in range(3):
+        clock.sleep(1100)
+        vacuum(process.table.committer, process.table.opened(), retention_seconds=1000, clock=clock)
+        process.commit(process.planned({"a1": (f"f{n}", (1,))}))
+    oldest = min(kept_versions(process.table.reader))
+    assert oldest > 0
+    assert [row[0] for row in changed(process, oldest, oldest + 1)] == ["delete", "insert"]
+    assert len(came(process, oldest - 1, oldest + 1)) == 1
+    with pytest.raises(NotFoundError, match=f"versions {oldest} to"):
+        row_changes(process.table.reader, oldest - 1, oldest + 1)
+
+
+def test_versions_that_are_not_there():
+    process = Rounds(store=MemoryObjectStore())
+    process.commit(process.planned({"a1": ("e1", (1,))}))
+    with pytest.raises(NotFoundError, match="versions 0 to 1 are kept"):
+        row_changes(process.table.reader, 1, 2)
