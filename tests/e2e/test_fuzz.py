@@ -34,6 +34,7 @@ from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.open_store import open_store
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
+from tests.support.feed_copy import FeedCopy
 from tests.support.fuzz.kills import Killer, Supervised
 from tests.support.fuzz.operations import (
     ANNOUNCED,
@@ -97,6 +98,7 @@ class Fuzz:
         self.source = source_of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
+        self.feed = FeedCopy(self.source)
         self.store = open_store(config)
         self.queue = self.source.location.queue()
         self.chains = AckChains(self.source.location.records())
@@ -234,7 +236,7 @@ class Fuzz:
         table = Counter(tuple(row[name] for name in names) for row in rows_of(self.source))
         missing, surplus = expected - table, table - expected
         if not missing and not surplus:
-            return ""
+            return self.feed.differences()
         keys = sorted({row[0] for row in [*missing, *surplus]})
         history = "\n".join(f"{key} slot {slot_of(key)}: {self.history(key)}" for key in keys[:3])
         return (
@@ -325,6 +327,7 @@ class Fuzz:
         assert (found["found_by_sweep"], found["pending"]) == (0, 0), (found, self.facts())
         assert not self.differences(), self.facts()
         assert not (wrong := self.undelivered()), (wrong[:5], self.facts())
+        assert self.feed.changes
 
 
 def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:

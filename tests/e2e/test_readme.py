@@ -202,9 +202,7 @@ def test_options(place: Place) -> None:
     assert code == 0, said
     tags = place.client().get_object_tagging(Bucket=BUCKET, Key="raw/orders/dt=2026-01-01/region=eu/1.jsonl")
     assert tags["TagSet"] == [{"Key": "archive", "Value": "yes"}]
-    script = (
-        BEFORE_SPARK + block("Spark").split("came =")[0] + "print('FOUND', *table.toJSON().collect())\n"
-    )
+    script = BEFORE_SPARK + block("Spark").split("came =")[0] + "print('FOUND', *table.toJSON().collect())\n"
     (place.folder / "read.py").write_text(script)
     code, said = shell(place, "python read.py")
     assert code == 0, said[-3000:]

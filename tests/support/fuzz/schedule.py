@@ -27,6 +27,7 @@ from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
 from s3notify_platform.source.source import Source
+from tests.support.feed_copy import FeedCopy
 from tests.support.ingested import rows_of
 from tests.support.poison import corpus
 
@@ -152,11 +153,17 @@ class Snapshots:
     writer: Writer
     taken: int = 0
     rows: int = 0
+    feed: FeedCopy = field(init=False)
     wrong: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
+    def __post_init__(self) -> None:
+        self.feed = FeedCopy(self.source)
+
     def take(self) -> dict[str, str]:
         """ETags of the rows' versions by key."""
+        if wrong := self.feed.differences():
+            self.wrong.append(wrong)
         found = Counter((row["_key"], row["_etag"], row["_offset"]) for row in rows_of(self.source))
         by_key: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
         for (key, etag, offset), times in found.items():

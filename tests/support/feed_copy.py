@@ -1,0 +1,70 @@
+"""A copy of a table that is kept by its change feed alone."""
+
+from collections import Counter
+from threading import Lock
+from typing import Any
+
+from s3notify_platform.source.source import Source
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.row_changes import CHANGE_COLUMNS, all_rows, row_changes, with_changes
+from s3notify_platform.table.snapshot import Absent, Snapshot
+
+Row = tuple[tuple[str, Any], ...]
+
+
+class FeedCopy:
+    """Follows the table of a source, from wherever it is when it is first looked at."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.rows: Counter[Row] = Counter()
+        self.version: int | None = None
+        self.changes = 0
+        self._lock = Lock()
+
+    def differences(self) -> str:
+        """Between the copy, once it has the newest version, and that; empty if there are none."""
+        with self._lock:
+            return self._differences()
+
+    def _differences(self) -> str:
+        table = self.source.location.table()
+        found = table.newest()
+        if isinstance(found, Absent):
+            return ""
+        self._follow(table, found)
+        schema = arrow_schema(found.metadata.schema)
+        batches = read_slots(table.reader.store, table.layout, found.packs.values(), None, schema)
+        there = Counter(_row(row) for batch in batches for row in batch.to_pylist())
+        missing, surplus = there - self.rows, self.rows - there
+        if not missing and not surplus:
+            return ""
+        return f"the change feed of version {found.version}: {[*missing][:3]} are missing, {[*surplus][:3]} too many"
+
+    def _follow(self, table: LogTable, found: Snapshot) -> None:
+        if self.version is None:
+            shares: Any = all_rows(found)
+        else:
+            shares = row_changes(table.reader, self.version, found.version).shares()
+        output = with_changes(arrow_schema(found.metadata.schema))
+        # All of them, or none if the store fails; deletions come first.
+        read = [batch for share in shares for batch in share.read(table.reader.store, table.layout, output)]
+        for row in (row for batch in read for row in batch.to_pylist()):
+            kind, *_ = (row.pop(name) for name in CHANGE_COLUMNS.names)
+            self._apply(kind, _row(row))
+        self.version = found.version
+
+    def _apply(self, kind: str, row: Row) -> None:
+        self.changes += 1
+        if kind == "insert":
+            self.rows[row] += 1
+        else:
+            assert self.rows[row] == 1, f"a row that was not there has left: {row}"
+            del self.rows[row]
+
+
+def _row(row: dict[str, Any]) -> Row:
+    """Without columns that are null: the table may have got them later."""
+    return tuple((name, str(value)) for name, value in sorted(row.items()) if value is not None)
