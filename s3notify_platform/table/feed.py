@@ -23,6 +23,10 @@ from s3notify_platform.table.snapshot import LogReader
 from s3notify_platform.table.versions import kept_versions
 
 
+class NoFeedError(UsageError):
+    """A version of which the changes are not kept row by row, so that a reader has to begin again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
     """The changes of one version. `body`: the version itself. `changes`: streamed; `count`: how many."""

@@ -66,10 +66,19 @@ class ChangesFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The version of another table that a table was made from as a whole. `table`: that one's id."""
+
+    table: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name.
 
     `changes`: those of this version, in the order in which they were made, unless they are in `changes_file`.
+    `follows`: of a table that is kept in step with another one.
     """
 
     table: str
@@ -81,6 +90,7 @@ class Manifest:
     rejects: tuple[Add, ...] = ()
     changes: tuple[StateChange, ...] = ()
     changes_file: ChangesFile | None = None
+    follows: Followed | None = None
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
         """The manifest, and the body of the file under `path` that has its changes, if they are too many for it."""
@@ -115,6 +125,7 @@ class Manifest:
             "rejects": [_reject_row(each) for each in self.rejects],
             "changes": [each.row() for each in self.changes],
             "changes_file": file and [file.path, file.size, file.rows],
+            "follows": self.follows and [self.follows.table, self.follows.version],
             "count": count,
         }
         dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -145,6 +156,7 @@ class Manifest:
                 rejects=tuple(_reject(row) for row in found["rejects"]),
                 changes=tuple(map(StateChange.of, found["changes"])),
                 changes_file=_changes_file(found["changes_file"]),
+                follows=_followed(found["follows"]),
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise CorruptError(
@@ -157,6 +169,13 @@ def _changes_file(row: list[Any] | None) -> ChangesFile | None:
         return None
     path, size, rows = row
     return ChangesFile(path=path, size=size, rows=rows)
+
+
+def _followed(row: list[Any] | None) -> Followed | None:
+    if row is None:
+        return None
+    table, version = row
+    return Followed(table=table, version=version)
 
 
 def _trimmed(values: list[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from s3notify_platform.table.changes import StateChange
 from s3notify_platform.table.delta import actions
 from s3notify_platform.table.delta.actions import Add, LogVersion, MetaData, Remove
 from s3notify_platform.table.delta.log_state import after
-from s3notify_platform.table.manifest import Manifest, SlotFacts
+from s3notify_platform.table.manifest import Followed, Manifest, SlotFacts
 from s3notify_platform.table.snapshot import Snapshot, state_of
 from s3notify_platform.table.states.state_levels import StateSet
 
@@ -24,8 +24,8 @@ class Proposal:
     """The difference that a change makes to a snapshot. A part that is not given stays as it is.
 
     `files`: bodies by key, to be written before the version, each under a new name. `slots`: the facts
-    of those that change; the committer sets their `generation`. `states`, `rejects`: as in `Manifest`. `changes`: what
-    becomes of the states of objects, for the feed (`feed`). `note`: for the history.
+    of those that change; the committer sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`.
+    `changes`: what becomes of the states of objects, for the feed (`feed`). `note`: for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -34,6 +34,7 @@ class Proposal:
     states: StateSet | None = None
     rejects: tuple[Add, ...] | None = None
     changes: tuple[StateChange, ...] = ()
+    follows: Followed | None = None
     metadata: MetaData | None = None
     protocol: actions.Protocol | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -68,6 +69,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         rejects=before.rejects if proposal.rejects is None else proposal.rejects,
         # Of changes that become one version together, this one comes after the others.
         changes=(*(before.changes if before.number == number else ()), *proposal.changes),
+        follows=proposal.follows or before.follows,
     )
     return replace(
         base,

@@ -26,11 +26,11 @@ from s3notify_platform.kernel.ports import Ranged
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.changes import StateChange
 from s3notify_platform.table.delta.actions import Add, Remove
-from s3notify_platform.table.feed import VersionChanges, changes_of, not_kept
+from s3notify_platform.table.feed import NoFeedError, VersionChanges, changes_of, not_kept
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
 from s3notify_platform.table.snapshot import LogReader, Snapshot
-from s3notify_platform.table.versions import ROLLBACK
+from s3notify_platform.table.versions import MADE_AGAIN, ROLLBACK
 
 CHANGE_COLUMNS: Final = pa.schema(
     [
@@ -70,7 +70,7 @@ def with_changes(table: pa.Schema) -> pa.Schema:
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
     """Each version after `since`, up to `until`, with its changed objects and about how many bytes it brought.
 
-    `NotFoundError`: as `changes_of`. `UsageError`: one of them went back to an earlier version.
+    `NotFoundError`: as `changes_of`. `NoFeedError`: one of them went back to an earlier version, or made all again.
     """
     for each in changes_of(reader, since, until):
         _check_forward(each)
@@ -291,11 +291,16 @@ def _stay(change: StateChange) -> bool:
 
 
 def _check_forward(each: VersionChanges) -> None:
-    if ROLLBACK in each.body.note and each.body.note.get("slots"):
-        raise UsageError(
-            f"version {each.version} went back to version {each.body.note[ROLLBACK]}: rows that were given before have "
-            "left, and others are back, so nothing can go on from there: begin again, with a snapshot, or after "
-            f"version {each.version}"
+    note = each.body.note
+    did = ""
+    if ROLLBACK in note and note.get("slots"):
+        did = f"went back to version {note[ROLLBACK]}"
+    if note.get(MADE_AGAIN):
+        did = "made the table again"
+    if did:
+        raise NoFeedError(
+            f"version {each.version} {did}: rows that were given before have left, and others are back, so nothing can "
+            f"go on from there: begin again, with a snapshot, or after version {each.version}"
         )
 
 

@@ -20,6 +20,9 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 ROLLBACK: Final = "rollback"
 """A version's note of the version that it went back to."""
 
+MADE_AGAIN: Final = "made_again"
+"""A version's note that all of its table was made again, so that it does not say which rows changed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

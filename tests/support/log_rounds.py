@@ -134,12 +134,17 @@ class Rounds:
             pa.array(column, field.type)
             for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
         ]
-        staged, files = packs.staged(write([pa.table(columns, schema=SCHEMA)], SMALL), label=label)
+        table = self.shaped(pa.table(columns, schema=SCHEMA))
+        staged, files = packs.staged(write([table], SMALL), label=label)
         if label % 2 if self.small is None else self.small:
             return [replace(pack, body=files[packs.layout.file(pack.add.path)]) for pack in staged]
         for key, body in files.items():
             self.store.put(key, body)
         return staged
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        """Rows as they are stored."""
+        return rows
 
     def contents(self, snapshot: Snapshot | None = None) -> Bucket:
         """The contents of the table, as a bucket: rows and rejects of each object; the table is checked."""

@@ -1,0 +1,143 @@
+"""The newest row of each key, as a person wants it: by which columns rows have a key, and which row is the newest."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.slots import SLOT_COUNT, slot_of
+from s3notify_platform.table.latest.ranks import check_key, check_order, key_texts, rank_texts
+
+MODIFIED: Final = "_modified"
+"""Column of the source's table: when a row's object was written."""
+
+OWN: Final = pa.schema(
+    [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
+)
+"""First columns of a newest row: the slot of its key, its key, its rank (`ranks`), 0."""
+
+ORIGIN: Final = pa.schema([("_source_key", pa.string()), ("_source_offset", pa.int64())])
+"""Last columns of a newest row: the object that it is of, and where in that."""
+
+DELETED: Final = "_deleted"
+"""Column of rows on their way: whether the row says that its key is deleted."""
+
+Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
+"""Which rows it holds for; null where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """One row a key, the newest. Pickles if `deleted` does.
+
+    `key`: the columns that are the key; a row in which one of them is null has none, and is left out. `order_by`: the
+    columns by which a row is newer, the first one first; null is older than all values. Ties are broken by the time
+    when the row's object was written (`_modified`), its key, and the row's offset. `deleted`: which rows say that their
+    key is deleted: while such a row is the newest of its key, the key has no row. `deleted_when`: that as text.
+    `slots`: among which the keys are spread.
+    """
+
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    deleted_when: str = ""
+    deleted: Predicate | None = None
+    slots: int = SLOT_COUNT
+
+    def dumps(self) -> str:
+        """By which one definition is told from another: as the table's properties have it."""
+        return json.dumps({"key": self.key, "order_by": self.order_by, "deleted_when": self.deleted_when})
+
+    def check(self, columns: pa.Schema) -> None:
+        """`UsageError` if these columns of the source's table are not those that it needs."""
+        for name in (*self.key, *self.order_by):
+            if name not in columns.names:
+                raise UsageError(
+                    f"latest: the table has no column {name!r}: it has {', '.join(columns.names[len(OWN) :])}"
+                )
+        for name in self.key:
+            check_key(name, columns.field(name).type)
+        for name in self.order_by:
+            check_order(name, columns.field(name).type)
+        if taken := sorted({*ORIGIN.names, DELETED} & {*columns.names}):
+            raise UsageError(f"latest: the table has a column {taken[0]!r}, which is reserved: rename it")
+
+    def order_types(self, columns: pa.Schema) -> list[pa.DataType]:
+        """The types of `order_by`."""
+        return [columns.field(name).type for name in self.order_by]
+
+    def keyed_columns(self, source: pa.Schema) -> pa.Schema:
+        """The columns of rows on their way, from a table with these columns: those of newest rows, and `DELETED`."""
+        return pa.schema([*OWN, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
+
+    def keyed_table(self, source: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """Rows of a table with these columns as rows on their way."""
+        return pa.Table.from_batches(map(self.keyed, batches), self.keyed_columns(source))
+
+    def keyed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the source's table as rows on their way, without those that have no key."""
+        texts = key_texts([rows.column(name) for name in self.key])
+        if texts.null_count:
+            there = pc.is_valid(texts)
+            rows, texts = rows.filter(there), texts.filter(there)
+        count = rows.num_rows
+        modified = (
+            rows.column(MODIFIED)
+            if MODIFIED in rows.schema.names
+            else pa.nulls(count, pa.timestamp("us", "UTC"))
+        )
+        objects, offsets = rows.column("_key"), rows.column("_offset")
+        ranks = rank_texts([rows.column(name) for name in self.order_by], modified, objects, offsets)
+        deleted = pa.repeat(False, count)
+        if self.deleted is not None:
+            deleted = pc.fill_null(self.deleted(rows), False)
+        data = self._data(rows.schema)
+        return pa.RecordBatch.from_arrays(
+            [
+                self._slots(texts),
+                texts,
+                ranks,
+                pa.array(_zeros(count), pa.int64()),
+                *(rows.column(each.name) for each in data),
+                objects,
+                offsets,
+                deleted,
+            ],
+            schema=self.keyed_columns(rows.schema),
+        )
+
+    def _slots(self, texts: pa.StringArray) -> pa.Int32Array:
+        found = texts.dictionary_encode()
+        slots = pa.array([slot_of(text, self.slots) for text in found.dictionary.to_pylist()], pa.int32())
+        return slots.take(found.indices)
+
+    @staticmethod
+    def _data(source: pa.Schema) -> Sequence[pa.Field]:
+        return [each for each in source if each.name not in OWN.names]
+
+
+def _zeros(count: int) -> list[int]:
+    return [0] * count
+
+
+def newest_of(rows: pa.Table) -> pa.Table:
+    """Of rows on their way the newest of each key, in the order of packs. Pure."""
+    order = [("_slot", "ascending"), ("_key", "ascending"), ("_etag", "descending")]
+    found = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
+    return found.filter(is_first(found["_slot"], found["_key"]))
+
+
+def is_first(slots: pa.ChunkedArray, keys: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Which rows have another key than the row before. Pure."""
+    if len(keys) < 2:
+        return pa.repeat(True, len(keys))
+    other = pc.or_(
+        pc.not_equal(slots.slice(1), slots.slice(0, len(slots) - 1)),
+        pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)),
+    )
+    return (
+        pa.chunked_array([pa.array([True]), *other.chunks]) if isinstance(other, pa.ChunkedArray) else other
+    )

@@ -1,0 +1,160 @@
+"""A table of newest rows, made anew from all rows of its source's table, as one version.
+
+Rows are sorted by (`_slot`, `_key`) and by rank, the newest first, so that a task writes the first row of each key, and
+its state, as they come. A task has a range of slots for itself. So the files of object states do not overlap, and go
+where a table of their size has them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.limits import STATE_FILE_BYTES, STATE_LEVEL_BYTES
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.latest.definition import DELETED, is_first
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.manifest import Followed, SlotFacts
+from s3notify_platform.table.packs.pack_set import StagedPack, put
+from s3notify_platform.table.packs.round_packs import write
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.states.state_columns import FIELDS, STATE_SCHEMA
+from s3notify_platform.table.states.state_file import StateFile, state_files
+from s3notify_platform.table.states.state_levels import StateSet
+from s3notify_platform.table.states.state_merge import FAN_OUT
+from s3notify_platform.table.versions import MADE_AGAIN
+
+
+@dataclass(slots=True, kw_only=True)
+class BuiltPart:
+    """A range of slots: its packs and state files, which are stored; rows and keys by slot."""
+
+    packs: list[StagedPack] = field(default_factory=list)
+    states: list[StateFile] = field(default_factory=list)
+    rows: Counter[int] = field(default_factory=Counter)
+    keys: Counter[int] = field(default_factory=Counter)
+
+
+def build_part(
+    table: LogTable, label: int, rows: Iterable[pa.RecordBatch], slots: tuple[int, int], clock: Clock
+) -> BuiltPart:
+    """Write the newest row of each key. 1 PUT for each pack and state file.
+
+    `rows`: those on their way (`Latest.keyed`) of the slots from the first to below the last of `slots`, sorted by
+    `_slot`, `_key`, and `_etag` descending.
+    """
+    part = BuiltPart()
+    states: list[pa.RecordBatch] = []
+
+    def shown() -> Iterator[pa.Table]:
+        for newest in _newest(rows):
+            states.append(_states(newest, label))
+            part.keys.update(newest["_slot"].to_pylist())
+            visible = newest.filter(pc.invert(newest[DELETED])).drop_columns([DELETED])
+            part.rows.update(visible["_slot"].to_pylist())
+            if visible.num_rows:
+                yield visible
+
+    for pack in write(shown(), table.data.sizes):
+        found, files = table.data.staged([pack], label=label)
+        part.packs += found
+        for key, body in files.items():
+            put(table.reader.store, key, body)
+    first, end = slots
+    for file, body in state_files(
+        states,
+        level=1,
+        name=lambda: unique_name(clock),
+        file_bytes=STATE_FILE_BYTES[1],
+        hull=((first, ""), (end, "")),
+    ):
+        put(table.reader.store, table.layout.state(file.name), body)
+        part.states.append(file)
+    return part
+
+
+def _newest(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The first row of each key."""
+    last: tuple[int, str] | None = None
+    for batch in rows:
+        if not batch.num_rows:
+            continue
+        found = pa.Table.from_batches([batch])
+        first = np.array(is_first(found["_slot"], found["_key"]).to_pylist(), dtype=bool)
+        place = (found["_slot"][0].as_py(), found["_key"][0].as_py())
+        if place == last:
+            first[0] = False
+        last = (found["_slot"][-1].as_py(), found["_key"][-1].as_py())
+        newest = found.filter(pa.array(first))
+        if newest.num_rows:
+            yield newest
+
+
+def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
+    """The states of keys whose newest rows these are."""
+    count = newest.num_rows
+    given: dict[str, Any] = {
+        "slot": newest["_slot"],
+        "key": newest["_key"],
+        "etag": newest["_etag"],
+        "rows": pc.invert(newest[DELETED]).cast(pa.int64()),
+        "since": pa.repeat(label, count),
+        "until": pa.repeat(label, count),
+        "reach_end": pa.repeat(True, count),
+    }
+    empty: Mapping[pa.DataType, Any] = {pa.string(): "", pa.int64(): 0, pa.bool_(): False}
+    columns = {
+        each.name: given.get(each.name, pa.repeat(empty.get(each.type, 0), count)) for each in STATE_SCHEMA
+    }
+    assert columns.keys() >= FIELDS.keys(), "each field of a state"
+    return pa.table(columns).cast(STATE_SCHEMA).combine_chunks().to_batches()[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """All of a table of newest rows, made anew on top of `base`. `follows`: the version that it was made from.
+
+    If another writer has led the table on since, nothing of it is left to do.
+    """
+
+    base: Snapshot
+    parts: Sequence[BuiltPart]
+    follows: Followed
+    metadata: MetaData
+    protocol: Protocol
+    now_ms: int
+    note: Mapping[str, Any] = field(default_factory=dict)
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`."""
+        if base.table != self.base.table or base.manifest.follows != self.base.manifest.follows:
+            return None
+        facts = {slot: SlotFacts() for slot in base.manifest.slots}
+        for part in self.parts:
+            for slot, keys in part.keys.items():
+                facts[Slot(slot)] = SlotFacts(rows=part.rows[slot], objects=keys)
+        files = sorted((file for part in self.parts for file in part.states), key=lambda file: file.first)
+        level = _level_of(sum(file.bytes for file in files))
+        return Proposal(
+            adds=tuple(pack.add for part in self.parts for pack in part.packs),
+            removes=tuple(pack.removed(self.now_ms) for pack in base.packs.values()),
+            slots=facts,
+            states=StateSet(files=tuple(replace(file, level=level) for file in files)),
+            follows=self.follows,
+            metadata=self.metadata,
+            protocol=self.protocol,
+            note={**self.note, MADE_AGAIN: bool(base.packs), "slots": sorted(facts)},
+        )
+
+
+def _level_of(size: int) -> int:
+    """The level that has room for so many bytes."""
+    return 1 + max(0, math.ceil(math.log(max(size, 1) / STATE_LEVEL_BYTES, FAN_OUT)))

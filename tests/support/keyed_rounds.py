@@ -1,0 +1,172 @@
+"""Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion; and a window over them.
+
+All of them follow from a row's number, so that any numbers give keys in common, ties, nulls and deletions.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.protocols.conditional_commit import NativeCommit
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.known import KnownRecord
+from s3notify_platform.table.latest.definition import Latest
+from s3notify_platform.table.latest.follow import NewestRows
+from s3notify_platform.table.latest.latest_jobs import InProcess
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.log_table import LogTable, table_of
+from s3notify_platform.table.open_table import TableName
+from s3notify_platform.table.pinned_schema import TableSchema, described
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.round import RoundChange
+from s3notify_platform.table.snapshot import Snapshot
+from s3notify_platform.table.states.state_cache import StateCache
+from tests.support.log_rounds import SCHEMA, SMALL, Rounds
+from tests.support.log_tables import IDENTITY
+
+NEWEST_LAYOUT = TableLayout(prefix="newest/")
+
+COLUMNS = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("id", pa.string()),
+        pa.field("at", pa.int64()),
+        pa.field("gone", pa.bool_()),
+        pa.field("_modified", pa.timestamp("us", "UTC")),
+    ]
+)
+
+SPARK = {
+    "type": "struct",
+    "fields": [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in (
+            ("n", "long"), ("id", "string"), ("at", "long"), ("gone", "boolean"), ("_modified", "timestamp"),
+        )
+    ],
+}  # fmt: skip
+
+LATEST = Latest(
+    key=("id",), order_by=("at",), deleted_when="gone", deleted=lambda rows: rows.column("gone"), slots=7
+)
+
+
+def values_of(n: int) -> dict[str, Any]:
+    """The columns of the row with this number."""
+    return {
+        "id": None if n % 11 == 0 else f"k{n % 4}",
+        "at": None if n % 13 == 0 else n // 4 % 7,
+        "gone": n % 5 == 0,
+        "_modified": None if n % 17 == 0 else datetime.fromtimestamp(n // 20 % 3, UTC),
+    }
+
+
+@dataclass(kw_only=True)
+class KeyedRounds(Rounds):
+    """See the module."""
+
+    def planned(self, *args: Any, **kwargs: Any) -> RoundChange:
+        """See `Rounds.planned`."""
+        found = super().planned(*args, **kwargs)
+        found.metadata, found.protocol = described(
+            TableSchema(rows=json.dumps(SPARK)), created_ms=1, table=found.base.table, vectors=self.vectors
+        )
+        return found
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        """The rows with all columns."""
+        more = [values_of(n) for n in rows["n"].to_pylist()]
+        for name in COLUMNS.names[len(SCHEMA) :]:
+            column = pa.array([each[name] for each in more], COLUMNS.field(name).type)
+            rows = rows.append_column(COLUMNS.field(name), column)
+        return rows
+
+    def rows(self, snapshot: Snapshot | None = None) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        found = snapshot or self.table.opened()
+        batches = read_slots(self.store, self.whole.layout, found.packs.values(), None, COLUMNS)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+
+def newest_table(
+    store: ObjectStore,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    vectors: bool = False,
+    max_run_seconds: float = 21600.0,
+) -> LogTable:
+    """The table of newest rows beside that of `KeyedRounds`."""
+    known = KnownRecord(
+        records=ObjectRecordStore(store, "", clock=clock), key="newest", where="bucket 'b'", clock=clock
+    )
+    return table_of(
+        store, NEWEST_LAYOUT, known, NativeCommit(store, clock=clock), clock=clock, at_once=1,
+        cache=StateCache(), vectors=vectors, sizes=SMALL, max_run_seconds=max_run_seconds,
+    )  # fmt: skip
+
+
+def newest_rows(source: Rounds, store: ObjectStore | None = None, **more: Any) -> NewestRows:
+    """The newest rows of a process's table. `store`: through which they are read and committed."""
+    store = store or source.store
+    table = newest_table(
+        store,
+        clock=source.clock,
+        vectors=source.vectors,
+        max_run_seconds=source.whole.committer.max_run_seconds,
+    )
+    reading = type(source)(store=store, clock=source.clock, vectors=source.vectors, more=source.more).whole
+    given: dict[str, Any] = {"latest": LATEST, "vectors": source.vectors, **more}
+    return NewestRows(
+        source=reading,
+        table=table,
+        jobs=InProcess(reading, table, clock=source.clock),
+        name=TableName(source="orders", command=lambda *_: "`s3notify table forget orders`"),
+        identity=IDENTITY,
+        clock=source.clock,
+        **given,
+    )
+
+
+Newest = dict[str, tuple[int, str, int]]
+"""By key: the number of the newest row, its object, and its offset."""
+
+
+def window(rows: Sequence[dict[str, Any]]) -> Newest:
+    """What the newest rows are to be: a window over all rows."""
+    best: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for row in rows:
+        if row["id"] is None:
+            continue
+        modified = row["_modified"]
+        rank = (
+            (row["at"] is not None, row["at"] or 0),
+            (modified is not None, modified.timestamp() if modified else 0),
+            row["_key"],
+            row["_offset"],
+        )
+        if row["id"] not in best or best[row["id"]][0] < rank:
+            best[row["id"]] = rank, row
+    return {key: (row["n"], row["_key"], row["_offset"]) for key, (_, row) in best.items() if not row["gone"]}
+
+
+def shown(table: LogTable) -> Newest:
+    """What the newest rows are. The table is checked."""
+    found = table.newest()
+    assert isinstance(found, Snapshot)
+    checked = check_table(table, found)
+    assert checked.ok, checked.problems
+    columns = arrow_schema(found.metadata.schema)
+    batches = read_slots(table.reader.store, table.layout, found.packs.values(), None, columns)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert len({row["_key"] for row in rows}) == len(rows), "one row a key"
+    for row in rows:
+        assert {name: row[name] for name in ("id", "at", "gone", "_modified")} == values_of(row["n"])
+    return {row["_key"]: (row["n"], row["_source_key"], row["_source_offset"]) for row in rows}
