@@ -12,7 +12,8 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
-    table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, mirrors
+    table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, change feed,
+                    tables that follow, mirrors
     deploy          what `s3notify init` makes and prints: tables, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
     source/         what a source is: its settings, and the one way from them to a `Source`
@@ -58,6 +59,8 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     batch, round                the slots of one request, with one ack chain; what a run reads before it commits
     stage, commit               write a round's packs; create the version that makes them visible
     version, snapshot           one commit to a table's log; the whole table as of one
+    to follow, to lead on       a table is kept in step with another one; take it to that one's newest version
+    newest rows, clustered      one row a business key (`latest`); the same rows in another order (`cluster_by`)
     change feed                 the rows that came and left between two versions, with the reason of each
     generation of a slot        the version that last changed it: Dagster's data version
     pack, manifest              a data file of many slots; the rest of the table's state as of a version

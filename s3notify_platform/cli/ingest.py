@@ -68,10 +68,10 @@ def ingest(
     All slots of a round in one version, exactly once, even if processes are killed. Any machine goes on where another
     one was.
 
-    The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
-    A bucket, prefix or number of slots that is not the table's, and a table of which a part is missing, are refused:
-    see `s3notify table`. With a topic of the source's name (`s3notify topics create NAME`) it follows the queue, else
-    it lists. Slot assets are Dagster's.
+    The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed, or a
+    table that follows (--latest-key, --cluster-by) is behind. A bucket, prefix or number of slots that is not the
+    table's, and a table of which a part is missing, are refused: see `s3notify table`. With a topic of the source's
+    name (`s3notify topics create NAME`) it follows the queue, else it lists. Slot assets are Dagster's.
     """
     import os
 
@@ -126,7 +126,7 @@ def ingest(
         except (*JOB_ERRORS, OSError) as error:
             if not stop.is_set():  # else Java got the signal too, and was quicker
                 raise click.ClickException(reason_of(error)) from error
-    if once and not stop.is_set() and continuous.failing:
+    if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)
 
 

@@ -165,6 +165,10 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         yield f"{one.name}: {one.schema.warning}"
     if one.without_records:
         yield f"{one.name}: {one.without_records:,} objects gave no row and no reject: see s3notify explain KEY"
+    for each in one.following:
+        behind = f", {each.behind} versions behind" if each.behind else ""
+        as_of = f"as of version {each.version}" if each.version >= 0 else "never made"
+        yield f"{each.asset}: {each.rows:,} rows, {as_of}{behind}"
     reasons: dict[str, list[int]] = {}
     for failure in one.failures or ():
         reasons.setdefault(in_one_line(failure.reason), []).append(failure.slot)

@@ -1,9 +1,10 @@
 """Where sources stand: what waits, what is in flight, what was committed last, what fails. Reads only.
 
-Requests of one look at a source: those of `LogTable.newest`, which has all counts, whatever the number of slots; 1 GET
-and 1 HEAD for the newest commit; 1 HEAD for each of up to `VERSIONS_TIMED` versions, for the ages of slots, once; 1 GET
-of the rescan backlog, 1 scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for each 1000
-records of chains. If there is one, also 1 LIST of heartbeats, and 1 GET for each.
+Requests of one look at a source: those of `LogTable.newest`, which has all counts, whatever the number of slots, and of
+those of tables that follow it; 1 GET and 1 HEAD for the newest commit; 1 HEAD for each of up to
+`VERSIONS_TIMED` versions, for the ages of slots, once; 1 GET of the rescan backlog, 1 scan of each topic of its queue,
+and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains. If there is one, also 1 LIST of
+heartbeats, and 1 GET for each.
 """
 
 from bisect import bisect_left
@@ -32,7 +33,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_of
-from s3notify_platform.table.snapshot import LogReader
+from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 VERSIONS_TIMED: Final = 64
@@ -90,13 +91,27 @@ class SchemaStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingStatus:
+    """A table that follows the source's: its rows, and the `version` of that which it has; -1: never made.
+
+    `behind`: versions of that which it has not followed yet.
+    """
+
+    asset: str
+    rows: int
+    version: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
     `version`: the newest one, with so many `files` and `bytes` of rows and rejects; -1: none yet. `without_records`:
-    objects with bytes, but neither rows nor rejects. `queue`: its topic; `topics`: the others of its
-    queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch. `failures`: those of the
-    sensor's batches need a Dagster instance; None without one, unless slots failed in `s3notify ingest`.
+    objects with bytes, but neither rows nor rejects. `queue`: its topic; `topics`: the others of its queue. `rescan`:
+    slots that wait for a listing. `schema`: None before the first batch. `following`: tables that follow the whole.
+    `failures`: those of the sensor's batches need a Dagster instance; None without one, unless slots failed in
+    `s3notify ingest`.
     """
 
     name: str
@@ -120,6 +135,7 @@ class SourceStatus:
     last: LastCommit | None = None
     failures: tuple[SlotFailure, ...] | None = None
     schema: SchemaStatus | None = None
+    following: tuple[FollowingStatus, ...] = ()
     map: SlotMap | None = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
@@ -198,6 +214,7 @@ class SourceLook:
             last=self._last(reader, slots, now_ms),
             failures=failures,
             schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
+            following=tuple(self._following(asset, snapshot) for asset in self.source.kinds),
             map=SlotMap(
                 slots=location.slots,
                 ages={
@@ -251,6 +268,20 @@ class SourceLook:
                 )
             )
         return tuple(found), in_flight
+
+    def _following(self, asset: str, snapshot: Snapshot | None) -> FollowingStatus:
+        found = self.source.location.table(asset).newest()
+        follows = None if isinstance(found, Absent) else found.manifest.follows
+        newest = -1 if snapshot is None else snapshot.version
+        if (
+            isinstance(found, Absent)
+            or follows is None
+            or snapshot is None
+            or follows.table != snapshot.table
+        ):
+            return FollowingStatus(asset=asset, rows=0, version=-1, behind=newest + 1)
+        behind = max(0, newest - follows.version)
+        return FollowingStatus(asset=asset, rows=found.rows, version=follows.version, behind=behind)
 
     def _last(self, reader: LogReader, slots: Mapping[Slot, SlotFacts], now_ms: int) -> LastCommit | None:
         newest = max((facts.generation for facts in slots.values()), default=0)

@@ -232,3 +232,6 @@ MAX_POISON: Final = 1000
 
 MAX_RECEIVES: Final = 10
 """Times that a message is received from a queue before it is kept as poison."""
+
+CLUSTER_FILE_BYTES: Final = 128 << 20
+"""Size from which on a file of a clustered table is full."""

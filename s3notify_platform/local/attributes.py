@@ -14,8 +14,9 @@ from s3notify_platform.kernel.setting import About, Later, Setting, named, unkno
 from s3notify_platform.local.cron import check_cron
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.settings import (
-    SOURCE,
+    UNGROUPED,
     DynamoSettings,
+    LatestSettings,
     S3Settings,
     TopicSizeSettings,
 )
@@ -119,6 +120,12 @@ class SourceAttributes:
             check=_check_resources,
         ),
     ] = field(default_factory=dict)
+    latest: Annotated[
+        LatestSettings | None,
+        About(
+            "The newest row of each key, as the asset {name}_latest, like {key: order_id, order_by: updated_at}"
+        ),
+    ] = None
     # Without a key below them they are null, as where all are commented out.
     s3: Annotated[S3Settings | None, About("How to reach S3")] = None
     dynamodb: Annotated[DynamoSettings | None, About("DynamoDB tables; default: none")] = None
@@ -136,7 +143,7 @@ def imported(path: str) -> Any:
 
 def attributes_of(*services: str) -> dict[str, Setting]:
     """All attributes of a source by name, and a group for each of these registered services, which is off without."""
-    found = {**named(*SOURCE, TopicSizeSettings, BatchSettings, SourceAttributes)}
+    found = {**named(*UNGROUPED, TopicSizeSettings, BatchSettings, SourceAttributes)}
     for name in services:
         kind, about = SERVICES[name].settings() | None, About(SERVICES[name].summary.removesuffix("."))
         found[name] = Setting(name=name, kind=kind, default=None, about=about)

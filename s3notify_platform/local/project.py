@@ -92,7 +92,7 @@ class ConfiguredSource:
     @cached_property
     def values(self) -> dict[str, Any]:
         """Its settings, by the names of the commands' parameters. `UsageError` for one that is not known here."""
-        groups = {name: self.checked.get(name) or {} for name in ("s3", "dynamodb", "spark")}
+        groups = {name: self.checked.get(name) or {} for name in ("s3", "dynamodb", "latest", "spark")}
         given = ungrouped({**self.checked.values, **groups})
         found = {name: known_now(given[name]) for name in (*SETTINGS, *_MORE) if given.get(name) is not None}
         found |= {name: value for name, value in groups["spark"].items() if value and name in _OF_SPARK}

@@ -21,11 +21,15 @@ Requests: for each step 1 GET for each file that it merges, those of `LogReader.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import ClassVar, Final
 
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.errors import ConflictError
 from s3notify_platform.maintenance.task import Report
+from s3notify_platform.table.clustered.cluster_order import Clustered, clustered_as
+from s3notify_platform.table.clustered.clustered_round import merged
+from s3notify_platform.table.clustered.overlap import overlapping
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import UNKNOWN_ROWS, Add
 from s3notify_platform.table.log_table import LogTable
@@ -113,7 +117,9 @@ def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BY
     found = table.newest()
     if isinstance(found, Absent):
         return report
-    run = _Run(table=table, clock=table.committer.clock, step_bytes=step_bytes, report=report, snapshot=found)
+    clustered = clustered_as(found.metadata)
+    kind = _Run if clustered is None else partial(_ClusteredRun, clustered=clustered)
+    run = kind(table=table, clock=table.committer.clock, step_bytes=step_bytes, report=report, snapshot=found)
     if dry_run:
         run.foresee()
     else:
@@ -209,6 +215,39 @@ class _Run:
 
     def _gives_up(self) -> bool:
         return self._lost >= LOST
+
+
+@dataclass(slots=True, kw_only=True)
+class _ClusteredRun(_Run):
+    """Of a clustered table: small files, and those whose ranges lie over each other, become files with other ranges.
+
+    Each file that was there at the beginning is merged once.
+    """
+
+    clustered: Clustered
+
+    def foresee(self) -> None:
+        for step in overlapping(self.snapshot.packs.values(), self.clustered, self.step_bytes):
+            self._count(step, rejects=False)
+
+    def packs(self, *, rejects: bool) -> None:
+        steps = (
+            [] if rejects else [*overlapping(self.snapshot.packs.values(), self.clustered, self.step_bytes)]
+        )
+        for step in steps:
+            paths = {pack.path for pack in step}
+            live = [pack for path, pack in self.snapshot.packs.items() if path in paths]
+            if len(live) < len(step):
+                continue  # a batch has rewritten one of them
+            changes = merged(self.table, self.clustered, live)
+            if self._commit(PackStep(changes=changes, rejects=False)):
+                self._count(live, rejects=False)
+                self.report.became += len(changes.adds)
+            elif self._gives_up():
+                return
+
+    def states(self) -> None:
+        """There are none."""
 
 
 def _steps(live: Iterable[Add], sizes: PackSizes, step_bytes: int) -> Iterator[list[Add]]:

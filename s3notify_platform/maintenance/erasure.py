@@ -3,7 +3,8 @@
 Steps, each safe to repeat
     1. The object leaves the source's table, its history and its files (`maintenance.table_erasure`).
     2. It leaves the tables of the slot assets. One without `_key`, which an aggregate makes, does not say which rows
-       come from the object: all rows of its slot leave, and the next batch makes them again.
+       come from the object: all rows of its slot leave, and the next batch makes them again. A table that follows
+       the source's as a whole is removed, and the next batch makes it again.
     3. Its entries and dead letters leave the queue.
 
 In this order, since a slot asset may be made from the source's table in between. Killed anywhere, every table is whole.
@@ -21,6 +22,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.maintenance.removal import remove_table
 from s3notify_platform.maintenance.table_erasure import Erased, ending
 from s3notify_platform.maintenance.table_erasure import erase as erase_from
 from s3notify_platform.maintenance.task import Report
@@ -90,6 +92,10 @@ def erase(
     of_source = erase_from(source.table(store=store, clock=clock), slot, key, clock=clock)
     done = ErasedObject(slot=slot, of_source=of_source)
     for asset in slot_assets(location, store):
+        if location.follows_whole(asset):
+            done.of_assets[asset] = Erased(files=remove_table(location, asset, store, clock))
+            done = replace(done, cleared=(*done.cleared, asset))
+            continue
         table = source.table(asset, store=store, clock=clock)
         found = table.newest()
         if isinstance(found, Absent):
@@ -185,10 +191,9 @@ class EraseObject:
         ]
         if of.begins >= 0:
             lines.append(f"the table's history begins with version {of.begins} now")
-        lines += [
-            f"slot asset {asset!r}: slot {done.slot} is empty until the next batch makes it again"
-            for asset in done.cleared
-        ]
+        for asset in done.cleared:
+            what = "it" if source.location.follows_whole(asset) else f"slot {done.slot}"
+            lines.append(f"{asset!r}: {what} is empty until the next batch makes it again")
         if done.waiting:
             lines.append(
                 f"{done.waiting} entries name it still: in delivery, or of its deletion; repeat this when they are done"

@@ -17,10 +17,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
 from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
@@ -37,6 +37,7 @@ from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.source.location import Location
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.known import KNOWN, Known, KnownRecord
+from s3notify_platform.table.open_table import new_id
 
 FOREIGN: Final = "not the platform's, stays"
 
@@ -130,6 +131,21 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     for record in _known_records(known_record):
         _remove(known_record.records, KNOWN, record)
     return len(doomed)
+
+
+def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
+    """Remove the table of an asset, which is begun again under another id; how many objects. Safe to repeat.
+
+    A writer that has it open is refused. 1 LIST for each 1000 objects, 1 DELETE for each.
+    """
+    record, layout = location.known(asset, store=store), location.table_layout(asset)
+    fresh = new_id(clock)
+    record.change(lambda known: known and replace(known.follower(fresh), identity=known.identity))
+    listed = [meta.key for meta in list_all(store, layout.prefix)]
+    log = sorted((key for key in listed if key.startswith(layout.log)), reverse=True)
+    for some in (log, [key for key in listed if key not in {*log}]):
+        in_parallel(store.delete, some, REQUESTS_IN_FLIGHT)
+    return len(listed)
 
 
 def _remove_newest(location: Location, store: ObjectStore, known: Known | None) -> None:

@@ -7,6 +7,7 @@ inputs from the run's range, and a scattered batch has none. Sharing the step al
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import dagster as dg
 from s3notify_platform.engine.batch.batches import BatchPayload
 from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.loop import Round, StagedTable
+from s3notify_platform.engine.loop import Results, Round, StagedTable
 from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
@@ -30,6 +31,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     RESUME_RETRY_TAG,
     RETRY_NUMBER_TAG,
 )
+from s3notify_platform.orchestration.following_assets import lead_on
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
@@ -76,7 +78,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 "source": where,
                 "format": io.format,
                 "schema": io.row_schema or "inferred, then pinned",
-                **_place(io),
+                **settings.place(),
             },
             skippable=True,
             code_version=io.code_version,
@@ -88,7 +90,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 deps=[settings.name],
                 description=asset.function.__doc__,
                 kinds={"pyspark", "deltalake"},
-                metadata=_place(io, asset.name),
+                metadata=settings.place(asset.name),
                 skippable=True,
                 automation_condition=follow_slots(asset.name),
                 **common | {"owners": asset.owners or settings.owners},
@@ -114,18 +116,6 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         yield from ()
 
     return slots_of_source
-
-
-def _place(io: SlotIOManager, asset: str | None = None) -> dict[str, Any]:
-    """Where a table is, and how other engines read it."""
-    location = io.source.location
-    uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
-    how = (
-        f"```sql\n-- DuckDB\nSELECT * FROM delta_scan('{uri}');\n```\n"
-        f'```python\npolars.scan_delta("{uri}")\ndeltalake.DeltaTable("{uri}")\n'
-        f'spark.read.format("delta").load("s3a{uri[2:]}")\n```'
-    )
-    return {"dagster/uri": uri, "how_to_read": dg.MetadataValue.md(how)}
 
 
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
@@ -170,6 +160,8 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         else:
             rounds = step.derived(slots)
         io.commit(context, rounds, acknowledgement, step)
+        if step.behind:
+            raise dg.Failure(f"all slots are committed, and {step.behind}", allow_retries=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,6 +182,8 @@ class _Step:
     batch: str
     """The sensor's, or the run that a person asked for, which this one may be a retry of."""
     ingest: Ingest | None = None
+    behind: str = ""
+    """Why a table that follows is not in step; "" if all are."""
     _again: int = 0
     """Objects that are read again although they have not changed."""
     _derived_objects: int = 0
@@ -259,6 +253,19 @@ class _Step:
         results = ingested.results[self.settings.name]
         if self.made:
             yield from self._derived(self._snapshot(), [slot for slot, each in results.items() if each.ok])
+        for asset in self.io.source.kinds:
+            yield StagedTable(name=asset, commit=partial(self._led_on, asset, [*results][:1]))
+
+    def _led_on(self, asset: str, slots: Sequence[Slot]) -> Results:
+        """Lead a table on. If that fails, the slots are done all the same, and the next batch tries it again.
+
+        `slots`: for which there is a next batch then.
+        """
+        self.doing(f"leading {asset} on")
+        again = partial(self.io.clients.ask_again, slots, listing=self.opened.listing)
+        why = lead_on(self.context, self.io, asset, batch=self.batch, again=again)
+        self.behind = why or self.behind
+        return {}
 
     def _derived(self, snapshot: Snapshot, slots: Sequence[Slot]) -> Iterator[StagedTable]:
         for asset in self.made:

@@ -68,7 +68,7 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
     if assets is None or assets.partitions_def is not None:
         raise UsageError(f"input {context.name!r}: changes are given to assets without partitions")
     keys = sorted(assets.keys)
-    seen = None if _is_full(step.run_tags) else _seen(context.instance, keys, key)
+    seen = None if is_full(step.run_tags) else _seen(context.instance, keys, key)
     ship_package(spark)
     found = newest(source)
     reader, tasks = source.location.table().reader, 2 * parallelism(spark)
@@ -96,7 +96,7 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
     return given
 
 
-def _is_full(tags: Mapping[str, str]) -> bool:
+def is_full(tags: Mapping[str, str]) -> bool:
     """Whether a run is to begin with all rows."""
     by_person = BACKFILL_ID_TAG in tags and AUTOMATION_CONDITION_TAG not in tags
     return by_person or tags.get(CHANGES_TAG) == "full"

@@ -14,6 +14,7 @@ from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
 from s3notify_platform.orchestration.checks import build_checks
+from s3notify_platform.orchestration.following_assets import build_following
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
 from s3notify_platform.orchestration.resources import S3_NAMES, DynamoTables, NamedS3, SlotSpark
@@ -24,7 +25,7 @@ from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAsset
 from s3notify_platform.orchestration.source_services import build_channels, queue_spec
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.bucket_settings import unusual_prefixes
-from s3notify_platform.source.settings import SOURCE, TopicSizeSettings
+from s3notify_platform.source.settings import LATEST, UNGROUPED, TopicSizeSettings
 
 _Attributes = resolvable("_Attributes", tuple(attributes_of(*SERVICES).values()))
 
@@ -99,7 +100,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         }
         jobs, sensors = build_channels(assets, services)
         return dg.Definitions(
-            assets=[slot_assets, summary, queue_spec(assets), *tags],
+            assets=[slot_assets, *build_following(assets), summary, queue_spec(assets), *tags],
             asset_checks=[checks],
             jobs=[ingest_job, backfill_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
             sensors=[sensor, automation, *following, *sensors],
@@ -112,11 +113,13 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         s3 = self.s3.model_dump(exclude_unset=True) if self.s3 else {}
         dynamodb = self.dynamodb.model_dump(exclude_unset=True) if self.dynamodb else {}
         spark = self.spark.model_dump(exclude_unset=True) if self.spark else {}
+        latest = self.latest.model_dump(exclude_unset=True) if self.latest else {}
         io = SlotIOManager(
             s3=NamedS3(**{S3_NAMES.get(name, name): value for name, value in s3.items()}),
             dynamodb=DynamoTables(**dynamodb),
             spark=SlotSpark(**{_SPARK_NAMES.get(name, name): value for name, value in spark.items()}),
-            **values_of(self, *SOURCE, TopicSizeSettings)
+            **values_of(self, *UNGROUPED, TopicSizeSettings)
+            | {LATEST[name]: value for name, value in latest.items()}
             | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
         _ = io.source  # its own checks, before anything is built
@@ -145,7 +148,7 @@ def _other_prefixes(source: S3NotifyComponent, project: Sequence[S3NotifyCompone
     for other in project:
         if other.name != source.name and source.bucket in (other.platform_bucket, other.bucket):
             with suppress(UsageError):  # which the definitions of the other one are refused for
-                yield from unusual_prefixes(values_of(other, *SOURCE), source.bucket)
+                yield from unusual_prefixes(values_of(other, *UNGROUPED), source.bucket)
 
 
 def _tag(value: Any) -> str:

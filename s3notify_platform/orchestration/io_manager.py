@@ -269,9 +269,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         derived = self._derived(asset)
         table = self.source.table(derived)
         found = table.memory.kept() or table.newest()
-        pinned = None if isinstance(found, Absent) else schema_of(found.metadata, derived=derived is not None)
+        by_slot = self.source.location.is_derived(derived)
+        pinned = None if isinstance(found, Absent) else schema_of(found.metadata, derived=by_slot)
         rows = StructType.fromJson(json.loads(pinned.rows)) if pinned else StructType()
-        lineage = LINEAGE.fields[: 1 if derived else None]
+        lineage = LINEAGE.fields[: 1 if by_slot else None]
         return dg.TableSchema(
             [
                 dg.TableColumn(field.name, field.dataType.simpleString(), comment_of(field.jsonValue()))

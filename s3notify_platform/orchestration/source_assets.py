@@ -111,6 +111,17 @@ class SourceAssets:
             "tags": {SOURCE_TAG: self.name},
         }
 
+    def place(self, asset: str | None = None) -> dict[str, Any]:
+        """The place of the table, or of that of an asset, and how other engines read it, as metadata of a spec."""
+        location = self.io.source.location
+        uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
+        how = (
+            f"```sql\n-- DuckDB\nSELECT * FROM delta_scan('{uri}');\n```\n"
+            f'```python\npolars.scan_delta("{uri}")\ndeltalake.DeltaTable("{uri}")\n'
+            f'spark.read.format("delta").load("s3a{uri[2:]}")\n```'
+        )
+        return {"dagster/uri": uri, "how_to_read": dg.MetadataValue.md(how)}
+
     @property
     def sensor_status(self) -> dg.DefaultSensorStatus:
         """Whether its sensors are on from the start."""

@@ -5,14 +5,51 @@ same words, whichever way they came (`setting.values_in`).
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
 from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.location import CommitMode, Location
-from s3notify_platform.source.settings import SETTINGS, InputSettings, LeaseTimeSettings, LocationSettings
+from s3notify_platform.source.settings import (
+    LATEST,
+    SETTINGS,
+    InputSettings,
+    LeaseTimeSettings,
+    LocationSettings,
+)
 from s3notify_platform.source.source import Input, Source
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.latest.latest_definition import MODIFIED, Latest
+
+
+def latest_of(values: Mapping[str, Any], slots: int) -> Latest | None:
+    """The newest rows that these settings want; None: none. `UsageError`: they do not say by which columns."""
+    given = {name: values.get(flat) or "" for name, flat in LATEST.items()}
+    if not any(given.values()):
+        return None
+    columns = {name: _names(given[name]) for name in ("key", "order_by")}
+    if missing := next((name for name, found in columns.items() if not found), None):
+        raise UsageError(
+            f"latest: {missing} is missing: name columns, like {{key: order_id, order_by: updated_at}}"
+        )
+    return Latest(
+        key=columns["key"], order_by=columns["order_by"], deleted_when=given["deleted_when"], slots=slots
+    )
+
+
+def clustered_of(values: Mapping[str, Any]) -> Clustered | None:
+    """The other order of rows that these settings want; None: none."""
+    columns = _names(values.get("cluster_by") or "")
+    if not columns:
+        return None
+    size = {"file_bytes": values["cluster_file_bytes"]} if "cluster_file_bytes" in values else {}
+    return Clustered(columns=columns, **size)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
@@ -25,13 +62,20 @@ def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
     times = {name.removeprefix("lease_"): time for name, time in given_of(values, LeaseTimeSettings).items()}
     try:
         bucket = bucket_of(values, keys)
+        location = Location(
+            platform=platform_of(values, bucket),
+            records_table=table_of(values, "records_table"),
+            **given_of(values, LocationSettings),
+        )
+        latest, read = latest_of(values, location.slots), given_of(values, InputSettings)
+        if latest is not None and MODIFIED not in read.get("metadata_columns", ""):
+            # By which ties are broken.
+            read["metadata_columns"] = ", ".join(filter(None, (read.get("metadata_columns"), MODIFIED)))
         return Source(
-            location=Location(
-                platform=platform_of(values, bucket),
-                records_table=table_of(values, "records_table"),
-                **given_of(values, LocationSettings),
-            ),
-            input=Input(bucket=bucket, **given_of(values, InputSettings)),
+            location=location,
+            input=Input(bucket=bucket, **read),
+            latest=latest,
+            clustered=clustered_of(values),
             commit=CommitMode(
                 choice=values.get("commit", "auto"),
                 lease_table=table_of(values, "lease_table"),

@@ -81,6 +81,24 @@ class Location(LocationSettings):
         """Names of the table's objects."""
         return self.table_layout()
 
+    @property
+    def latest_name(self) -> str:
+        """The asset of the newest row of each key, as which its table is found."""
+        return f"{self.name}_latest"
+
+    @property
+    def clustered_name(self) -> str:
+        """The asset of the same rows in another order, as which its table is found."""
+        return f"{self.name}_clustered"
+
+    def follows_whole(self, asset: str | None) -> bool:
+        """Whether the table of this asset follows the source's as a whole (`table.follow`)."""
+        return asset in (self.latest_name, self.clustered_name)
+
+    def is_derived(self, asset: str | None) -> bool:
+        """Whether the table of this asset (None: the source's) is made slot by slot."""
+        return asset is not None and not self.follows_whole(asset)
+
     def own_prefixes(self, bucket: str) -> tuple[str, ...]:
         """Prefixes of the platform's own objects in this bucket. See `table.own_objects.own_prefixes`."""
         return self.own_prefixes_in(bucket, platform_bucket=self.platform.bucket)
@@ -111,8 +129,8 @@ class Location(LocationSettings):
             self.known(asset, store=given),
             mode.commits(self.platform, given) or ReadOnly(given),
             leases=mode.choice == "dynamodb",
-            vectors=vectors and not asset,
-            sizes=DERIVED if asset else SIZES,
+            vectors=vectors and not self.is_derived(asset),
+            sizes=DERIVED if self.is_derived(asset) else SIZES,
             memory=_memory(self.platform, layout.prefix),
             clock=clock,
             restore=self.command("forget", *([f"--asset {asset}"] if asset else [])),

@@ -5,8 +5,8 @@ of `source.source` and `source.location` all come from here. A new setting is on
 line that uses it. How a bucket or a table is reached is declared by `stores.config`. Imports nothing heavy, since
 `--help` reads it.
 
-Names are the same everywhere. Only YAML has groups: `s3`, and `dynamodb`, whose own way to be reached has names that
-begin with `dynamodb_` elsewhere (`ungrouped`).
+Names are the same everywhere. Only YAML has groups: `s3`; `latest`, whose settings begin with `latest_` elsewhere; and
+`dynamodb`, whose own way to be reached begins with `dynamodb_` there (`ungrouped`).
 """
 
 import re
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.limits import WITHDRAWN_SHARE
+from s3notify_platform.kernel.limits import CLUSTER_FILE_BYTES, WITHDRAWN_SHARE
 from s3notify_platform.kernel.setting import About, Setting, named
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
@@ -381,8 +381,70 @@ class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
     region: _RegionOfTables = None  # type: ignore[assignment] # null in YAML
 
 
-SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
-"""What is the same in component, IO manager, data source and command line."""
+@dataclass(frozen=True, kw_only=True)
+class LatestSettings:
+    """The newest row of each key, as the asset {name}_latest: a table that is kept in step. Default: none."""
+
+    key: Annotated[
+        str,
+        About("Columns that are the key, like order_id or tenant, order_id; without them a row is left out"),
+    ]
+    order_by: Annotated[
+        str,
+        About(
+            "Columns by which a row is newer, like updated_at; null is oldest. Ties: when the object was written, its "
+            "key, the row's place in it"
+        ),
+    ]
+    deleted_when: Annotated[
+        str,
+        About(
+            "Rows that say that their key is deleted, like op = 'D': the key has no row while it is the newest"
+        ),
+    ] = ""
+
+
+LATEST: Final = {name: f"latest_{name}" for name in named(LatestSettings)}
+"""The settings of YAML's group `latest`, and their names elsewhere."""
+
+LatestColumns: Final = make_dataclass(
+    "LatestColumns",
+    [
+        (
+            flat,
+            Annotated[str, replace(one.about, description=f"Of the newest rows: {one.about.description}")],
+            "",
+        )
+        for name, flat in LATEST.items()
+        for one in (named(LatestSettings)[name],)
+    ],
+    frozen=True,
+    kw_only=True,
+)
+"""The same, by those names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """The same rows in the order of some columns, as the asset {name}_clustered: a table that is kept in step."""
+
+    cluster_by: Annotated[
+        str,
+        About(
+            "Columns by which the asset {name}_clustered has the same rows in order, like dt, customer_id, so that "
+            "queries by them read few files; empty: there is no such asset"
+        ),
+    ] = ""
+    cluster_file_bytes: Annotated[
+        int, About("Size from which on its files are not merged any more", unit="bytes", minimum=1)
+    ] = CLUSTER_FILE_BYTES
+
+
+UNGROUPED: Final = (BucketSettings, LocationSettings, InputSettings, ClusterSettings)
+"""What has the same names in component, IO manager, data source and command line."""
+
+SOURCE: Final = (*UNGROUPED, LatestColumns)
+"""All that is the same in them."""
 
 DYNAMODB: Final = {
     name: f"dynamodb_{name}"
@@ -406,6 +468,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as YAML groups them, by their own names. `None` for a group is none of it."""
-    own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb")}
+    own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb", "latest")}
     tables = {DYNAMODB.get(name, name): value for name, value in (given.get("dynamodb") or {}).items()}
-    return {**own, **(given.get("s3") or {}), **tables}
+    latest = {LATEST[name]: value for name, value in (given.get("latest") or {}).items()}
+    return {**own, **(given.get("s3") or {}), **tables, **latest}

@@ -1,5 +1,6 @@
 """What a source is, as three values: what it reads, where it keeps what it has made, how that is committed to."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -19,7 +20,13 @@ from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.stores.s3.tags import tags_of
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.clustered.clustered_rows import ClusteredRows
+from s3notify_platform.table.follow import FollowingTable, Kind
+from s3notify_platform.table.follow_jobs import FollowJobs, InProcess
 from s3notify_platform.table.known import Identity
+from s3notify_platform.table.latest.latest_definition import Latest
+from s3notify_platform.table.latest.newest_rows import NewestRows
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.open_table import OpenTable, open_table
 from s3notify_platform.table.own_objects import prefixes_of
@@ -93,6 +100,10 @@ class Source:
     input: Input
     location: Location
     commit: CommitMode = field(default_factory=CommitMode)
+    latest: Latest | None = None
+    """The newest row of each key, as a table of its own; None: there is no such table."""
+    clustered: Clustered | None = None
+    """The same rows in another order, as a table of its own; None: there is no such table."""
 
     def __post_init__(self) -> None:
         if self.location.mirror == "symlink" and self.input.overwrites == "vectors":
@@ -122,6 +133,39 @@ class Source:
         """The table, or that of a slot asset, as `Location.table`, to which this may commit. No request."""
         return self.location.table(
             asset, store=store, commit=self.commit, vectors=self.input.overwrites == "vectors", clock=clock
+        )
+
+    @property
+    def kinds(self) -> dict[str, Callable[[FollowJobs], Kind]]:
+        """The tables that follow this one's, by the names of their assets: what each is made of, given the jobs."""
+        found: dict[str, Callable[[FollowJobs], Kind]] = {}
+        if (latest := self.latest) is not None:
+            found[self.location.latest_name] = lambda jobs: NewestRows(latest=latest, jobs=jobs)
+        if (clustered := self.clustered) is not None:
+            found[self.location.clustered_name] = lambda jobs: ClusteredRows(clustered=clustered, jobs=jobs)
+        return found
+
+    def following(
+        self,
+        asset: str,
+        jobs: Callable[[LogTable, LogTable], FollowJobs] = InProcess,
+        *,
+        store: ObjectStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> FollowingTable:
+        """The table of one of these assets, to be led to the newest version of the source's. No request.
+
+        `jobs`: the work on the whole table, of which it gets both tables.
+        """
+        rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
+        return FollowingTable(
+            source=rows,
+            table=table,
+            kind=self.kinds[asset](jobs(rows, table)),
+            name=self.location.table_name,
+            identity=self.identity,
+            vectors=self.input.overwrites == "vectors",
+            clock=clock,
         )
 
     @property

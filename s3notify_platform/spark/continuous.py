@@ -56,6 +56,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
+from s3notify_platform.spark.following import follow
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
@@ -103,6 +104,8 @@ class ContinuousIngest:
     """Slots of the last batch that were asked for again at once."""
     opened: OpenTable | None = None
     """The source's table, as it was when the batch began."""
+    behind: str = ""
+    """Why a table that follows the source's is not in step; "" if all are."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
@@ -281,13 +284,27 @@ class ContinuousIngest:
                 segments=segments,
             )
             for _ in commit_rounds(rounds, queue=self.source.location.queue(), beside=beside):
-                pass
+                self.lead_on(batch)
             return ingest.result()
         except (NotFoundError, UsageError) as error:
             self._topic = ""
             if decision.topic and self._topic_epoch() != decision.topic:
                 raise UnavailableError(f"topic {self.source.name!r} is another one since: {error}") from error
             raise
+
+    def lead_on(self, batch: str) -> None:
+        """Lead the tables on that follow the source's. What fails is reported, and is tried again (`behind`)."""
+        self.behind = ""
+        for asset in self.source.kinds:
+            try:
+                done = follow(self.spark, self.source, asset, batch=batch)
+            except S3NotifyError as error:
+                self.behind = f"{asset} is behind: {error}"
+                self.progress(self.behind)
+                continue
+            self._counts["followed"] += done.changed
+            if done.made_again:
+                self.progress(f"{asset} was made anew, {done.rows} rows: {done.made_again}")
 
     def _topic_epoch(self) -> str:
         location = self.source.location
@@ -350,6 +367,8 @@ class _Following:
         self._followed = False
         """Whether the last batch followed entries: then they are read before it is known that this one does."""
         self._untagged = 0
+        self._led = False
+        """Whether the tables that follow were led on since this began."""
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
@@ -360,6 +379,9 @@ class _Following:
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
         if not self._waiting:
+            if ingest.behind or not self._led:
+                ingest.lead_on("")
+                self._led = True
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
@@ -387,7 +409,7 @@ class _Following:
             )
             if ingest.failing:
                 ingest.spark.range(1).count()  # raises if Spark is what failed
-            self._waiting, self._unqueued, self._table = {}, frozenset(), table.id
+            self._waiting, self._unqueued, self._table, self._led = {}, frozenset(), table.id, True
             seen = Seen(state=watcher.state, table=table.id)
             self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)

@@ -6,7 +6,7 @@ table; packs that were written before a column existed give nulls.
 
 import json
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ def load_slots(
 ) -> DataFrame:
     """The live rows of `slots` (None: of all), with `_slot`, `_key`, `_etag` and `_offset`, as of one snapshot.
 
-    `asset`: of a slot asset's table, which has of these columns `_slot`, and others that its function keeps.
+    `asset`: of its table. That of a slot asset has of these columns `_slot`, and others that its function keeps.
     `snapshot`: without it, the newest. `NotFoundError`: nothing was ever committed. Requests: those of
     `LogTable.newest`, and of `reading.read` in tasks.
     """
@@ -59,21 +59,24 @@ def frame_of(
     columns: StructType,
     *,
     asset: str | None = None,
+    shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    shaped: StructType | None = None,
 ) -> DataFrame:
-    """The rows of these shares, a task for each, with these columns."""
-    output = to_arrow_schema(columns)
+    """The rows of these shares, a task for each, with these columns; or what `shape` makes of them: `shaped` ones."""
+    output, found = to_arrow_schema(columns), shaped or columns
     if not shares:
-        return spark.createDataFrame([], columns)
+        return spark.createDataFrame([], found)
     layout = source.location.table_layout(asset)
 
     def run(batches: Batches) -> Batches:
         store = open_store(source.location.platform)
         for number in numbers_of(batches):
-            yield from shares[number].read(store, layout, output)
+            rows = shares[number].read(store, layout, output)
+            yield from map(shape, rows) if shape else rows
 
     numbers = pa.table({"task": pa.array(range(len(shares)), pa.int32())})
     spread = spark.createDataFrame(numbers).repartitionById(len(shares), "task")
-    return spread.mapInArrow(run, columns)
+    return spread.mapInArrow(run, found)
 
 
 def newest(source: Source, asset: str | None = None) -> Snapshot:
@@ -86,10 +89,11 @@ def newest(source: Source, asset: str | None = None) -> Snapshot:
 
 def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> StructType:
     """The columns of committed rows. `NotFoundError`: nothing was ever committed."""
-    pinned = schema_of(snapshot.metadata, derived=asset is not None)
+    derived = source.location.is_derived(asset)
+    pinned = schema_of(snapshot.metadata, derived=derived)
     if pinned is None:
         raise _nothing(source, asset)
-    own = LINEAGE.fields[: 1 if asset is not None else None]
+    own = LINEAGE.fields[: 1 if derived else None]
     return StructType(own + StructType.fromJson(json.loads(pinned.rows)).fields)
 
 

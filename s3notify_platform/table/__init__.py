@@ -7,6 +7,7 @@ Reading order: `layout` (names), `delta/` (the log's format), `schema` (columns)
 `manifest`, `changes` (of states, by version), `known` (the record outside), `snapshot` (the newest state, read cold or
 warm), `proposal` and `commit` (the next version), `packs/` (files of rows, and which of them a round rewrites),
 `mirrors/` (what shows the table elsewhere), `log_table` (all of it together); the changes: `round` (of a batch),
-`derived_round`; then `reading` (rows of slots), `feed` and `row_changes` (the change feed), `open_table`, `versions`,
-`quarantined`, `check`. Upkeep of tables is in `maintenance`.
+`derived_round`; then `reading` (rows of slots), `feed` and `row_changes` (the change feed), `follow` (tables that are
+kept in step with another one: `latest/`, `clustered/`), `open_table`, `versions`, `quarantined`, `check`. Upkeep of
+tables is in `maintenance`.
 """

@@ -25,6 +25,7 @@ from s3notify_platform.kernel.limits import MAX_REJECTS
 from s3notify_platform.kernel.parallel import Track, untracked
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.table.clustered.cluster_order import clustered_as
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
@@ -66,9 +67,12 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
     problems += _problems_of_log(table.reader, snapshot)
     problems += _problems_of_files(data, snapshot.packs.values())
     problems += _problems_of_files(quarantine, snapshot.manifest.rejects)
-    slots = [] if data.sizes.by_slot else sorted(snapshot.manifest.slots)
+    without_states = data.sizes.by_slot or clustered_as(snapshot.metadata) is not None
+    slots = [] if without_states else sorted(snapshot.manifest.slots)
     if data.sizes.by_slot:
         problems += _problems_of_slots(data, snapshot)
+    elif without_states:
+        problems += _problems_of_clustered(data, snapshot)
     groups = [slots[start : start + SLOTS_AT_ONCE] for start in range(0, len(slots), SLOTS_AT_ONCE)]
     for group in track(groups, len(groups), "checking slots"):
         rows = _objects(data, snapshot.packs.values(), group, problems)
@@ -134,6 +138,24 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
             yield f"slot {slot} has {counts[slot]} rows, and its manifest says {said}"
     if snapshot.manifest.states.files or snapshot.manifest.states.inline or snapshot.manifest.rejects:
         yield "a derived table has states of objects, or rejects"
+
+
+def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
+    """The problems of a table that has the rows of another one."""
+    seen: set[tuple[str, int]] = set()
+    count = 0
+    for pack in snapshot.packs.values():
+        with suppress(CorruptError):  # said once, with the files
+            for rows in packs.opened(pack).groups():
+                places = [*zip(rows["_key"].to_pylist(), rows["_offset"].to_pylist(), strict=True)]
+                yield from (
+                    f"the row at {offset} of {key!r} is there twice" for key, offset in seen & {*places}
+                )
+                seen.update(places)
+                count += len(places)
+    said = sum(facts.rows for facts in snapshot.manifest.slots.values())
+    if count != said:
+        yield f"there are {count} rows, and the manifest says {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,9 @@ SOURCE: Final = "s3notify.source"
 INFERRED: Final = "s3notify.inferred"
 """Property of the table: whether that schema was inferred."""
 
+DEFINITION: Final = "s3notify.definition"
+"""Property of a table that follows another one (`follow`): the definition by which it was made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:

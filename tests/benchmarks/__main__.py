@@ -17,6 +17,7 @@ from pathlib import Path
 from s3notify_platform.local.server import LocalS3Server
 from tests.benchmarks import (
     acking,
+    clustering,
     committing,
     discovery,
     growth,
@@ -24,6 +25,7 @@ from tests.benchmarks import (
     looking_up,
     memory,
     money,
+    newest,
     parsing,
     pipeline,
     publishing,
@@ -50,6 +52,8 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "growth": (growth.run, 8),  # after sweeping: it changes objects of the million
     "memory": (memory.run, 6),
     "money": (money.run, 8),
+    "newest": (newest.run, 8),
+    "clustering": (clustering.run, 10),
 }
 """Benchmarks that share a server: each takes it, and `small`. With the minutes of each on two quiet cores."""
 

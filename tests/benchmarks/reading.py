@@ -69,7 +69,7 @@ def _batch(spark: SparkSession, source: Source, number: int, objects: int) -> No
 
 
 def _count(spark: SparkSession, source: Source) -> int:
-    return spark.read.format("s3notify").options(**options_of(source)).load().count()
+    return spark.read.format("s3notify").options(**options_of(source, read="table")).load().count()
 
 
 def _files(source: Source) -> str:

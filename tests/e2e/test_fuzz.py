@@ -35,6 +35,7 @@ from s3notify_platform.stores.open_store import open_store
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.feed_copy import FeedCopy
+from tests.support.followed import behind
 from tests.support.fuzz.kills import Killer, Supervised
 from tests.support.fuzz.operations import (
     ANNOUNCED,
@@ -76,6 +77,8 @@ attributes:
   prefix: {PREFIX}
   format: jsonl
   schema: "order_id bigint, customer string, amount decimal(12,2)"
+  latest: {{key: order_id, order_by: amount}}
+  cluster_by: customer, order_id
   interval_seconds: 1
   silence_seconds: 20
   backoff_seconds: 1
@@ -96,7 +99,15 @@ class Fuzz:
         self.began = time.monotonic()
         config = platform.server.config(BUCKET)
         self.source = source_of(
-            name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
+            name="orders",
+            bucket=config,
+            prefix=PREFIX,
+            format="jsonl",
+            platform=config,
+            commit="native",
+            latest_key="order_id",
+            latest_order_by="amount",
+            cluster_by="customer, order_id",
         )
         self.feed = FeedCopy(self.source)
         self.store = open_store(config)
@@ -236,7 +247,7 @@ class Fuzz:
         table = Counter(tuple(row[name] for name in names) for row in rows_of(self.source))
         missing, surplus = expected - table, table - expected
         if not missing and not surplus:
-            return self.feed.differences()
+            return self.feed.differences() or behind(self.source)
         keys = sorted({row[0] for row in [*missing, *surplus]})
         history = "\n".join(f"{key} slot {slot_of(key)}: {self.history(key)}" for key in keys[:3])
         return (

@@ -3,7 +3,7 @@
 Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted.
 Others, with a prefix or slots that are not the table's, are refused.
 Snapshots taken all along never show a duplicate, nor a row of a version that was never written; in the end the table
-and the stream equal the bucket, and what is poison is in quarantine.
+and the stream equal the bucket, the newest rows and the clustered ones the table, and what is poison is in quarantine.
 
 `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. Without hours, half a minute of faults.
 """
@@ -26,6 +26,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.table.quarantined import key_quarantine
 from tests.e2e.test_kills import processes
+from tests.support.followed import behind
 from tests.support.fuzz.kills import Supervised
 from tests.support.fuzz.schedule import (
     POISON,
@@ -59,6 +60,8 @@ attributes:
   prefix: {PREFIX}
   format: auto
   schema: "{SCHEMA}"
+  latest: {{key: customer, order_by: order_id}}
+  cluster_by: customer, order_id
   interval_seconds: 1
   silence_seconds: 20
   backoff_seconds: 1
@@ -86,7 +89,14 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         proxy.faults = outage
         proxy.answered = proxy.requests = deque(maxlen=0)
         config = platform.server.config(BUCKET)
-        source = source_of(bucket=config, name="orders", prefix=PREFIX, format="auto", commit="native")
+        following = {
+            "latest_key": "customer",
+            "latest_order_by": "order_id",
+            "cluster_by": "customer, order_id",
+        }
+        source = source_of(
+            bucket=config, name="orders", prefix=PREFIX, format="auto", commit="native", **following
+        )
         environment = {
             **platform.server.environment(),
             "AWS_ENDPOINT_URL": proxy.url,
@@ -94,7 +104,12 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         }
         cli = [sys.executable, "-m", "s3notify_platform.cli"]
         options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "auto", "schema": SCHEMA}
-        flags = [word for name, value in options.items() for word in (f"--{name}", value) if name != "name"]
+        flags = [
+            word
+            for name, value in (options | following).items()
+            for word in (f"--{name.replace('_', '-')}", value)
+            if name != "name"
+        ]
 
         ingest = [*cli, "ingest", "orders", *flags, "--master", "local[1]", "--every", "2"]
         stream = [str(changes), str(tmp_path / "checkpoint"), json.dumps(options)]
@@ -169,7 +184,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                 held = {meta.key: meta.etag for meta in list_all(platform.store, PREFIX)}
                 rows = {key: etag for key, etag in held.items() if writer.offsets[key, etag]}
                 given = {row[:2] for row in streamed(changes)}
-                return snapshots.take() == rows and given >= set(rows.items())
+                return snapshots.take() == rows and given >= set(rows.items()) and not behind(source)
 
             platform.until("the table and the stream equal the bucket", settled, 600 + SECONDS / 20)
         finally:

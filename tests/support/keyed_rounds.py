@@ -1,4 +1,4 @@
-"""Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion; and a window over them.
+"""Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion; and tables that follow them.
 
 All of them follow from a row's number, so that any numbers give keys in common, ties, nulls and deletions.
 """
@@ -17,10 +17,13 @@ from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.check import check_table
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.clustered.clustered_rows import ClusteredRows
+from s3notify_platform.table.follow import FollowingTable
+from s3notify_platform.table.follow_jobs import InProcess
 from s3notify_platform.table.known import KnownRecord
-from s3notify_platform.table.latest.definition import Latest
-from s3notify_platform.table.latest.follow import NewestRows
-from s3notify_platform.table.latest.latest_jobs import InProcess
+from s3notify_platform.table.latest.latest_definition import Latest
+from s3notify_platform.table.latest.newest_rows import NewestRows
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.log_table import LogTable, table_of
 from s3notify_platform.table.open_table import TableName
@@ -32,7 +35,8 @@ from s3notify_platform.table.states.state_cache import StateCache
 from tests.support.log_rounds import SCHEMA, SMALL, Rounds
 from tests.support.log_tables import IDENTITY
 
-NEWEST_LAYOUT = TableLayout(prefix="newest/")
+NEWEST, CLUSTERED = "newest", "clustered"
+"""The tables beside that of the rounds, by which they are named."""
 
 COLUMNS = pa.schema(
     [
@@ -57,6 +61,9 @@ SPARK = {
 LATEST = Latest(
     key=("id",), order_by=("at",), deleted_when="gone", deleted=lambda rows: rows.column("gone"), slots=7
 )
+
+
+ORDER = Clustered(columns=("id", "at"), file_bytes=6000)
 
 
 def values_of(n: int) -> dict[str, Any]:
@@ -96,42 +103,57 @@ class KeyedRounds(Rounds):
         return [row for batch in batches for row in batch.to_pylist()]
 
 
-def newest_table(
+def other_table(
+    name: str,
     store: ObjectStore,
     *,
     clock: Clock = SYSTEM_CLOCK,
     vectors: bool = False,
     max_run_seconds: float = 21600.0,
 ) -> LogTable:
-    """The table of newest rows beside that of `KeyedRounds`."""
+    """The table of this name beside that of `KeyedRounds`."""
     known = KnownRecord(
-        records=ObjectRecordStore(store, "", clock=clock), key="newest", where="bucket 'b'", clock=clock
+        records=ObjectRecordStore(store, "", clock=clock), key=name, where="bucket 'b'", clock=clock
     )
     return table_of(
-        store, NEWEST_LAYOUT, known, NativeCommit(store, clock=clock), clock=clock, at_once=1,
+        store, TableLayout(prefix=f"{name}/"), known, NativeCommit(store, clock=clock), clock=clock, at_once=1,
         cache=StateCache(), vectors=vectors, sizes=SMALL, max_run_seconds=max_run_seconds,
     )  # fmt: skip
 
 
-def newest_rows(source: Rounds, store: ObjectStore | None = None, **more: Any) -> NewestRows:
-    """The newest rows of a process's table. `store`: through which they are read and committed."""
+def following(
+    name: str,
+    source: Rounds,
+    store: ObjectStore | None = None,
+    *,
+    latest: Latest = LATEST,
+    clustered: Clustered = ORDER,
+    **more: Any,
+) -> FollowingTable:
+    """A table that follows a process's table. `store`: through which both are read, and it is committed to."""
     store = store or source.store
-    table = newest_table(
+    table = other_table(
+        name,
         store,
         clock=source.clock,
         vectors=source.vectors,
         max_run_seconds=source.whole.committer.max_run_seconds,
     )
     reading = type(source)(store=store, clock=source.clock, vectors=source.vectors, more=source.more).whole
-    given: dict[str, Any] = {"latest": LATEST, "vectors": source.vectors, **more}
-    return NewestRows(
+    jobs = InProcess(reading, table, clock=source.clock)
+    kinds = {
+        NEWEST: NewestRows(latest=latest, jobs=jobs),
+        CLUSTERED: ClusteredRows(clustered=clustered, jobs=jobs),
+    }
+    return FollowingTable(
         source=reading,
         table=table,
-        jobs=InProcess(reading, table, clock=source.clock),
+        kind=kinds[name],
+        vectors=source.vectors,
         name=TableName(source="orders", command=lambda *_: "`s3notify table forget orders`"),
         identity=IDENTITY,
         clock=source.clock,
-        **given,
+        **more,
     )
 
 
@@ -170,3 +192,18 @@ def shown(table: LogTable) -> Newest:
     for row in rows:
         assert {name: row[name] for name in ("id", "at", "gone", "_modified")} == values_of(row["n"])
     return {row["_key"]: (row["n"], row["_source_key"], row["_source_offset"]) for row in rows}
+
+
+def clustered_rows(table: LogTable) -> list[dict[str, Any]]:
+    """The rows of a clustered table, in no order. The table is checked, and each file is in order."""
+    found = table.newest()
+    assert isinstance(found, Snapshot)
+    checked = check_table(table, found)
+    assert checked.ok, checked.problems
+    rows = []
+    for pack in found.packs.values():
+        of_file = [row for group in table.data.opened(pack).groups() for row in group.to_pylist()]
+        places = [tuple((row[name] is None, row[name] or "") for name in ("id",)) for row in of_file]
+        assert places == sorted(places)
+        rows += of_file
+    return rows

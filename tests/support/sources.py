@@ -30,11 +30,12 @@ def source_of(
 
 
 def with_settings(source: Source, **changes: Any) -> Source:
-    """The source with these settings of its location or its input."""
+    """The source with these settings of its location or its input, or with this `latest`."""
 
     def of(value: Any) -> Any:
         return replace(value, **{f.name: changes.pop(f.name) for f in fields(value) if f.name in changes})
 
-    changed = replace(source, location=of(source.location), input=of(source.input))
+    own = {"latest": changes.pop("latest")} if "latest" in changes else {}
+    changed = replace(source, location=of(source.location), input=of(source.input), **own)
     assert not changes, changes
     return changed

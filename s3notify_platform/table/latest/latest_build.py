@@ -18,19 +18,15 @@ import pyarrow.compute as pc
 from s3notify_platform.kernel.clock import Clock, unique_name
 from s3notify_platform.kernel.limits import STATE_FILE_BYTES, STATE_LEVEL_BYTES
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.table.delta.actions import MetaData, Protocol
-from s3notify_platform.table.latest.definition import DELETED, is_first
+from s3notify_platform.table.latest.latest_definition import DELETED, is_first
 from s3notify_platform.table.log_table import LogTable
-from s3notify_platform.table.manifest import Followed, SlotFacts
+from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import StagedPack, put
 from s3notify_platform.table.packs.round_packs import write
-from s3notify_platform.table.proposal import Proposal
-from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.states.state_columns import FIELDS, STATE_SCHEMA
 from s3notify_platform.table.states.state_file import StateFile, state_files
 from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.states.state_merge import FAN_OUT
-from s3notify_platform.table.versions import MADE_AGAIN
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,41 +114,20 @@ def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
     return pa.table(columns).cast(STATE_SCHEMA).combine_chunks().to_batches()[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTable:
-    """All of a table of newest rows, made anew on top of `base`. `follows`: the version that it was made from.
+def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
+    """The facts of the slots that have keys. Pure."""
+    return {
+        Slot(slot): SlotFacts(rows=part.rows[slot], objects=keys)
+        for part in parts
+        for slot, keys in part.keys.items()
+    }
 
-    If another writer has led the table on since, nothing of it is left to do.
-    """
 
-    base: Snapshot
-    parts: Sequence[BuiltPart]
-    follows: Followed
-    metadata: MetaData
-    protocol: Protocol
-    now_ms: int
-    note: Mapping[str, Any] = field(default_factory=dict)
-
-    def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`."""
-        if base.table != self.base.table or base.manifest.follows != self.base.manifest.follows:
-            return None
-        facts = {slot: SlotFacts() for slot in base.manifest.slots}
-        for part in self.parts:
-            for slot, keys in part.keys.items():
-                facts[Slot(slot)] = SlotFacts(rows=part.rows[slot], objects=keys)
-        files = sorted((file for part in self.parts for file in part.states), key=lambda file: file.first)
-        level = _level_of(sum(file.bytes for file in files))
-        return Proposal(
-            adds=tuple(pack.add for part in self.parts for pack in part.packs),
-            removes=tuple(pack.removed(self.now_ms) for pack in base.packs.values()),
-            slots=facts,
-            states=StateSet(files=tuple(replace(file, level=level) for file in files)),
-            follows=self.follows,
-            metadata=self.metadata,
-            protocol=self.protocol,
-            note={**self.note, MADE_AGAIN: bool(base.packs), "slots": sorted(facts)},
-        )
+def states_of(parts: Sequence[BuiltPart]) -> StateSet:
+    """The states of all keys, in the level that has room for them. Pure."""
+    files = sorted((file for part in parts for file in part.states), key=lambda file: file.first)
+    level = _level_of(sum(file.bytes for file in files))
+    return StateSet(files=tuple(replace(file, level=level) for file in files))
 
 
 def _level_of(size: int) -> int:

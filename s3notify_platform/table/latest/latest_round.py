@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from s3notify_platform.kernel.errors import ConflictError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
-from s3notify_platform.table.latest.definition import DELETED, newest_of
+from s3notify_platform.table.latest.latest_definition import DELETED, newest_of
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Followed
 from s3notify_platform.table.packs.pack_set import StagedPack

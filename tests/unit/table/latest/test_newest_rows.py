@@ -9,11 +9,11 @@ from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.latest.definition import Latest
+from s3notify_platform.table.latest.latest_definition import Latest
 from s3notify_platform.table.row_changes import row_changes
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore
-from tests.support.keyed_rounds import KeyedRounds, newest_rows, newest_table, shown, values_of, window
+from tests.support.keyed_rounds import NEWEST, KeyedRounds, following, other_table, shown, values_of, window
 from tests.support.log_rounds import slot_of_key
 
 
@@ -39,7 +39,7 @@ def commit(source, bucket):
 def followed(source, bucket, **more):
     """The newest rows after a bucket was taken in, which are those of a window."""
     commit(source, bucket)
-    newest = newest_rows(source, **more)
+    newest = following(NEWEST, source, **more)
     done = newest.follow()
     found = shown(newest.table)
     assert found == window(source.rows())
@@ -100,7 +100,7 @@ def test_a_rollback_makes_it_again(source):
     followed(source, {"a1": ("e", (OLD,))})
     followed(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})
     roll_back(source.whole, 1)
-    newest = newest_rows(source)
+    newest = following(NEWEST, source)
     assert "went back to version 1" in newest.follow().made_again
     assert shown(newest.table) == window(source.rows())
     assert newest.follow().made_again == ""
@@ -113,7 +113,7 @@ def test_many_versions_at_once_are_taken_in_steps(source, limits):
     for n in range(1, 8):
         bucket[f"b{n}"] = ("e", (row(f"k{n % 3}", n % 5),))
         commit(source, bucket)
-    newest = newest_rows(source, **limits)
+    newest = following(NEWEST, source, **limits)
     before = newest.table.newest().version
     done = newest.follow()
     assert done.made_again == ""
@@ -124,7 +124,7 @@ def test_many_versions_at_once_are_taken_in_steps(source, limits):
 def test_too_much_at_once_is_made_again(source):
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {f"b{n}": ("e", (row("k2", 3),)) for n in range(5)})
-    newest = newest_rows(source, step_objects=3)
+    newest = following(NEWEST, source, step_objects=3)
     assert newest.follow().made_again.startswith("6 objects, ")
     assert shown(newest.table) == window(source.rows())
 
@@ -132,7 +132,7 @@ def test_too_much_at_once_is_made_again(source):
 def test_another_definition_makes_it_again(source):
     followed(source, {"a1": ("e", (OLD, NEW)), "b1": ("e", (DELETED,))})
     other = Latest(key=("id",), order_by=("n",), slots=7)
-    newest = newest_rows(source, latest=other)
+    newest = following(NEWEST, source, latest=other)
     assert newest.follow().made_again == "its definition is another one"
     assert newest.follow().made_again == ""
 
@@ -147,11 +147,11 @@ def test_another_definition_makes_it_again(source):
 def test_columns_that_are_not_there(source, latest, message):
     commit(source, {"a1": ("e", (OLD,))})
     with pytest.raises(UsageError, match=message):
-        newest_rows(source, latest=latest).follow()
+        following(NEWEST, source, latest=latest).follow()
 
 
 def test_before_there_is_a_row(source):
-    newest = newest_rows(source)
+    newest = following(NEWEST, source)
     assert newest.follow().version == -1
     source.table.opened()
     assert newest.follow().version == -1
@@ -162,7 +162,7 @@ def test_requests(source):
     bucket = {f"a{n}": ("e", (row(f"k{n % 3}", 1),)) for n in range(9)}
     followed(source, bucket)
     store = CountingStore(source.store)
-    newest = newest_rows(source, store)
+    newest = following(NEWEST, source, store)
     newest.follow()
     commit(source, {**bucket, "b1": ("e", (NEW,))})
     store.counts.clear()
@@ -176,9 +176,9 @@ def test_requests(source):
 
 def test_the_newest_rows_have_changes_of_their_own(source):
     followed(source, {"a1": ("e", (OLD, OTHER))})
-    before = newest_rows(source).table.newest().version
+    before = following(NEWEST, source).table.newest().version
     followed(source, {"a1": ("e", (OLD, OTHER)), "b1": ("e", (NEW,))})
-    table = newest_table(source.store)
+    table = other_table(NEWEST, source.store)
     feed = row_changes(table.reader, before, table.newest().version)
     assert {key: reason for key, (*_, reason) in feed.first.items()} == {"k1": "overwritten"}
 
@@ -186,7 +186,7 @@ def test_the_newest_rows_have_changes_of_their_own(source):
 def test_beside_compaction(source):
     for n in range(1, 12):
         followed(source, {f"a{m}": ("e", (row(f"k{m % 3}", m % 5),)) for m in range(n)})
-    table = newest_table(source.store, vectors=source.vectors)
+    table = other_table(NEWEST, source.store, vectors=source.vectors)
     compact(table)
     assert followed(source, {"a1": ("e", (OLD,))}) == {"k1": OLD}
 
@@ -203,10 +203,10 @@ def test_killed_anywhere_it_goes_on(source):
         ):
             commit(KeyedRounds(store=source.store, vectors=source.vectors), bucket)
             try:
-                newest_rows(source, FaultyStore(source.store, after_writes(kill))).follow()
+                following(NEWEST, source, FaultyStore(source.store, after_writes(kill))).follow()
             except CrashedError:
                 died = True
-            newest = newest_rows(source)
+            newest = following(NEWEST, source)
             newest.follow()
             assert shown(newest.table) == window(source.rows())
         if not died:
@@ -233,7 +233,7 @@ def test_two_at_once(source):
     """One of them is first; the other one finds nothing left to do."""
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})
-    first = newest_rows(source)
+    first = following(NEWEST, source)
 
     class Beaten(DelegatingStore):
         """Another one is first, just before a version is created."""
@@ -244,7 +244,7 @@ def test_two_at_once(source):
             return super().put(key, *args, **kwargs)
 
     done = []
-    second = newest_rows(source, Beaten(source.store))
+    second = following(NEWEST, source, Beaten(source.store))
     assert second.follow().changed == 0
     assert done[0].version == second.table.newest().version
     assert shown(second.table) == window(source.rows())

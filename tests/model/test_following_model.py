@@ -1,6 +1,7 @@
-"""The newest rows against a window over all rows: any sequence of puts, overwrites, deletes, late and equal times.
+"""Tables that follow another one: any sequence of puts, overwrites, deletes, late and equal times.
 
-Beside rounds of the source: kills, erasures, rollbacks, compaction of both tables, steps of any size.
+The newest rows are those of a window over all rows, and a clustered table has all of them. Beside rounds of the source:
+kills, erasures, rollbacks, compaction, steps of any size.
 """
 
 from contextlib import suppress
@@ -18,14 +19,23 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.snapshot import Absent
 from tests.support.clocks import HandClock
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
-from tests.support.keyed_rounds import KeyedRounds, newest_rows, newest_table, shown, window
+from tests.support.keyed_rounds import (
+    CLUSTERED,
+    NEWEST,
+    KeyedRounds,
+    clustered_rows,
+    following,
+    other_table,
+    shown,
+    window,
+)
 from tests.support.log_rounds import Bucket, slot_of_key
 
 numbers = st.lists(st.integers(1, 120).filter(lambda n: n % 3), max_size=3).map(tuple)
 keys = st.builds("{}{}".format, st.sampled_from("abc"), st.integers(0, 1))
 buckets = st.dictionaries(keys, st.tuples(st.sampled_from("xy"), numbers), max_size=5)
 actions = st.sampled_from(
-    ["follow", "follow", "wait", "kill", "erase", "roll back", "compact", "compact newest"]
+    ["follow", "follow", "wait", "kill", "erase", "roll back", "compact", "compact both"]
 )
 steps = st.lists(st.tuples(buckets, actions, st.integers(0, 8)), min_size=1, max_size=7)
 limits = st.sampled_from([{}, {"step_objects": 2}, {"step_bytes": 3000}])
@@ -36,10 +46,11 @@ def content(bucket: Bucket) -> Bucket:
     return {key: (f"{etag}{numbers}", numbers) for key, (etag, numbers) in bucket.items()}
 
 
+@pytest.mark.parametrize("name", [NEWEST, CLUSTERED])
 @pytest.mark.parametrize("vectors", [False, True])
 @settings(deadline=None)
 @given(steps=steps, limits=limits)
-def test_as_a_window_over_all_rows(vectors: bool, steps: list[Any], limits: dict[str, int]) -> None:
+def test_as_its_source_says(vectors: bool, name: str, steps: list[Any], limits: dict[str, int]) -> None:
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     source = KeyedRounds(store=store, clock=clock, vectors=vectors, more={"max_run_seconds": 1000.0})
@@ -49,7 +60,7 @@ def test_as_a_window_over_all_rows(vectors: bool, steps: list[Any], limits: dict
         clock.sleep(1)
         match action:
             case "kill":
-                dying = newest_rows(source, FaultyStore(store, after_writes(number)), **limits)
+                dying = following(name, source, FaultyStore(store, after_writes(number)), **limits)
                 with suppress(CrashedError):
                     dying.follow()
             case "erase":
@@ -61,23 +72,29 @@ def test_as_a_window_over_all_rows(vectors: bool, steps: list[Any], limits: dict
                     roll_back(source.whole, max(0, newest - number))
             case "compact":
                 compact(source.whole)
-            case "compact newest":
-                newest_rows(source, **limits).follow()
-                compact(newest_table(store, clock=clock, vectors=vectors))
+            case "compact both":
+                compact(source.whole)
+                following(name, source, **limits).follow()
+                compact(other_table(name, store, clock=clock, vectors=vectors))
             case _:
                 pass
         if action != "wait":
-            newest_rows(source, **limits).follow()
-            check(source)
-    newest_rows(source, **limits).follow()
-    check(source)
-    assert newest_rows(source, **limits).follow().changed == 0
+            following(name, source, **limits).follow()
+            check(name, source)
+    following(name, source, **limits).follow()
+    check(name, source)
+    assert following(name, source, **limits).follow().changed == 0
 
 
-def check(source: KeyedRounds) -> None:
-    table = newest_table(source.store, clock=source.clock, vectors=source.vectors)
-    found = {} if isinstance(table.newest(), Absent) else shown(table)
-    assert found == window(source.rows())
+def check(name: str, source: KeyedRounds) -> None:
+    """The table against its source."""
+    table = other_table(name, source.store, clock=source.clock, vectors=source.vectors)
+    absent = isinstance(table.newest(), Absent)
+    if name == NEWEST:
+        assert ({} if absent else shown(table)) == window(source.rows())
+    else:
+        found = [] if absent else clustered_rows(table)
+        assert sorted(found, key=str) == sorted(source.rows(), key=str)
 
 
 def after_writes(number: int) -> Any:

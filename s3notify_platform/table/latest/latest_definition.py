@@ -62,6 +62,8 @@ class Latest:
             check_key(name, columns.field(name).type)
         for name in self.order_by:
             check_order(name, columns.field(name).type)
+        if self.deleted is not None:
+            self.deleted(pa.RecordBatch.from_pylist([], columns))  # refused, if a column of it is not there
         if taken := sorted({*ORIGIN.names, DELETED} & {*columns.names}):
             raise UsageError(f"latest: the table has a column {taken[0]!r}, which is reserved: rename it")
 

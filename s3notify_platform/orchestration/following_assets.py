@@ -1,0 +1,94 @@
+"""The assets whose tables follow a source's as a whole: `{name}_latest`, `{name}_clustered`.
+
+Each batch leads them on in its own run, and reports them. Their own steps do the same for a person, or make them anew:
+in a backfill, and in a run with the tag `s3notify/changes: full`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+
+from s3notify_platform.kernel.errors import OUTAGES, ConflictError, S3NotifyError
+from s3notify_platform.orchestration.changes_input import is_full
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
+from s3notify_platform.source.source import Source
+from s3notify_platform.spark.following import follow
+from s3notify_platform.table.follow import FollowResult
+
+
+def build_following(settings: SourceAssets) -> list[dg.AssetsDefinition]:
+    """The assets that follow a source as a whole."""
+    return [_asset(settings, name) for name in settings.io.source.kinds]
+
+
+def _asset(settings: SourceAssets, name: str) -> dg.AssetsDefinition:
+    spec = dg.AssetSpec(
+        name,
+        deps=[settings.name],
+        description=_description(settings.io.source, name),
+        kinds={"pyspark", "deltalake"},
+        metadata=settings.place(name),
+        skippable=True,
+        **settings.spec | {"tags": settings.spec["tags"] | settings.warm_tags},
+    ).with_io_manager_key(settings.io_key)
+
+    @dg.multi_asset(name=f"{name}_follow", specs=[spec], **settings.step)
+    def following(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        io = settings.io_of(context)
+        with step_failures():
+            io.settle_commit_mode()
+            done = follow(io.spark.spark_session, io.source, name, anew=is_full(context.run.tags))
+            yield dg.MaterializeResult(asset_key=name, metadata=_metadata(done))
+
+    return following
+
+
+def _description(source: Source, name: str) -> str:
+    led = f"a Delta table that each batch of {source.name} leads on"
+    if name == source.location.latest_name and (latest := source.latest) is not None:
+        deleted = (
+            f" Without keys of which that row says: {latest.deleted_when}." if latest.deleted_when else ""
+        )
+        return (
+            f"The newest row of each {', '.join(latest.key)}, by {', '.join(latest.order_by)}: {led}. If a row leaves, "
+            f"the next-newest of its key is back.{deleted}"
+        )
+    columns = ", ".join(source.clustered.columns) if source.clustered is not None else ""
+    return f"All rows of {source.name} in the order of {columns}: {led}. Queries by these columns read few files."
+
+
+def lead_on(
+    context: dg.AssetExecutionContext,
+    io: SlotIOManager,
+    asset: str,
+    *,
+    batch: str,
+    again: Callable[[], None],
+) -> str:
+    """Lead a table on, and report its asset. Why that failed; "" if it did not.
+
+    `again`: has a batch come again. It is called after what may go well the next time.
+    """
+    try:
+        done = follow(io.spark.spark_session, io.source, asset, batch=batch)
+    except (*OUTAGES, ConflictError) as error:
+        again()
+        return f"{asset} is behind: {error}"
+    except S3NotifyError as error:
+        return f"{asset} is behind: {error}"
+    if done.changed:
+        event = dg.AssetMaterialization(asset, metadata=_metadata(done))
+        context.op_execution_context.log_event(event)
+    return ""
+
+
+def _metadata(done: FollowResult) -> dict[str, Any]:
+    return {
+        "dagster/row_count": done.rows,
+        "version": done.version,
+        "source_version": done.source,
+        "changed": done.changed,
+        **({"made_anew": done.made_again} if done.made_again else {}),
+    }

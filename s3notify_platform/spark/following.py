@@ -1,0 +1,132 @@
+"""The tables that follow a source's (`table.follow`), with the work on the whole table done by Spark if it is large."""
+
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from s3notify_platform.engine.stage.staging import table_of_task
+from s3notify_platform.engine.values.row_schema import Batches
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.source.source import Source
+from s3notify_platform.spark.load import columns_of, frame_of
+from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.spark_versions import to_arrow_schema
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.follow import FollowResult
+from s3notify_platform.table.follow_jobs import FollowJobs, InProcess, only, stored, wanted_keys
+from s3notify_platform.table.latest.latest_build import BuiltPart, build_part
+from s3notify_platform.table.latest.latest_definition import Latest, newest_of
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.packs.pack_set import StagedPack
+from s3notify_platform.table.row_changes import all_rows
+from s3notify_platform.table.snapshot import Snapshot
+
+_Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+SMALL_BYTES: Final = 32 << 20
+"""Bytes of a table's packs up to which this process reads it alone."""
+
+PART_ROWS: Final = 1_000_000
+"""Rows of the source's table for each task that writes newest rows, about."""
+
+
+def follow(
+    spark: SparkSession, source: Source, asset: str, *, batch: str = "", anew: bool = False
+) -> FollowResult:
+    """Lead one of the tables of `Source.kinds` to the newest version of the source's. See `FollowingTable.follow`."""
+    return source.following(asset, partial(_jobs, spark, source, asset)).follow(batch=batch, anew=anew)
+
+
+def _jobs(spark: SparkSession, source: Source, asset: str, rows: LogTable, table: LogTable) -> FollowJobs:
+    return SparkFollowJobs(spark, source, asset, InProcess(rows, table))
+
+
+class SparkFollowJobs(FollowJobs):
+    """By Spark, or `small` tables in this process."""
+
+    def __init__(self, spark: SparkSession, source: Source, asset: str, small: FollowJobs) -> None:
+        self._spark, self._source, self._asset, self._small = spark, source, asset, small
+
+    def newest(self, latest: Latest, snapshot: Snapshot, label: int) -> Sequence[BuiltPart]:
+        """See `FollowJobs`. One shuffle of all rows, sorted by key and rank."""
+        if _size(snapshot) <= SMALL_BYTES:
+            return self._small.newest(latest, snapshot, label)
+        source, slots, name = self._source, latest.slots, self._asset
+        parts = min(slots, max(parallelism(self._spark), -(-snapshot.rows // PART_ROWS)))
+
+        def run(batches: Batches) -> Batches:
+            table, _ = table_of_task(source, name)
+            rows = iter(batches)
+            first = next((batch for batch in rows if batch.num_rows), None)
+            if first is None:
+                return
+            part = first.column("_slot")[0].as_py() * parts // slots
+            of_part = -(-part * slots // parts), -(-(part + 1) * slots // parts)
+            done = build_part(table, label, chain([first], rows), of_part, SYSTEM_CLOCK)
+            yield pa.record_batch({"part": pa.array([pickle.dumps(done)], pa.binary())})
+
+        keyed = self._keyed(latest, snapshot)
+        spread = keyed.repartitionById(parts, F.expr(f"cast(_slot * {parts} div {slots} as int)"))
+        ordered = spread.sortWithinPartitions("_slot", "_key", F.desc("_etag"))
+        found = ordered.mapInArrow(run, "part binary").toArrow()["part"].to_pylist()
+        return [pickle.loads(each) for each in found]  # noqa: S301 - our own tasks made it
+
+    def search(self, latest: Latest, snapshot: Snapshot, keys: Mapping[Slot, Collection[str]]) -> pa.Table:
+        """See `FollowJobs`. One pass over the table, in which each task keeps the rows of these keys."""
+        if _size(snapshot) <= SMALL_BYTES:
+            return self._small.search(latest, snapshot, keys)
+        wanted = wanted_keys(keys)
+        output = latest.keyed_columns(to_arrow_schema(columns_of(self._source, snapshot)))
+
+        def newest(rows: pa.RecordBatch) -> pa.RecordBatch:
+            found = newest_of(pa.Table.from_batches([only(latest.keyed(rows), wanted)]))
+            return next(iter(found.combine_chunks().to_batches()), pa.RecordBatch.from_pylist([], output))
+
+        rows = self._frame(latest, snapshot, newest).toArrow()
+        return newest_of(rows.cast(output))
+
+    def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
+        """See `FollowJobs`. One shuffle of all rows by ranges of the columns, each of which a task sorts."""
+        if _size(snapshot) <= SMALL_BYTES:
+            return self._small.clustered(clustered, snapshot, label)
+        source, name = self._source, self._asset
+        parts = max(parallelism(self._spark), -(-snapshot.rows // PART_ROWS))
+
+        def run(batches: Batches) -> Batches:
+            table, _ = table_of_task(source, name)
+            rows = pa.Table.from_batches([batch for batch in batches if batch.num_rows] or [none])
+            found = stored(table, clustered.in_order(rows), clustered, label) if rows.num_rows else []
+            yield pa.record_batch({"packs": pa.array([pickle.dumps(found)], pa.binary())})
+
+        columns = columns_of(source, snapshot)
+        none = pa.RecordBatch.from_pylist([], to_arrow_schema(columns))
+        shares = all_rows(snapshot, tasks=2 * parallelism(self._spark))
+        rows = frame_of(self._spark, source, shares, columns)
+        spread = rows.repartitionByRange(
+            parts, *(f"`{name.replace('`', '``')}`" for name in clustered.columns)
+        )
+        found = spread.mapInArrow(run, "packs binary").toArrow()["packs"].to_pylist()
+        return [pack for each in found for pack in pickle.loads(each)]  # noqa: S301 - our own tasks made it
+
+    def _keyed(self, latest: Latest, snapshot: Snapshot) -> DataFrame:
+        """All rows, as rows on their way."""
+        return self._frame(latest, snapshot, latest.keyed)
+
+    def _frame(self, latest: Latest, snapshot: Snapshot, shape: _Shape) -> DataFrame:
+        ship_package(self._spark)
+        shares = all_rows(snapshot, tasks=2 * parallelism(self._spark))
+        columns = columns_of(self._source, snapshot)
+        keyed = from_arrow_schema(latest.keyed_columns(to_arrow_schema(columns)))
+        return frame_of(self._spark, self._source, shares, columns, shape=shape, shaped=keyed)
+
+
+def _size(snapshot: Snapshot) -> int:
+    return sum(pack.size for pack in snapshot.packs.values())

@@ -1,0 +1,54 @@
+"""Which files may hold which rows, by the statistics of the log. Pure.
+
+Statistics are bounds: texts are cut and times are rounded, so that they lie outside of the values. A column without
+them may have any value.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.table.delta.actions import Add
+
+Rows = npt.NDArray[np.int64]
+
+
+def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
+    """The files, by path, that may hold rows with these values in `columns`, each with the numbers of these rows."""
+    found = {}
+    for pack in packs:
+        held = np.flatnonzero(_may_hold(pack, rows, columns))
+        if len(held):
+            found[pack.path] = held
+    return found
+
+
+def _may_hold(pack: Add, rows: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    stats: Mapping[str, Any] = json.loads(pack.stats or "{}")
+    least, most, nulls = (stats.get(name) or {} for name in ("minValues", "maxValues", "nullCount"))
+    mask = np.ones(rows.num_rows, dtype=bool)
+    for name in columns:
+        column = rows[name].combine_chunks()
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        within = np.ones(rows.num_rows, dtype=bool)
+        for bound, compare in ((least.get(name), pc.greater_equal), (most.get(name), pc.less_equal)):
+            if bound is not None:
+                held = compare(column, _value(bound, column.type))
+                within &= pc.fill_null(held, False).to_numpy(zero_copy_only=False)
+        if name in nulls and nulls[name] == stats.get("numRecords"):
+            within[:] = False  # all of them are null
+        # NaN has no bounds, and files with it have none either.
+        mask &= np.where(is_null, nulls.get(name) != 0, within)
+    return mask
+
+
+def _value(bound: Any, kind: pa.DataType) -> pa.Scalar:
+    """A bound as it stands in the statistics, as a value of the column."""
+    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
+        return pa.scalar(bound, kind)
+    return pa.array([str(bound)]).cast(kind)[0]

@@ -1,0 +1,54 @@
+"""The order of a clustered table: its columns, and how large its files are."""
+
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.limits import CLUSTER_FILE_BYTES
+from s3notify_platform.table.delta.actions import MetaData
+from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.pinned_schema import DEFINITION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clustered:
+    """Rows in the order of `columns`, the first one first; null comes last. A file of `file_bytes` is full."""
+
+    columns: tuple[str, ...]
+    file_bytes: int = CLUSTER_FILE_BYTES
+
+    def dumps(self) -> str:
+        """By which one definition is told from another. The size of files is none of it: those that are there stay."""
+        return json.dumps({"cluster_by": self.columns})
+
+    @property
+    def sizes(self) -> PackSizes:
+        """Of its files; small ones are merged from the smallest on."""
+        return PackSizes(
+            target=self.file_bytes, smallest=max(1, self.file_bytes // 64), budget=self.file_bytes
+        )
+
+    def check(self, columns: pa.Schema) -> None:
+        """`UsageError` if these columns of the source's table are not those that it needs."""
+        for name in self.columns:
+            if name not in columns.names:
+                raise UsageError(
+                    f"cluster_by: the table has no column {name!r}: it has {', '.join(columns.names)}"
+                )
+            kind = columns.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                raise UsageError(f"cluster_by: column {name!r} is {kind}: use numbers, texts, dates or times")
+
+    def in_order(self, rows: pa.Table) -> pa.Table:
+        """The rows in its order, those that are equal by object and offset. Pure."""
+        keys = [(name, "ascending") for name in (*self.columns, "_key", "_offset")]
+        return rows.take(pc.sort_indices(rows, sort_keys=keys)).combine_chunks()
+
+
+def clustered_as(metadata: MetaData) -> Clustered | None:
+    """The order in which a table has the rows of another one; None: it is another kind of table. Pure."""
+    found = json.loads(metadata.configuration.get(DEFINITION, "{}"))
+    return Clustered(columns=tuple(found["cluster_by"])) if "cluster_by" in found else None

@@ -1,0 +1,193 @@
+"""The next version of a clustered table: new rows join it, rows that left are withdrawn, small files are merged.
+
+A row that left is looked for in the files whose statistics have room for its values (`bounds`): few, as rows are in
+order. These files are written again without it, or hide it by a vector. Files of one size class are merged as those of
+any table are (`packs.rewrite_choice`), and what is merged is in order again.
+
+| another writer, since the round was planned | the round |
+|---|---|
+| led the table on along its source, or to another one | nothing of it is left |
+| merged or rewrote files | looks for its rows in those that took their place |
+| rolled the table back | as if it had led it on |
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.kernel.clock import Clock, unique_name
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.clustered.bounds import files_of
+from s3notify_platform.table.clustered.cluster_files import files
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.delta import vectors
+from s3notify_platform.table.delta.actions import Add, MetaData, Protocol
+from s3notify_platform.table.delta.statistics import hidden as with_vector
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.manifest import Followed, SlotFacts
+from s3notify_platform.table.packs.pack_set import PackChanges
+from s3notify_platform.table.packs.rewrite_choice import Merge, compaction
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.snapshot import Snapshot
+
+ALL: Final = Slot(0)
+"""The one slot of which a clustered table has counts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusteredRound:
+    """A round, planned on the snapshot `base`. `came`: new rows, in order. `left`: rows that left, of these columns
+    alone: `_key`, `_offset`, and those of the order.
+    """
+
+    base: Snapshot
+    table: LogTable
+    clustered: Clustered
+    came: pa.Table
+    left: pa.Table
+    follows: Followed
+    metadata: MetaData | None
+    protocol: Protocol | None
+    clock: Clock
+    note: Mapping[str, Any] = field(default_factory=dict)
+    _new: list[tuple[str, Any]] | None = None
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above."""
+        if base.table != self.base.table or base.manifest.follows != self.base.manifest.follows:
+            return None
+        live = {pack.path: pack for pack in base.packs.values()}
+        hit = files_of(live.values(), self.left, self.clustered.columns) if self.left.num_rows else {}
+        found = self._rewritten(live, hit)
+        if (withdrawn := found.withdrawn.total()) != self.left.num_rows:
+            raise CorruptError(
+                f"the table below {self.table.layout.prefix!r} has {withdrawn} of {self.left.num_rows} rows that "
+                "left its source: `s3notify table check`; to make it again, remove it"
+            )
+        self._join(found)
+        rows = base.manifest.slot(ALL).rows + self.came.num_rows - self.left.num_rows
+        return Proposal(
+            adds=tuple(found.adds),
+            removes=tuple(found.removes),
+            slots={ALL: SlotFacts(rows=rows)},
+            follows=self.follows,
+            metadata=self.metadata,
+            protocol=self.protocol,
+            files=found.files,
+            note={**self.note, "slots": [ALL]},
+        )
+
+    def _rewritten(self, live: Mapping[str, Add], hit: Mapping[str, Any]) -> PackChanges:
+        """The files that take the place of those that lose rows, or are merged."""
+        found, hides = PackChanges(), self.table.data.vectors
+        merges = compaction(live.values(), self.clustered.sizes, touched=() if hides else hit.keys())
+        merged = {path for merge in merges for path in merge.paths}
+        alone = [path for path in hit if path not in merged]
+        for merge in merges:
+            self._merge([live[path] for path in merge.paths], hit, merge, found)
+        if hides:
+            self._hide([live[path] for path in alone], hit, found)
+        else:
+            for path in alone:
+                pack = live[path]
+                self._merge(
+                    [pack], hit, Merge(paths=(path,), size=0, since=pack.since, until=pack.until), found
+                )
+        return found
+
+    def _merge(self, packs: Sequence[Add], hit: Mapping[str, Any], merge: Merge, found: PackChanges) -> None:
+        """Write these files again as one, or several, without the rows that left them."""
+        parts, withdrawn = [], 0
+        for pack in packs:
+            rows = pa.concat_tables(self.table.data.opened(pack).groups())
+            if pack.path in hit:
+                gone = _gone(rows, self.left.take(pa.array(hit[pack.path])))
+                withdrawn += pc.sum(gone).as_py() or 0
+                rows = rows.filter(pc.invert(gone))
+            parts.append(rows)
+        if len(packs) == 1 and not withdrawn and not packs[0].vector:
+            return  # its bounds said that it may hold them, and it does not
+        found.withdrawn[ALL] += withdrawn
+        now_ms, change = self.clock.wall_ms(), withdrawn > 0
+        found.removes += [pack.removed(now_ms, data_change=change) for pack in packs]
+        together = self.clustered.in_order(pa.concat_tables(parts, promote_options="default"))
+        _write(self.table, self.clustered, together, merge, found, data_change=change)
+
+    def _hide(self, packs: Sequence[Add], hit: Mapping[str, Any], found: PackChanges) -> None:
+        """Hide the rows that left these files by a vector."""
+        hidden: dict[str, Any] = {}
+        data, now_ms = self.table.data, self.clock.wall_ms()
+        for pack in packs:
+            opened = data.opened(pack)
+            rows = opened.file.read(columns=["_key", "_offset"])
+            gone = _gone(rows, self.left.take(pa.array(hit[pack.path])))
+            places = np.flatnonzero(gone.to_numpy())
+            before = opened.hidden if opened.hidden is not None else np.empty(0, dtype=np.int64)
+            new = np.setdiff1d(places, before)
+            if not len(new):
+                continue
+            found.withdrawn[ALL] += len(new)
+            found.removes.append(pack.removed(now_ms))
+            if len(new) + len(before) < pack.rows:
+                hidden[pack.path] = np.sort(np.concatenate([before, new]))
+        file = UUID(bytes=self.clock.random_bytes(16))
+        encoded = vectors.encode(hidden, file=file)
+        if encoded.body is not None:
+            found.files[data.layout.file(vectors.path_of(file))] = encoded.body
+        by_path = {pack.path: pack for pack in packs}
+        found.adds += [with_vector(by_path[path], encoded.vectors[path]) for path in hidden]
+
+    def _join(self, found: PackChanges) -> None:
+        """Add the new rows, in files of their own."""
+        data, label = self.table.data, self.base.version + 1
+        if self._new is None:
+            self._new = [(unique_name(self.clock), each) for each in files(self.came, self.clustered)]
+        for name, each in self._new:
+            found.adds.append(data.add(name, each, since=label, until=label))
+            found.files[data.layout.file(data.path(name))] = each.body
+
+
+def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
+    """These files as one, or as several of full size, in order, without the rows that vectors hide. 1 GET for each."""
+    rows = [pa.concat_tables(table.data.opened(pack).groups()) for pack in packs]
+    together = clustered.in_order(pa.concat_tables(rows, promote_options="default"))
+    since, until = min(pack.since for pack in packs), max(pack.until for pack in packs)
+    found = PackChanges(
+        removes=[pack.removed(table.data.clock.wall_ms(), data_change=False) for pack in packs]
+    )
+    merge = Merge(paths=(), size=0, since=since, until=until)
+    _write(table, clustered, together, merge, found, data_change=False)
+    return found
+
+
+def _write(
+    table: LogTable,
+    clustered: Clustered,
+    rows: pa.Table,
+    merge: Merge,
+    found: PackChanges,
+    *,
+    data_change: bool,
+) -> None:
+    """Files of these sorted rows, added to what is found."""
+    data = table.data
+    for each in files(rows, clustered):
+        name = unique_name(data.clock)
+        found.adds.append(data.add(name, each, since=merge.since, until=merge.until, data_change=data_change))
+        found.files[data.layout.file(data.path(name))] = each.body
+
+
+def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
+    """Which rows are among those that left, by object and offset."""
+    wanted = {*zip(left["_key"].to_pylist(), left["_offset"].to_pylist(), strict=True)}
+    maybe = np.flatnonzero(pc.is_in(rows["_key"], left["_key"].combine_chunks()).to_numpy())
+    keys, offsets = (rows[name].take(pa.array(maybe)).to_pylist() for name in ("_key", "_offset"))
+    mask = np.zeros(rows.num_rows, dtype=bool)
+    mask[maybe] = [place in wanted for place in zip(keys, offsets, strict=True)]
+    return pa.chunked_array([pa.array(mask)])

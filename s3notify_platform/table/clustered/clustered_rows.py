@@ -1,0 +1,95 @@
+"""The same rows in another order as a kind of table that follows another one (`follow`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.clustered.clustered_round import ALL, ClusteredRound
+from s3notify_platform.table.delta import actions
+from s3notify_platform.table.delta.actions import MetaData
+from s3notify_platform.table.feed import NoFeedError
+from s3notify_platform.table.follow import Kind, MadeAgain, Step
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.packs.pack_set import StagedPack
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, described, schema_of
+from s3notify_platform.table.proposal import Change
+from s3notify_platform.table.row_changes import RowChanges
+from s3notify_platform.table.snapshot import Snapshot
+
+PLACE: Final = ("_key", "_offset")
+
+
+class ClusterJobs(Protocol):
+    """Work on all rows of a snapshot of the source's table."""
+
+    def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
+        """Write all rows in order, under this label. The files are stored when it returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredRows(Kind):
+    """The same rows in the order of some columns. `jobs`: the work on the whole source."""
+
+    clustered: Clustered
+    jobs: ClusterJobs
+
+    @property
+    def definition(self) -> str:
+        """See `Kind`."""
+        return self.clustered.dumps()
+
+    def check(self, columns: pa.Schema) -> None:
+        """See `Kind`."""
+        self.clustered.check(columns)
+
+    def schema(
+        self, source: MetaData, *, created_ms: int, vectors: bool
+    ) -> tuple[MetaData, actions.Protocol]:
+        """See `Kind`."""
+        rows = (schema_of(source) or NO_SCHEMA).rows
+        return described(TableSchema(rows=rows), created_ms=created_ms, vectors=vectors)
+
+    def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
+        """See `Kind`: so many rows."""
+        if feed.erased:
+            raise NoFeedError("objects were erased: the feed does not say which rows they had")
+        came = pa.Table.from_batches(
+            (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)), step.columns
+        )
+        needed = pa.schema([each for each in step.columns if each.name in (*PLACE, *self.clustered.columns)])
+        left = pa.Table.from_batches(
+            (rows for share in feed.deletes() for rows in share.read(*step.place, needed)), needed
+        )
+        change = ClusteredRound(
+            base=step.held,
+            table=step.table,
+            clustered=self.clustered,
+            came=self.clustered.in_order(came),
+            left=left,
+            follows=step.follows,
+            metadata=step.metadata,
+            protocol=step.protocol,
+            clock=step.clock,
+            note={**step.note, "rows": came.num_rows, "rows_left": left.num_rows},
+        )
+        return change, came.num_rows + left.num_rows
+
+    def anew(self, step: Step) -> tuple[Change, int]:
+        """See `Kind`: so many rows."""
+        packs = self.jobs.clustered(self.clustered, step.target, step.label) if step.columns else ()
+        rows = sum(pack.add.rows for pack in packs)
+        change = MadeAgain(
+            base=step.held,
+            packs=packs,
+            slots={ALL: SlotFacts(rows=rows)} if rows else {},
+            follows=step.follows,
+            metadata=step.metadata,
+            protocol=step.protocol,
+            now_ms=step.clock.wall_ms(),
+            note={**step.note, "rows": rows},
+        )
+        return change, rows

@@ -1,0 +1,54 @@
+"""Which files of a clustered table are to be merged: small ones, and those whose ranges lie over each other. Pure."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.delta.actions import Add
+
+DEPTH: Final = 3
+"""Files that a value may be in, as far as their statistics say."""
+
+
+def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
+    """The files to be merged together, of about so many bytes; each is in one step at most.
+
+    In the order of their first column's least values. A file without such a value comes last.
+    """
+    name = clustered.columns[0]
+    bounded = [(_bounds(pack, name), pack) for pack in live]
+    ordered = [pack for _, pack in sorted(bounded, key=lambda each: (_rank(each[0][0]), each[1].path))]
+    ends = {pack.path: _rank(most) for (_, most), pack in bounded}
+    step: list[Add] = []
+    reach: Any = None
+    for pack in ordered:
+        begin = _rank(_bounds(pack, name)[0])
+        apart = reach is not None and begin > reach
+        if step and (apart or sum(each.size for each in step) >= step_bytes):
+            yield from _worth(step, clustered)
+            step, reach = [], None
+        step.append(pack)
+        reach = ends[pack.path] if reach is None else max(reach, ends[pack.path])
+    yield from _worth(step, clustered)
+
+
+def _worth(step: list[Add], clustered: Clustered) -> Iterator[list[Add]]:
+    """The step, if it makes fewer files, or files that lie over each other less."""
+    small = sum(pack.size < clustered.file_bytes // 2 for pack in step)
+    if small > 1 or len(step) > DEPTH or any(pack.vector for pack in step):
+        yield step
+
+
+def _bounds(pack: Add, name: str) -> tuple[Any, Any]:
+    stats = json.loads(pack.stats or "{}")
+    return tuple((stats.get(each) or {}).get(name) for each in ("minValues", "maxValues"))  # type: ignore[return-value]
+
+
+def _rank(bound: Any) -> tuple[bool, str, Any]:
+    """By which bounds of one column are ordered; a missing one comes last."""
+    return (
+        bound is None,
+        type(bound).__name__ if isinstance(bound, str) else "",
+        bound if bound is not None else 0,
+    )

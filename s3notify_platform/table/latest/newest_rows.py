@@ -1,0 +1,141 @@
+"""The newest row of each key as a kind of table that follows another one (`follow`)."""
+
+import json
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.table.changes import key_hash
+from s3notify_platform.table.delta.actions import MetaData, Protocol
+from s3notify_platform.table.follow import Kind, MadeAgain, Step
+from s3notify_platform.table.latest.latest_build import BuiltPart, facts_of, states_of
+from s3notify_platform.table.latest.latest_definition import MODIFIED, ORIGIN, OWN, Latest, newest_of
+from s3notify_platform.table.latest.latest_round import FollowingRound, Keys, key_changes, staged
+from s3notify_platform.table.latest.ranks import object_key_of
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, described, schema_of
+from s3notify_platform.table.proposal import Change
+from s3notify_platform.table.round import RoundChange
+from s3notify_platform.table.row_changes import RowChanges
+from s3notify_platform.table.snapshot import Snapshot
+
+GATHERED_BYTES: Final = 64 << 20
+"""Arrow bytes of rows of which the newest of each key are found together."""
+
+_NAMED: Final = pa.schema([OWN.field(name) for name in OWN.names[:3]])
+
+_ORIGIN_TYPES: Final = {"_source_key": "string", "_source_offset": "long"}
+
+
+class NewestJobs(typing.Protocol):
+    """Work on all rows of a snapshot of the source's table."""
+
+    def newest(self, latest: Latest, snapshot: Snapshot, label: int) -> Sequence[BuiltPart]:
+        """Write the newest row of each key, under this label. See `build_part`."""
+        ...
+
+    def search(self, latest: Latest, snapshot: Snapshot, keys: Keys) -> pa.Table:
+        """The newest rows of some keys, as `newest_of` gives them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestRows(Kind):
+    """The newest row of each key. `jobs`: the work on the whole source."""
+
+    latest: Latest
+    jobs: NewestJobs
+
+    @property
+    def definition(self) -> str:
+        """See `Kind`."""
+        return self.latest.dumps()
+
+    def check(self, columns: pa.Schema) -> None:
+        """See `Kind`."""
+        self.latest.check(columns)
+
+    def schema(self, source: MetaData, *, created_ms: int, vectors: bool) -> tuple[MetaData, Protocol]:
+        """See `Kind`."""
+        rows = json.loads((schema_of(source) or NO_SCHEMA).rows)
+        own = [
+            {"name": name, "type": _ORIGIN_TYPES[name], "nullable": True, "metadata": {}}
+            for name in ORIGIN.names
+        ]
+        columns = {"type": "struct", "fields": [*rows.get("fields", []), *own]}
+        return described(TableSchema(rows=json.dumps(columns)), created_ms=created_ms, vectors=vectors)
+
+    def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
+        """See `Kind`: so many keys."""
+        search = partial(self.jobs.search, self.latest, step.target)
+        found = key_changes(step.table, step.held, self._came(step, feed), self._left(step, feed), search)
+        keys = sum(len(each.changes) for each in found.slots.values())
+        change = FollowingRound(
+            round=RoundChange(
+                base=step.held,
+                slots=found.slots,
+                table=step.table,
+                clock=step.clock,
+                rows=staged(step.table, found.rows, step.label),
+                metadata=step.metadata,
+                protocol=step.protocol,
+            ),
+            follows=step.follows,
+            note={**step.note, "rows": found.rows.num_rows, "keys": keys},
+        )
+        return change, keys
+
+    def anew(self, step: Step) -> tuple[Change, int]:
+        """See `Kind`: so many keys."""
+        parts: list[BuiltPart] = []
+        if step.columns:
+            parts += self.jobs.newest(self.latest, step.target, step.label)
+        change = MadeAgain(
+            base=step.held,
+            packs=[pack for part in parts for pack in part.packs],
+            slots=facts_of(parts),
+            states=states_of(parts),
+            follows=step.follows,
+            metadata=step.metadata,
+            protocol=step.protocol,
+            now_ms=step.clock.wall_ms(),
+            note={**step.note, "rows": sum(part.rows.total() for part in parts)},
+        )
+        return change, sum(part.keys.total() for part in parts)
+
+    def _came(self, step: Step, feed: RowChanges) -> pa.Table:
+        """The newest of the rows that came, of each key."""
+        found, waiting = self.latest.keyed_table(step.columns, ()), list[pa.RecordBatch]()
+        for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
+            waiting.append(self.latest.keyed(rows))
+            if sum(each.nbytes for each in waiting) >= GATHERED_BYTES:
+                found, waiting = newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting)])), []
+        return newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting, found.schema)]))
+
+    def _left(self, step: Step, feed: RowChanges) -> pa.Table:
+        """Slot, key and rank of each row that left."""
+        ranked = replace(self.latest, deleted=None)
+        names = {*OWN.names, *ranked.key, *ranked.order_by, MODIFIED}
+        needed = pa.schema([each for each in step.columns if each.name in names])
+        shares = [share for share in feed.deletes() if share.task is not None]
+        rows = (rows for share in shares for rows in share.read(*step.place, needed))
+        found = ranked.keyed_table(needed, rows).select(_NAMED.names)
+        if feed.erased:
+            found = pa.concat_tables([found, *self._erased(step, feed)])
+        return found
+
+    def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
+        """The keys whose newest row is of an erased object. Reads all states: what is erased is named by a hash."""
+        kinds = self.latest.order_types(step.columns)
+        every = [*map(Slot, range(self.latest.slots))]
+        for _, states in step.table.states.columns(step.held.manifest.states, every):
+            ranks = states.column("etag").to_pylist()
+            gone = pa.array(
+                [key_hash(object_key_of(rank, kinds)) in feed.erased for rank in ranks], pa.bool_()
+            )
+            found = states.select(["slot", "key", "etag"]).filter(gone)
+            yield pa.Table.from_batches([found]).rename_columns(_NAMED.names).cast(_NAMED)

@@ -1,0 +1,125 @@
+"""The asset of the newest rows: led on by each batch in its own run, by its own step, and made anew when asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.table_rollback import roll_back
+from s3notify_platform.orchestration.changes_input import CHANGES_TAG
+from s3notify_platform.protocols.keyspace import Put
+from s3notify_platform.spark.load import newest
+from tests.support.site import Site
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+@pytest.fixture
+def site(site_of: Callable[..., Site]) -> Site:
+    return site_of(schema="id bigint, amount double", latest={"key": "id", "order_by": "amount"})
+
+
+def put(site: Site, slot: int, *rows: tuple[int, float]) -> int:
+    """Write the object of a slot."""
+    body = b"".join(b'{"id": %d, "amount": %f}\n' % row for row in rows)
+    site.publish([Put(key=site.key(slot), body=body)])
+    return slot
+
+
+def shown(site: Site) -> dict[int, float]:
+    rows = site.io.load(site.io.source.location.all_slots(), asset="orders_latest").toArrow().to_pylist()
+    return {row["id"]: row["amount"] for row in rows}
+
+
+def materializations(site: Site) -> list[dict[str, Any]]:
+    """Of the asset, the newest first."""
+    records = site.instance.fetch_materializations(dg.AssetKey("orders_latest"), limit=100).records
+    return [
+        {name: value.value for name, value in record.asset_materialization.metadata.items()}
+        for record in records
+        if record.asset_materialization is not None
+    ]
+
+
+def materialize(site: Site, **how: Any) -> dg.ExecuteInProcessResult:
+    job = site.defs.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(
+        instance=site.instance, asset_selection=[dg.AssetKey("orders_latest")], raise_on_error=False, **how
+    )
+
+
+def test_each_batch_leads_it_on(site: Site) -> None:
+    """In its own run, which reports it; a batch that changes no key does not."""
+    slots = {put(site, 1, (1, 1.0), (2, 5.0)), put(site, 2, (1, 3.0))}
+    assert site.run(sorted(slots)).success
+    assert shown(site) == {1: 3.0, 2: 5.0}
+    (first,) = materializations(site)
+    assert (first["dagster/row_count"], first["changed"], first["made_anew"]) == (
+        2,
+        2,
+        "it was never made",
+    )
+    assert site.run([put(site, 3, (1, 2.0))]).success
+    assert len(materializations(site)) == 1, "an older row changes nothing"
+    assert site.run([put(site, 2, (2, 1.0))]).success
+    assert shown(site) == {1: 2.0, 2: 5.0}
+    (second, _) = materializations(site)
+    assert (second["changed"], second["source_version"]) == (1, newest(site.io.source).version)
+
+
+def test_by_its_own_step(site: Site) -> None:
+    """It goes on from where it is; all of it is made anew in a backfill, or where a tag says so."""
+    assert site.run([put(site, 1, (1, 1.0))]).success
+    source = site.io.settle_commit_mode()
+    assert site.run([put(site, 2, (1, 2.0))]).success
+    roll_back(source.table(), newest(source).version - 1)
+    assert materialize(site).success
+    assert shown(site) == {1: 1.0}
+    assert "went back to version" in materializations(site)[0]["made_anew"]
+    for tags in ({"dagster/backfill": "abc"}, {CHANGES_TAG: "full"}):
+        assert materialize(site, tags=tags).success
+        assert materializations(site)[0]["made_anew"] == "asked for"
+    assert materialize(site).success
+    assert "made_anew" not in materializations(site)[0]
+
+
+def test_an_asset_takes_it_as_its_input(site: Site) -> None:
+    assert site.run([put(site, 1, (1, 1.0), (2, 2.0))]).success
+    found: list[int] = []
+
+    @dg.asset
+    def report(orders_latest: pa.Table) -> None:
+        found.extend(orders_latest["id"].to_pylist())
+
+    defs = dg.Definitions.merge(site.defs, dg.Definitions(assets=[report]))
+    job = defs.resolve_implicit_global_asset_job_def()
+    assert job.execute_in_process(instance=site.instance, asset_selection=[report.key]).success
+    assert sorted(found) == [1, 2]
+
+
+def test_what_fails_does_not_hold_up_the_slots(site_of: Callable[..., Site]) -> None:
+    """The run says so, and all slots are committed."""
+    site = site_of(schema="id bigint, amount double", latest={"key": "no", "order_by": "amount"})
+    result = site.run([put(site, 1, (1, 1.0))])
+    assert not result.success
+    why = "all slots are committed, and orders_latest is behind: latest: the table has no column 'no'"
+    assert why in site.failure(result)
+    assert len(site.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    ("latest", "message"),
+    [
+        ({"key": "id"}, "order_by is missing"),
+        ({"key": "id", "order_by": "amount", "by": "x"}, "latest.by: there is no such setting"),
+        ({"key": " , ", "order_by": "amount"}, "latest: key is missing"),
+    ],
+)
+def test_definitions_that_cannot_be(
+    site_of: Callable[..., Site], latest: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        _ = site_of(latest=latest).defs

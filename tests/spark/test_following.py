@@ -1,0 +1,208 @@
+"""Tables that follow a source's, by Spark: too large for one process, and after each batch of `s3notify ingest`."""
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql.window import Window
+
+from s3notify_platform.maintenance.compaction import compact
+from s3notify_platform.maintenance.erasure import erase
+from s3notify_platform.spark import following
+from s3notify_platform.spark.continuous import ContinuousIngest
+from s3notify_platform.spark.load import load_slots
+from s3notify_platform.table.check import check_table
+from s3notify_platform.table.follow import FollowResult
+from s3notify_platform.table.latest.latest_definition import Latest
+from s3notify_platform.table.snapshot import Snapshot
+from tests.support.raw_search import holding
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+SETTINGS = {
+    "schema": "id bigint, at timestamp, amount decimal(9,2), note string",
+    "latest_key": "id",
+    "latest_order_by": "at",
+}
+
+Newest = dict[str, tuple[Any, ...]]
+
+
+@pytest.fixture
+def newest_lake(lake_of: Callable[..., Lake]) -> Lake:
+    return lake_of(**SETTINGS)
+
+
+@pytest.fixture(params=["here", "spark"])
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether the work on the whole table is Spark's."""
+    if request.param == "spark":
+        monkeypatch.setattr(following, "SMALL_BYTES", -1)
+    return str(request.param)
+
+
+def line(key: int, at: int, note: str = "") -> dict[str, Any]:
+    return {"id": key, "at": f"2026-01-01T00:00:{at:02d}Z", "amount": at / 4, "note": note}
+
+
+def follow(lake: Lake) -> FollowResult:
+    return following.follow(lake.spark, lake.source, "orders_latest")
+
+
+def shown(lake: Lake) -> Newest:
+    """The newest rows by key, as Spark reads them; their table is whole."""
+    name = lake.source.location.latest_name
+    table = lake.source.table(name)
+    found = table.newest()
+    assert isinstance(found, Snapshot)
+    assert not check_table(table, found).problems
+    rows = load_slots(lake.spark, lake.source, None, asset=name).toArrow().to_pylist()
+    assert len({row["_key"] for row in rows}) == len(rows)
+    return {
+        row["_key"]: (row["_source_key"], row["_source_offset"], row["at"], row["amount"], row["note"])
+        for row in rows
+    }
+
+
+def window(lake: Lake) -> Newest:
+    """The same by a window of Spark over all rows."""
+    rows = load_slots(lake.spark, lake.source, None)
+    newest_first = [F.desc(name) for name in ("at", "_modified", "_key", "_offset")]
+    numbered = rows.withColumn("n", F.row_number().over(Window.partitionBy("id").orderBy(*newest_first)))
+    found = numbered.where("n = 1 and id is not null").toArrow().to_pylist()
+    return {
+        str(row["id"]): (row["_key"], row["_offset"], row["at"], row["amount"], row["note"]) for row in found
+    }
+
+
+def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
+    """Of many objects with keys in common; then as some are overwritten, and leave."""
+    lake = newest_lake
+    lake.put_many(
+        {
+            f"{n}.jsonl": b"".join(
+                json.dumps(line(key, (n * 7 + key) % 20, f"{n}")).encode() + b"\n" for key in range(n % 9)
+            )
+            for n in range(40)
+        }
+    )
+    lake.put("null.jsonl", [{"id": None, "at": "2026-01-01T00:00:00Z"}, {"id": 77}])
+    lake.ingest()
+    assert follow(lake).made_again == "it was never made"
+    first = shown(lake)
+    assert first == window(lake)
+    assert {*first} == {*map(str, range(8)), "77"}
+    for holder in {source for source, *_ in first.values()}:  # of each key the newest row leaves
+        lake.delete(holder.removeprefix("raw/"))
+    lake.put("late.jsonl", [line(3, 0), line(100, 5)])
+    lake.ingest()
+    done = follow(lake)
+    assert (done.made_again, done.rows) == ("", len(window(lake)))
+    assert shown(lake) == window(lake)
+    assert follow(lake).changed == 0
+
+
+def test_columns_that_come_later(newest_lake: Lake) -> None:
+    lake = newest_lake.with_source(schema=None)
+    lake.put("1.jsonl", [line(1, 1)])
+    lake.ingest()
+    follow(lake)
+    lake.put("2.jsonl", [line(1, 2) | {"colour": "red"}])
+    lake.ingest()
+    follow(lake)
+    rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
+    assert [(row["_key"], row["colour"]) for row in rows] == [("1", "red")]
+
+
+def test_an_erased_object_is_nowhere(newest_lake: Lake) -> None:
+    """Its newest rows are made again, from what is left."""
+    lake = newest_lake
+    lake.put("keep.jsonl", [line(1, 1), line(2, 1)])
+    lake.put("person4711.jsonl", [line(1, 5, "secret4712")])
+    lake.ingest()
+    follow(lake)
+    lake.delete("person4711.jsonl")
+    done = erase(lake.source, "raw/person4711.jsonl")
+    assert "orders_latest" in done.cleared
+
+    def left() -> set[str]:
+        """Beside what is young in the source's own table, and leaves it by a repetition."""
+        prefix = lake.source.location.table_layout("orders_latest").prefix
+        return {key for key in holding(lake.store, "person4711", "secret4712") if key.startswith(prefix)}
+
+    assert left() == set()
+    follow(lake)
+    assert {*shown(lake)} == {"1", "2"}
+    assert shown(lake) == window(lake)
+    assert left() == set()
+
+
+def test_after_each_batch_of_ingest(newest_lake: Lake) -> None:
+    """Also those of a table that had no newest rows before; what fails is said, and is done by the next poll."""
+    lake, said = newest_lake, list[str]()
+    ingest = ContinuousIngest(spark=lake.spark, source=lake.source, progress=said.append)
+    lake.put("1.jsonl", [line(1, 1)])
+    lake.ingest()
+    ingest.run(threading.Event(), every_seconds=None)
+    assert {*shown(lake)} == {"1"}
+    lake.put("2.jsonl", [line(1, 2), line(2, 1)])
+    lake.source.location.slot_signals().signal_slots([lake.slot("2.jsonl")])
+    ingest.run(threading.Event(), every_seconds=None)
+    assert shown(lake) == window(lake)
+    assert (ingest.behind, ingest.counts()["followed"]) == ("", 3)
+    wrong = lake.with_source(latest=Latest(key=("no",), order_by=("at",), slots=8))
+    other = ContinuousIngest(spark=lake.spark, source=wrong.source, progress=said.append)
+    other.run(threading.Event(), every_seconds=None)
+    assert "the table has no column 'no'" in other.behind
+    assert any("orders_latest is behind" in each for each in said)
+
+
+def test_in_the_order_of_columns(lake_of: Callable[..., Lake], anywhere: str) -> None:
+    """All rows, also those without a value, in files with ranges of their own; as they change, and by compaction."""
+    lake = lake_of(schema="id bigint, day date, note string", cluster_by="day, id", cluster_file_bytes=4096)
+    lake.put_many(
+        {
+            f"{n}.jsonl": b"".join(
+                json.dumps(
+                    {"id": n * 10 + k, "day": f"2026-01-{(n * 7 + k) % 28 + 1:02d}", "note": "x" * k}
+                ).encode()
+                + b"\n"
+                for k in range(20)
+            )
+            for n in range(30)
+        }
+    )
+    lake.put("null.jsonl", [{"id": 1}, {"day": "2026-01-01"}])
+    lake.ingest()
+
+    def follow_clustered() -> FollowResult:
+        return following.follow(lake.spark, lake.source, "orders_clustered")
+
+    def clustered() -> list[dict[str, Any]]:
+        table = lake.source.table("orders_clustered")
+        found = table.newest()
+        assert isinstance(found, Snapshot)
+        assert not check_table(table, found).problems
+        rows = load_slots(lake.spark, lake.source, None, asset="orders_clustered").toArrow().to_pylist()
+        return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
+
+    assert follow_clustered().made_again == "it was never made"
+    assert clustered() == lake.load()
+    lake.delete("3.jsonl")
+    lake.put("4.jsonl", [{"id": 4, "day": "2026-01-04"}])
+    lake.put("new.jsonl", [{"id": 999, "day": "2027-01-01"}])
+    lake.ingest()
+    assert follow_clustered().made_again == ""
+    assert clustered() == lake.load()
+    table = lake.source.table("orders_clustered")
+    before = table.newest()
+    compact(table)
+    after = lake.source.table("orders_clustered").newest()
+    assert isinstance(before, Snapshot)
+    assert isinstance(after, Snapshot)
+    assert len(after.packs) < len(before.packs)
+    assert clustered() == lake.load()

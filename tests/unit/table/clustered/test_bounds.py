@@ -1,0 +1,82 @@
+"""Which files may hold a row: never none that does, and as few others as their statistics say."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from math import inf, nan
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.table.clustered.bounds import files_of
+from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.delta.statistics import add_of, without_nan
+
+VALUES: dict[pa.DataType, Any] = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3),
+    pa.bool_(): st.booleans(),
+    pa.float64(): st.floats() | st.sampled_from([0.0, -0.0, nan, inf, -inf]),
+    pa.decimal128(20, 3): st.decimals(-(10**16), 10**16, places=3),
+    pa.string(): st.text(max_size=4) | st.text("ab", min_size=30, max_size=40),
+    pa.date32(): st.dates(),
+    pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(UTC)),
+    pa.timestamp("us"): st.datetimes(),
+}
+
+
+def add(values: list[Any], kind: pa.DataType, path: str = "f") -> Add:
+    """A file with these values."""
+    table = pa.table({"v": pa.array(values, kind)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    footer = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata
+    return add_of(path, footer, size=1, modified_ms=1, since=1, until=1, no_nan=without_nan(table))
+
+
+def files(packs: list[Add], values: list[Any], kind: pa.DataType) -> dict[str, list[int]]:
+    found = files_of(packs, pa.table({"v": pa.array(values, kind)}), ["v"])
+    return {path: rows.tolist() for path, rows in found.items()}
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+@given(data=st.data())
+def test_a_row_is_in_a_file_that_may_hold_it(kind: pa.DataType, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.none() | VALUES[kind], min_size=1, max_size=5))
+    assert files([add(values, kind)], values, kind) == {"f": [*range(len(values))]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "within", "high"),
+    [
+        (pa.int64(), 1, 5, 9),
+        (pa.float64(), 1.5, 5.0, 9.5),
+        (pa.decimal128(9, 2), Decimal("1.00"), Decimal("5.00"), Decimal("9.00")),
+        (pa.string(), "b", "c", "d"),
+        (pa.date32(), date(2026, 1, 2), date(2026, 1, 3), date(2026, 1, 4)),
+        (
+            pa.timestamp("us", "UTC"),
+            datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC),
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_others_are_left_out(kind: pa.DataType, low: Any, within: Any, high: Any) -> None:
+    """By both bounds; null is only where there is some."""
+    packs = [
+        add([low, within], kind, "first"), add([high], kind, "second"), add([high, None], kind, "third"),
+        add([None], kind, "nulls"),
+    ]  # fmt: skip
+    assert files(packs, [low, within, high, None], kind) == {
+        "first": [0, 1],
+        "second": [2],
+        "third": [2, 3],
+        "nulls": [3],
+    }
+
+
+def test_without_statistics_a_file_may_hold_anything() -> None:
+    whole = Add(path="f", size=1, rows=2, modified_ms=1)
+    assert files([whole], [1, None], pa.int64()) == {"f": [0, 1]}

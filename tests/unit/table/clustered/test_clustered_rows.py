@@ -1,0 +1,113 @@
+"""A clustered table has the rows of its source, in its order, whatever comes and leaves."""
+
+import pytest
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.compaction import compact
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.snapshot import Snapshot
+from tests.support.keyed_rounds import CLUSTERED, KeyedRounds, clustered_rows, following
+
+NUMBERS = [n for n in range(1, 400) if n % 3]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
+def source(request):
+    return KeyedRounds(store=MemoryObjectStore(), vectors=request.param)
+
+
+def followed(source, bucket, **more):
+    source.commit(source.planned(bucket))
+    table = following(CLUSTERED, source, **more)
+    done = table.follow()
+    assert sorted(clustered_rows(table.table), key=str) == sorted(source.rows(), key=str)
+    return done
+
+
+def files(source):
+    found = following(CLUSTERED, source).table.newest()
+    assert isinstance(found, Snapshot)
+    return found.packs
+
+
+def test_rows_come_and_leave(source):
+    bucket = {f"{c}{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for c in "abc" for n in range(5)}
+    assert followed(source, bucket).made_again == "it was never made"
+    bucket |= {"a1": ("f", (1, 2)), "d1": ("e", (4, 5))}
+    assert followed(source, bucket).made_again == ""
+    del bucket["b2"]
+    assert followed(source, bucket).changed == 10
+    assert followed(source, {}).changed > 0
+    assert files(source) == {}
+
+
+def test_small_files_become_large_ones(source):
+    """With each its own range of values, but for the newest."""
+    bucket = {}
+    for n in range(40):
+        bucket[f"a{n}"] = ("e", tuple(NUMBERS[n * 5 : n * 5 + 5]))
+        followed(source, bucket)
+    assert len(files(source)) < 20
+
+
+def test_a_row_that_left_is_looked_for_where_it_may_be(source):
+    """Files whose bounds have no room for it are not read."""
+    bucket = {f"a{n}": ("e", tuple(k for k in NUMBERS if k % 4 == n)) for n in range(4)}  # a key each
+    order = Clustered(columns=("id",), file_bytes=1)
+    followed(source, bucket, clustered=order)
+    assert len(files(source)) >= 4
+    source.commit(source.planned({key: found for key, found in bucket.items() if key != "a1"}))
+    store = CountingStore(source.store)
+    table = following(CLUSTERED, source, store, clustered=order)
+    table.table.newest()
+    keys = []
+    read = store.get
+
+    def get(key):
+        keys.append(key)
+        return read(key)
+
+    store.get = get
+    table.follow()
+    read_files = {key for key in keys if key.startswith("clustered/data/")}
+    assert 0 < len(read_files) < len(files(source)) + 2
+    assert sorted(clustered_rows(table.table), key=str) == sorted(source.rows(), key=str)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (("no",), "cluster_by: the table has no column 'no': it has _slot, _key"),
+        (("id", "no"), "no column 'no'"),
+    ],
+)
+def test_columns_that_are_not_there(source, columns, message):
+    source.commit(source.planned({"a1": ("e", (1,))}))
+    with pytest.raises(UsageError, match=message):
+        following(CLUSTERED, source, clustered=Clustered(columns=columns)).follow()
+
+
+def test_another_order_makes_it_again(source):
+    followed(source, {"a1": ("e", (1, 2, 4))})
+    done = followed(source, {"a1": ("e", (1, 2, 4))}, clustered=Clustered(columns=("id",)))
+    assert done.made_again == "its definition is another one"
+
+
+def test_compaction_leaves_ranges_apart(source):
+    """Files that lie over each other are merged, each once; what readers see stays the same."""
+    bucket = {}
+    for n in range(12):
+        bucket[f"a{n}"] = ("e", tuple(NUMBERS[n::12]))
+        followed(source, bucket)
+    table = following(CLUSTERED, source).table
+    before = table.newest()
+    foreseen = compact(table, dry_run=True)
+    assert table.newest().version == before.version
+    done = compact(table)
+    assert (done.packs, done.versions) == (foreseen.packs, foreseen.versions)
+    assert len(files(source)) < len(before.packs)
+    assert sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
+    assert compact(following(CLUSTERED, source).table).packs == 0
+    assert followed(source, bucket | {"b1": ("e", (1,))}).made_again == ""
