@@ -232,3 +232,9 @@ MAX_POISON: Final = 1000
 
 MAX_RECEIVES: Final = 10
 """Times that a message is received from a queue before it is kept as poison."""
+
+MAX_CODE_CHARS: Final = 1 << 20
+"""Characters of a module whose code has a fingerprint; that of a larger one has none."""
+
+MAX_CODE_STATEMENTS: Final = 2000
+"""Statements of a project that a fingerprint is of; those that are named only beyond are left out."""

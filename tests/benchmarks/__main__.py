@@ -18,6 +18,7 @@ from s3notify_platform.local.server import LocalS3Server
 from tests.benchmarks import (
     acking,
     committing,
+    deriving,
     discovery,
     growth,
     latency,
@@ -49,6 +50,7 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "reading": (reading.run, 9),
     "growth": (growth.run, 8),  # after sweeping: it changes objects of the million
     "memory": (memory.run, 6),
+    "deriving": (deriving.run, 3),
     "money": (money.run, 8),
 }
 """Benchmarks that share a server: each takes it, and `small`. With the minutes of each on two quiet cores."""
