@@ -8,8 +8,9 @@ as they are in the asset's table. The alternative is to make all slots again.
 Requests and bytes are those of a pass through a proxy; seconds, of others, are medians in a session that is up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 
 import numpy as np
@@ -57,10 +58,10 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         with watched(lake.source) as (seen, answered):
             lake.derive(every, source=seen, force=True)
         whole = Cost.of(median(lake.derive(every, force=True) for _ in range(REPEATS)), answered)
-        figures = [lake.figure("one changed slot", [Slot(7)], whole)]
-        batch = [Slot(int(n)) for n in np.random.default_rng(5).choice(slots, slots // 2, replace=False)]
-        figures.append(lake.figure(f"a batch of {len(batch)} changed slots", sorted(batch), whole))
-    return figures
+        return [
+            lake.figure("one changed slot", lake.some(1), whole),
+            lake.figure(f"a batch of {slots // 2} changed slots", lake.some(slots // 2), whole),
+        ]
 
 
 @dataclass(kw_only=True)
@@ -130,24 +131,29 @@ class Lake:
         assert {each.status for each in results.values()} == {"committed"}
         return took()
 
-    def answered(self, slots: Sequence[Slot]) -> list[Answered]:
-        """The requests of making these slots again, once each has a new object."""
-        with watched(self.source) as (seen, answered):
-            self.change(slots)
-            self.derive(slots, source=seen)  # its connections are new
-            self.change(slots)
-            answered.clear()
-            self.derive(slots, source=seen)
-        return answered
+    def some(self, count: int) -> Iterator[list[Slot]]:
+        """So many slots, each time others: those that were made again before are in small files of their own."""
+        while True:
+            yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))
 
-    def figure(self, what: str, slots: Sequence[Slot], whole: Cost) -> Figure:
-        answered, taken = self.answered(slots), []
-        for _ in range(REPEATS):
+    def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
+        """The next of these slots, and the requests of making them again, once each has a new object."""
+        with watched(self.source) as (seen, answered):
+            for slots in islice(some, 2):  # at first its connections are new
+                self.change(slots)
+                answered.clear()
+                self.derive(slots, source=seen)
+        return slots, answered
+
+    def figure(self, what: str, some: Iterator[list[Slot]], whole: Cost) -> Figure:
+        changed, answered = self.answered(some)
+        taken = []
+        for slots in islice(some, REPEATS):
             self.change(slots)
             taken.append(self.derive(slots))
         cost = Cost.of(median(taken), answered)
         return Figure(
-            what=f"{what} of {self.slots:,}, {self.bytes_of(slots) / 1e6:,.2f} MB of the slot asset",
+            what=f"{what} of {self.slots:,}, {self.bytes_of(changed) / 1e6:,.2f} MB of the slot asset",
             ours=str(cost),
             instead=f"all {self.slots:,} slots again: {whole}",
             ratio=times(whole.seconds, cost.seconds),
