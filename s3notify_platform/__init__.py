@@ -67,6 +67,7 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     label                       of rows: the version that they were planned as
     known, identity             the record of a table outside its prefix; its bucket, prefix, slots and hash
     withdraw                    take the rows of an object that has left out of the table
+    code version, stale         of the code that makes rows; of a slot: made by other code than there is now
     backfill, force             read again what is unchanged, since someone asked
     sweep                       a full LIST compared with the committed state
     quarantine, retry           records and objects that could not be taken in; ask for them again

@@ -4,6 +4,7 @@ What the command line gives goes before what a file says.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +99,11 @@ def configured() -> list[ConfiguredSource]:
     """The sources that the running command has its options from."""
     context = click.get_current_context(silent=True)
     return context.meta.get(_META, []) if context else []
+
+
+def find_code() -> None:
+    """Have the modules beside the folders of the YAML found, like those of transforms."""
+    sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]
 
 
 @contextmanager

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from s3notify_platform.cli.common import metrics_option, options, setting_option
-from s3notify_platform.cli.configured import command, configured
+from s3notify_platform.cli.configured import command, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
 from s3notify_platform.local.attributes import imported
+from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.source.settings import SETTINGS
 
 
@@ -91,8 +92,9 @@ def ingest(
         raise click.UsageError(
             "it runs on Spark's driver: in place of Spark Connect, start it there, with a --master"
         )
-    sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
+    find_code()
     function = imported(transform) if transform else None
+    code_version = fingerprint(transform)
     os.environ.update(java_environment())
     prepare_environment()
     reading = reading_of(given)
@@ -117,6 +119,7 @@ def ingest(
                     spark=spark,
                     source=source,
                     transform=function,
+                    code_version=code_version,
                     progress=lambda text: say(text, err=True),
                     reads=reads,
                     list_seconds=reading.list_seconds,

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from s3notify_platform.cli.common import SOURCE, json_option, setting_option, settings_options
-from s3notify_platform.cli.configured import command, configured, dagster_instance
+from s3notify_platform.cli.configured import command, configured, dagster_instance, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
 from s3notify_platform.kernel.errors import UsageError
@@ -40,8 +40,9 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     """Show where the sources NAME stand, or all of the YAML: what waits, is in flight, was committed last, and fails.
 
     With one source also its slot map: a cell for each slot, coloured by the age of its last commit, higher with more
-    rows. Reads only. If DAGSTER_HOME names the Dagster instance, slots that the sensor tries again are shown too. Exit
-    code 1 if a source could not be read.
+    rows. Stale slots were made by other code than the YAML names now; nothing makes them again by itself. Reads only.
+    If DAGSTER_HOME names the Dagster instance, slots that the sensor tries again are shown too. Exit code 1 if a source
+    could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -73,7 +74,10 @@ def _looks(
         key: place[key] for key in place if context.get_parameter_source(key) is ParameterSource.COMMANDLINE
     }
     sources = {source.name: source for source in configured()}
+    codes = {}
     if sources:
+        find_code()
+        codes = {name: source.code_versions for name, source in sources.items()}
         if unknown := sorted({*names} - sources.keys()):
             raise UsageError(f"no source {unknown[0]!r}; there are: {', '.join(sources)}")
         found = [sources[name].source(**given) for name in names or sources]
@@ -83,7 +87,10 @@ def _looks(
             source.location.check_exists()
     else:
         raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
-    return [SourceLook(source, lambda name=source.name: sensor_of(name)) for source in found]  # type: ignore[misc]
+    return [
+        SourceLook(source, lambda name=source.name: sensor_of(name), codes=codes.get(source.name, {}))  # type: ignore[misc]
+        for source in found
+    ]
 
 
 @contextmanager
@@ -169,6 +176,11 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         behind = f", {each.behind} versions behind" if each.behind else ""
         as_of = f"as of version {each.version}" if each.version >= 0 else "never made"
         yield f"{each.asset}: {each.rows:,} rows, {as_of}{behind}"
+    for table, stale in one.stale.items():
+        if stale:
+            command = f"s3notify backfill {one.name} --stale"
+            how = command if table == one.name else f"job {one.name}_backfill, choose: stale"
+            yield f"{one.name}: {stale} slots of {table} are stale, made by other code: {how}"
     reasons: dict[str, list[int]] = {}
     for failure in one.failures or ():
         reasons.setdefault(in_one_line(failure.reason), []).append(failure.slot)

@@ -60,6 +60,8 @@ class Ingest:
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
     """Called when a round begins to read, and with None when it has read."""
+    code_version: str = ""
+    """Of the transform, if the source declares none: what the slots are noted to be made by."""
     opened: OpenTable | None = None
     """The source's table; opened by the first round, if it is not given."""
     state: Run = field(init=False)
@@ -120,6 +122,7 @@ class Ingest:
             topic=topic,
             segments=segments,
             seen_ms=seen_ms,
+            code_version=self.source.input.code_version or self.code_version,
         )
         state, self._fresh = self.state, self._opened().snapshot
         pending = sorted(set(slots))
@@ -232,9 +235,10 @@ class _Round:
         wanted = self._reading()
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
-        staged = StagedRound()
+        staged, queue = StagedRound(), ingest.source.location.queue(self._store)
         with readers(1) as beside:
-            checked = beside.submit(self._check_topic, user) if entries is not None else None
+            follows = entries is not None
+            checked = beside.submit(queue.check_topic, ingest.source.name, user) if follows else None
             if busy:
                 self._say(busy, wanted + sum(p.changes.beyond for p in found.slots.values()))
                 try:
@@ -269,10 +273,6 @@ class _Round:
                 base = ingest.base(self._store)
                 entries = committed_in(reading.result(), frozenset(slots), epoch=epoch)
         return base, entries, replace(ingest.table.topic_user(source.location.slots), epoch=epoch)
-
-    def _check_topic(self, user: TopicUser) -> None:
-        source = self.ingest.source
-        source.location.queue(self._store).check_topic(source.name, user)
 
     def _reading(self) -> int:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
@@ -345,7 +345,7 @@ class _Round:
         return RoundFacts(
             label=base.label,
             on_delete=source.input.on_delete,
-            code_version=source.input.code_version or "",
+            code_version=state.code_version,
             last_attempt=state.last_attempt.intersection(slots),
             complete=frozenset(p.slot for p in part.plans if p.changes.complete) - skipped,
             signals={slot: state.signals[slot] for slot in slots if slot in state.signals},

@@ -1,15 +1,17 @@
 """Where sources stand: what waits, what is in flight, what was committed last, what fails. Reads only.
 
 Requests of one look at a source: those of `LogTable.newest`, which has all counts, whatever the number of slots, and of
-those of tables that follow it; 1 GET and 1 HEAD for the newest commit; 1 HEAD for each of up to
-`VERSIONS_TIMED` versions, for the ages of slots, once; 1 GET of the rescan backlog, 1 scan of each topic of its queue,
-and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains. If there is one, also 1 LIST of
+that of each slot asset and of each table that follows it; 1 GET and 1 HEAD for the newest commit; 1 HEAD for each of up
+to `VERSIONS_TIMED` versions, for the ages of slots, once; 1 GET of the rescan backlog, 1 scan of each topic of its
+queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains. If there is one, also 1 LIST of
 heartbeats, and 1 GET for each.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Failing, SensorState
@@ -33,6 +35,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_of
+from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
@@ -108,10 +111,11 @@ class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
     `version`: the newest one, with so many `files` and `bytes` of rows and rejects; -1: none yet. `without_records`:
-    objects with bytes, but neither rows nor rejects. `queue`: its topic; `topics`: the others of its queue. `rescan`:
-    slots that wait for a listing. `schema`: None before the first batch. `following`: tables that follow the whole.
-    `failures`: those of the sensor's batches need a Dagster instance; None without one, unless slots failed in
-    `s3notify ingest`.
+    objects with bytes, but neither rows nor rejects. `stale`: how many slots other code has made than there is now, of
+    the table and of each slot asset, by name; without those whose code is not known. `queue`: its topic; `topics`: the
+    others of its queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch. `following`:
+    tables that follow the whole. `failures`: those of the sensor's batches need a Dagster instance; None without one,
+    unless slots failed in `s3notify ingest`.
     """
 
     name: str
@@ -128,6 +132,7 @@ class SourceStatus:
     without_records: int = 0
     failing_objects: int = 0
     pending_objects: int = 0
+    stale: Mapping[str, int] = field(default_factory=dict)
     queue: TopicStats | None = None
     topics: tuple[TopicStats, ...] = ()
     rescan: int = 0
@@ -155,10 +160,14 @@ class SourceLook:
         clock: Clock = SYSTEM_CLOCK,
         *,
         queue: bool = True,
+        codes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`queue`: also at its topic, and the others of its queue."""
+        """`queue`: also at its topic, and the others of its queue. `codes`: the versions of the code of the source, and
+        of its slot assets, by name.
+        """
         self.source = source
         self._queue = queue
+        self._codes = codes
         self._sensor = sensor
         self._clock = clock
         self._created_ms: dict[int, int] = {}
@@ -207,6 +216,7 @@ class SourceLook:
             without_records=sum(facts.without_records for facts in slots.values()),
             failing_objects=sum(facts.failing for facts in slots.values()),
             pending_objects=sum(facts.pending for facts in slots.values()),
+            stale=self._stale(slots.values()),
             queue=topics.pop(self.source.name, None),
             topics=tuple(topics.values()),
             rescan=len(backlog.slots),
@@ -226,6 +236,16 @@ class SourceLook:
                 | {slot for slot, facts in slots.items() if facts.failing},
             ),
         )
+
+    def _stale(self, slots: Collection[SlotFacts]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, code in self._codes.items():
+            if name == self.source.name:
+                found[name] = sum(facts.is_stale(code) for facts in slots)
+            else:
+                with suppress(S3NotifyError):  # which says nothing of the source
+                    found[name] = len(stale_slots(self.source.location.table(name), code))
+        return found
 
     def _created(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
         """When versions were created, by the store's clock: in milliseconds, 0 for one that is not kept.

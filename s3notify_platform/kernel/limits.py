@@ -235,3 +235,9 @@ MAX_RECEIVES: Final = 10
 
 CLUSTER_FILE_BYTES: Final = 128 << 20
 """Size from which on a file of a clustered table is full."""
+
+MAX_CODE_CHARS: Final = 1 << 20
+"""Characters of a module whose code has a fingerprint; that of a larger one has none."""
+
+MAX_CODE_STATEMENTS: Final = 2000
+"""Statements of a project that a fingerprint is of; those that are named only beyond are left out."""

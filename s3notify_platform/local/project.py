@@ -120,6 +120,25 @@ class ConfiguredSource:
                     yield from unusual_prefixes(values, bucket)
 
     @property
+    def code_versions(self) -> dict[str, str]:
+        """The versions of the code of the source and of its slot assets, by name, as far as they are known here.
+
+        Their modules are looked up on `sys.path`, and not imported.
+        """
+        from s3notify_platform.local.fingerprint import declared_asset, fingerprint
+
+        found: dict[str, str] = {}
+        with suppress(UsageError):  # an expression that only Dagster evaluates
+            declared, transform = self.checked.get("code_version"), self.checked.get("transform")
+            found[self.name] = declared or fingerprint(transform)
+        with suppress(UsageError):
+            for path in self.checked.get("slot_assets") or ():
+                asset = declared_asset(path)
+                if asset.name is not None and asset.code_version is not None:
+                    found[asset.name] = asset.code_version or fingerprint(path)
+        return {name: version for name, version in found.items() if version}
+
+    @property
     def keyspace(self) -> tuple[str, str]:
         """The prefix of its signals, and that of its keys."""
         return self.values["keyspace_prefix"], self.values.get("prefix", "")

@@ -5,7 +5,7 @@ inputs from the run's range, and a scattered batch has none. Sharing the step al
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -41,7 +41,7 @@ from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.table.open_table import OpenTable
-from s3notify_platform.table.reread import backfill
+from s3notify_platform.table.reread import backfill, stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 PARENT_TAG: Final = "dagster/parent_run_id"
@@ -81,7 +81,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 **settings.place(),
             },
             skippable=True,
-            code_version=io.code_version,
+            code_version=settings.code_versions[settings.name] or None,
             **common,
         ),
         *(
@@ -93,6 +93,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 metadata=settings.place(asset.name),
                 skippable=True,
                 automation_condition=follow_slots(asset.name),
+                code_version=asset.code_version or None,
                 **common | {"owners": asset.owners or settings.owners},
             )
             for asset in settings.slot_assets
@@ -124,9 +125,10 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         step_failures(lambda reason: io.note_reason(context, reason)),
         heartbeat(io.clients.records, context.run.run_id, batch=config.batch) as doing,
     ):
-        slots = config.targets(context, io.slots, io.source.table)
         selected = {key.path[-1] for key in context.selected_asset_keys}
         selected &= set(config.only) or selected
+        stale = _Stale(settings=settings, assets=selected)
+        slots = config.targets(context, io.slots, io.source.table, stale.slots)
         made = [asset for asset in settings.slot_assets if asset.name in selected]
         context.instance.add_run_tags(context.run.run_id, {made_tag(asset.name): "true" for asset in made})
         with readers(2) as beside:
@@ -155,13 +157,30 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         )
         if settings.name in selected:
             if step.forced:
-                step.request(slots)
+                step.request(stale.of(settings.name) if config.chooses_stale else slots)
             rounds = step.ingested(slots)
         else:
             rounds = step.derived(slots)
         io.commit(context, rounds, acknowledgement, step)
         if step.behind:
             raise dg.Failure(f"all slots are committed, and {step.behind}", allow_retries=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stale:
+    """The slots of some of a source's assets that other code has made than theirs of today."""
+
+    settings: SourceAssets
+    assets: Collection[str]
+
+    def slots(self) -> set[Slot]:
+        """Those of any of the assets. Requests of `of` for each."""
+        return set().union(*map(self.of, self.assets))
+
+    def of(self, asset: str) -> list[Slot]:
+        """Those of one asset; none if its code is not known. Requests of `LogTable.newest`."""
+        code, source = self.settings.code_versions[asset], self.settings.io.source
+        return stale_slots(source.table(None if asset == source.name else asset), code)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,6 +251,7 @@ class _Step:
             transform=self.settings.transform,
             progress=self._say,
             opened=self.table,
+            code_version=self.settings.fingerprint,
         )
         for each in self.ingest.rounds(
             slots,
@@ -278,6 +298,7 @@ class _Step:
                 snapshot=snapshot,
                 slots=slots,
                 batch=self.batch,
+                code_version=asset.code_version,
                 force=self.config.force,
                 progress=self._say,
             )

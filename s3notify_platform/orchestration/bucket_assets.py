@@ -65,7 +65,8 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext,
     ) -> tuple[dg.MaterializeResult[None], dg.MaterializeResult[None]]:
         io, instance = assets.io_of(context), context.instance
-        look = SourceLook(io.source, lambda: sensor_state(instance, io.name), queue=False)
+        codes = {name: code for name, code in assets.code_versions.items() if code}
+        look = SourceLook(io.source, lambda: sensor_state(instance, io.name), queue=False, codes=codes)
         table = io.source.table()
         found = table.newest()
         snapshot = found if isinstance(found, Snapshot) else None
@@ -112,6 +113,7 @@ def _summary(status: SourceStatus) -> dict[str, Any]:
         "version": max(0, status.version),
         "slots_in_flight": len(slots.in_flight),
         "slots_failing": len(failures),
+        **{f"slots_stale_{table}": count for table, count in status.stale.items()},
     }
     if failures:
         metadata["failing_slots"] = dg.MetadataValue.table(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import dagster as dg
@@ -10,6 +11,7 @@ import dagster as dg
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.attributes import attributes_of, imported
+from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
@@ -64,8 +66,8 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         backfill_job = dg.define_asset_job(
             f"{self.name}_backfill",
             selection=dg.AssetSelection.assets(slot_assets).without_checks(),
-            description=f"Slots of {self.name!r} in one run, however scattered: like 3,17,40-60; failed; older than "
-            "6h; all.",
+            description=f"Slots of {self.name!r} in one run, however scattered: like 3,17,40-60; failed; stale; older "
+            "than 6h; all.",
             executor_def=dg.in_process_executor,
             config={"ops": {assets.io_key: {"config": {"choose": "failed"}}}},
             tags={**assets.run_tags, **assets.warm_tags},
@@ -126,6 +128,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         return SourceAssets(
             io=io,
             transform=imported(self.transform) if self.transform else None,
+            fingerprint=fingerprint(self.transform),
             slot_assets=[_slot_asset(path) for path in self.slot_assets],
             description=self.description,
             owners=self.owners,
@@ -159,4 +162,4 @@ def _slot_asset(path: str) -> SlotAsset:
     asset = imported(path)
     if not isinstance(asset, SlotAsset):
         raise UsageError(f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)")
-    return asset
+    return replace(asset, code_version=asset.code_version or fingerprint(path))

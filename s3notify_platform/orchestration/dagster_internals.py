@@ -17,7 +17,8 @@ has no public way to what needs them:
     the type of an asset job            UnresolvedAssetJobDefinition
     planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecordStatus
     a batch of events at once           SqliteEventLogStorage, DagsterEventBatchMetadata
-    data versions of slots              DATA_VERSION_TAG
+    data and code versions of slots     DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
+                                        get_input_event_pointer_tag, NULL_EVENT_POINTER
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,13 @@ from dagster import (
     SensorEvaluationContext,
 )
 from dagster._core.code_pointer import CodePointer
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.data_version import (
+    CODE_VERSION_TAG,
+    DATA_VERSION_TAG,
+    NULL_EVENT_POINTER,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
+)
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorExecutionData
@@ -71,8 +78,10 @@ __all__ = [
     "ASSET_RESUME_RETRY_TAG",
     "AUTOMATION_CONDITION_TAG",
     "BACKFILL_ID_TAG",
+    "CODE_VERSION_TAG",
     "DATA_VERSION_TAG",
     "GRPC_INFO_TAG",
+    "NULL_EVENT_POINTER",
     "PARTITION_NAME_TAG",
     "RESUME_RETRY_TAG",
     "RETRY_NUMBER_TAG",
@@ -100,6 +109,8 @@ __all__ = [
     "capture_interrupts",
     "copy",
     "core_execute_run",
+    "get_input_data_version_tag",
+    "get_input_event_pointer_tag",
     "lend_instance",
     "log_events",
 ]

@@ -34,8 +34,12 @@ from s3notify_platform.kernel.slots import Slot, partition_keys, slot_from_parti
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.changes_input import Changes, changes_for
 from s3notify_platform.orchestration.dagster_internals import (
+    CODE_VERSION_TAG,
     DATA_VERSION_TAG,
+    NULL_EVENT_POINTER,
     AssetMaterializationPlannedData,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
     log_events,
 )
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partitions
@@ -238,11 +242,25 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     asset_key=asset,
                     partition=str(result.slot),
                     metadata=metadata,
-                    tags={DATA_VERSION_TAG: str(result.generation)},
+                    tags={DATA_VERSION_TAG: str(result.generation), **self._provenance(asset, result)},
                 )
                 events.setdefault(result.slot, []).append(event)
         # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
+
+    def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
+        """The tags by which Dagster finds slots that other code has made; none if the code is not known.
+
+        What a derived slot was made from is named by its version alone: its event has no id before it is stored.
+        """
+        if not result.made_by:
+            return {}
+        tags = {CODE_VERSION_TAG: result.made_by}
+        if self._derived(asset) is not None:
+            source = dg.AssetKey(self.name)
+            tags[get_input_data_version_tag(source)] = str(result.source)
+            tags[get_input_event_pointer_tag(source)] = NULL_EVENT_POINTER
+        return tags
 
     def _metadata(self, asset: str, result: SlotResult) -> dict[str, Any]:
         place = self.source.location.table_layout(self._derived(asset)).prefix

@@ -17,6 +17,7 @@ from s3notify_platform.table.snapshot import Absent
 from s3notify_platform.table.versions import changed_at
 
 BATCH_TAG: Final = "s3notify/batch"
+STALE: Final = "stale"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
 WARM_TAG: Final = "s3notify/spark"
@@ -39,8 +40,9 @@ class SlotBatch(dg.Config):
     slots: list[int] = Field(default=[], description="Slots to ingest; empty: the run's partitions")
     choose: str = Field(
         default="",
-        description="Slots instead, like 3,17,40-60 or all; failed: those that the grid shows as failed; older than "
-        "6h: those whose last commit is (units: min, h, d), or is not in the history any more",
+        description="Slots instead, like 3,17,40-60 or all; failed: those that the grid shows as failed; stale: those "
+        "that other code has made than there is now; older than 6h: those whose last commit is (units: min, h, d), or "
+        "is not in the history any more",
     )
     everything: bool = Field(
         default=False, description="All slots that hold objects (first batch, and sweeps)"
@@ -53,15 +55,26 @@ class SlotBatch(dg.Config):
     only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
 
+    @property
+    def chooses_stale(self) -> bool:
+        """Whether it is for the slots that other code has made."""
+        return self.choose.strip() == STALE
+
     def targets(
-        self, context: dg.AssetExecutionContext, slots: int, table: Callable[[], LogTable]
+        self,
+        context: dg.AssetExecutionContext,
+        slots: int,
+        table: Callable[[], LogTable],
+        stale: Callable[[], Iterable[Slot]],
     ) -> tuple[Slot, ...]:
         """The slots of this run. `UsageError` for a slot that does not exist, or if there are none.
 
         `table` is read to find slots by their age: requests of `LogTable.newest`, and 1 LIST for each 1000 versions.
+        `stale` gives those that other code has made.
         """
         if self.choose:
-            if not (found := _chosen(self.choose.strip(), context, slots, table)):
+            found = stale() if self.chooses_stale else _chosen(self.choose.strip(), context, slots, table)
+            if not found:
                 raise UsageError(f"no slot of this source is {self.choose!r}")
             return tuple(sorted(found))
         if self.everything:

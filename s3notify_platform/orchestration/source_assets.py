@@ -16,24 +16,35 @@ from s3notify_platform.spark.batch_schema import Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAsset:
-    """A function of the committed rows of a source's slots, as an asset of its own. Made by `s3_slot_asset`."""
+    """A function of the committed rows of a source's slots, as an asset of its own. Made by `s3_slot_asset`.
+
+    `code_version`: the declared one, else the function's fingerprint, once the source's component has loaded it.
+    """
 
     name: str
     source: str
     function: Transform
     owners: Sequence[str]
+    code_version: str
 
 
 def s3_slot_asset(
-    *, source: str, name: str | None = None, owners: Sequence[str] = ()
+    *, source: str, name: str | None = None, owners: Sequence[str] = (), code_version: str = ""
 ) -> Callable[[Transform], SlotAsset]:
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
     The function must keep the `_slot` column. It is called with the slots that a batch committed, and what it
     returns replaces these slots of its own table. Name it under `slot_assets` of the source's component.
+
+    Slots that other code has made are shown as stale, and stay until they change or someone asks for them. The code is
+    known by `code_version`, like "v2"; by default by a fingerprint of its source (`local.fingerprint`).
     """
     return lambda function: SlotAsset(
-        name=name or function.__name__, source=source, function=function, owners=tuple(owners)
+        name=name or function.__name__,
+        source=source,
+        function=function,
+        owners=tuple(owners),
+        code_version=code_version,
     )
 
 
@@ -41,12 +52,14 @@ def s3_slot_asset(
 class SourceAssets:
     """A source as its definitions are built. `running`: whether sensors and schedules are on from the start.
 
+    `fingerprint`: of the transform's source; "" if it is not known.
     `resources`: keys of the project's own, instead of the `spark`, `s3` or `dynamodb` of `io`.
     `run_tags`: of all its runs but those that a person launches for assets. `op_tags`, `pool`: of its steps with Spark.
     """
 
     io: SlotIOManager
     transform: Transform | None = None
+    fingerprint: str = ""
     slot_assets: Sequence[SlotAsset] = ()
     description: str | None = None
     owners: Sequence[str] = ()
@@ -64,6 +77,12 @@ class SourceAssets:
     def name(self) -> str:
         """The source's name, which is also its ingest asset's."""
         return str(self.io.name)
+
+    @property
+    def code_versions(self) -> dict[str, str]:
+        """The version of the code of the source and of each slot asset, by name; "" where it is not known."""
+        own = self.io.code_version or self.fingerprint
+        return {self.name: own} | {asset.name: asset.code_version for asset in self.slot_assets}
 
     @property
     def io_key(self) -> str:

@@ -252,8 +252,9 @@ class InputSettings(FormatSettings):
     code_version: Annotated[
         str | None,
         About(
-            "Version of the transform, like v2. Change it, and a slot's objects are read again when it is next "
-            "asked for: all of them by a backfill"
+            "Version of the transform, like v2. Change it, and a slot's objects are read again when it is next asked "
+            "for: all of them by a backfill. Default: a fingerprint of its source, and of what this names of the "
+            "project; slots that another one has made are shown as stale, and nothing is read again unasked"
         ),
     ] = None
 

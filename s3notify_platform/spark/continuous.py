@@ -88,6 +88,8 @@ class ContinuousIngest:
     spark: SparkSession
     source: Source
     transform: Transform | None = None
+    code_version: str = ""
+    """Of the transform, if the source declares none."""
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
     """Called when a round begins to read."""
@@ -269,6 +271,7 @@ class ContinuousIngest:
             progress=self.progress,
             reads=self.reads,
             opened=self.opened,
+            code_version=self.code_version,
         )
         last = [slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)]
         try:

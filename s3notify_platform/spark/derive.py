@@ -47,21 +47,23 @@ def derived_tables(
     snapshot: Snapshot,
     slots: Sequence[Slot],
     batch: str,
+    code_version: str = "",
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
     """The slots of the slot asset `asset`, made from this snapshot of the source, in one piece, or more if it fails.
 
-    A slot that was made from its source version, or a later one, is left as it is, unless `force`: for runs that a
-    person asked for, since the function may have become another one. A function that raises or loses `_slot` is tried
-    again with halves of the slots, so that a slot at fault fails alone.
+    A slot that was made from its source version, or a later one, is left as it is, whatever code made it, unless
+    `force`: for runs that a person asked for, since the function may have become another one. `code_version`: of the
+    function, noted with each slot that it makes. A function that raises or loses `_slot` is tried again with halves of
+    the slots, so that a slot at fault fails alone.
 
     Requests: those of `LogTable.newest`, of `load_slots`, and of a commit; 1 PUT for each pack.
     """
     generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
     def derived(part: Sequence[Slot]) -> StagedTable:
-        base = _Base.opened(source, asset)
+        base = _Base.opened(source, asset, code_version)
         held = base.snapshot.manifest
         wanted = {
             slot: generations[slot]
@@ -108,24 +110,24 @@ def staged_frame(
     `slots` gives for each the source version it was made from, 0 if that is not known. Rows of other slots are refused
     with `UsageError`: nothing becomes visible.
     """
-    base = _Base.opened(source, asset)
+    base = _Base.opened(source, asset, "")
     return _staged(spark, base, frame, [*slots], slots, batch=batch)
 
 
 class _Base:
-    """A derived table, and the snapshot on which its slots are replaced."""
+    """A derived table, the snapshot on which its slots are replaced, and the version of the code that makes them."""
 
-    def __init__(self, source: Source, asset: str, table: LogTable, snapshot: Snapshot) -> None:
-        self.source, self.asset, self.table, self.snapshot = source, asset, table, snapshot
+    def __init__(self, source: Source, asset: str, table: LogTable, snapshot: Snapshot, code: str) -> None:
+        self.source, self.asset, self.table, self.snapshot, self.code = source, asset, table, snapshot, code
 
     @classmethod
-    def opened(cls, source: Source, asset: str) -> "_Base":
+    def opened(cls, source: Source, asset: str, code: str) -> "_Base":
         """The table of a slot asset. It is created if it was never there."""
         table = source.table(asset)
         first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
         found = open_table(table, source.location.table_name, source.identity, create=first)
         assert found.snapshot is not None, "it was created"
-        return cls(source, asset, table, found.snapshot)
+        return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
         """A commit, beside which the other slots are unchanged."""
@@ -138,6 +140,8 @@ class _Base:
                     status="unchanged",
                     generation=(facts := held.slot(slot)).generation,
                     live_rows=facts.rows,
+                    made_by=facts.made_by(self.code),
+                    source=facts.source,
                 )
                 for slot in slots
             }
@@ -174,7 +178,10 @@ def _staged(
     grew = not is_same(schema, known)
     change = Replacement(
         base=base.snapshot,
-        slots={slot: NewSlot(rows=counts.get(slot, 0), source=made) for slot, made in slots.items()},
+        slots={
+            slot: NewSlot(rows=counts.get(slot, 0), source=made, code_version=base.code)
+            for slot, made in slots.items()
+        },
         table=base.table,
         rows=packs,
         metadata=metadata if grew else None,
@@ -207,7 +214,13 @@ def _committed(base: _Base, change: Replacement) -> Results:
         elif slot in change.done or isinstance(done, Committed):
             now = facts.slot(slot)
             results[slot] = SlotResult(
-                slot=slot, status="committed", generation=now.generation, rows=new.rows, live_rows=now.rows
+                slot=slot,
+                status="committed",
+                generation=now.generation,
+                rows=new.rows,
+                live_rows=now.rows,
+                made_by=now.made_by(base.code),
+                source=now.source,
             )
     return results
 

@@ -306,10 +306,21 @@ def spark_ingest(
     progress: Progress = lambda _: None,
     reads: Callable[[Reading | None], None] = lambda _: None,
     opened: OpenTable | None = None,
+    code_version: str = "",
 ) -> Ingest:
-    """The engine, with Spark to work for it. `opened`: the source's table, if it was opened before."""
+    """The engine, with Spark to work for it. `opened`: the source's table, if it was opened before. `code_version`:
+    of the transform, if the source declares none.
+    """
     jobs = SparkJobs(spark, source, transform=transform, clock=clock, progress=progress)
-    return Ingest(jobs=jobs, source=source, clock=clock, progress=progress, reads=reads, opened=opened)
+    return Ingest(
+        jobs=jobs,
+        source=source,
+        clock=clock,
+        progress=progress,
+        reads=reads,
+        code_version=code_version,
+        opened=opened,
+    )
 
 
 def _unreadable(split: Split, failure: FailedSlot) -> Outcome:

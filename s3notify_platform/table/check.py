@@ -219,6 +219,7 @@ def _problems_of_slot(
         "without_records": sum(state.without_records for state in states.values()),
         "failing": sum(state.failing for state in states.values()),
         "pending": sum(state.pending for state in states.values()),
+        "other_code": sum(not state.failing and state.since < facts.code_since for state in live),
     }
     for name, count in counted.items():
         if count != getattr(facts, name):

@@ -24,6 +24,9 @@ MANIFEST_BYTES: Final = 256 << 10
 
 FORMAT: Final = 1
 
+OTHER_CODE: Final = "other"
+"""In place of a code version: rows of the slot were made by several, or by one that nobody knows."""
+
 Json = dict[str, Any]
 
 
@@ -33,9 +36,10 @@ class SlotFacts:
 
     `generation`: the version that last changed it; 0: none has. `objects` counts the live ones, `without_records` those
     that `ObjectState` calls so, `failing` those in quarantine as a whole, `pending` those to be read further or again.
-    `signal`: the first digits of its signal's ETag, as its last batch saw it. `code_version`: of the transform that
-    made its rows. `backfill`: rows that were planned before this version are to be read again; 0: none. `source`: the
-    version of the source's table that a derived slot was made from.
+    `signal`: the first digits of its signal's ETag, as its last batch saw it. `code_version`: of the code that made its
+    newest rows. `other_code` counts the objects whose rows other code made: those planned before label `code_since`;
+    what has failed has none. `backfill`: rows that were planned before this version are to be read again; 0: none.
+    `source`: the version of the source's table that a derived slot was made from.
     """
 
     generation: int = 0
@@ -47,8 +51,26 @@ class SlotFacts:
     pending: int = 0
     backfill: int = 0
     source: int = 0
+    other_code: int = 0
+    code_since: int = 0
     signal: str = ""
     code_version: str = ""
+
+    def objects_of_other_code(self, code: str) -> int:
+        """How many objects have rows that other code than this made."""
+        return self.other_code if self.code_version == code else self.objects - self.failing
+
+    def is_stale(self, code: str) -> bool:
+        """Whether other code than this made the slot's rows, or some of them. Pure."""
+        if self.source:  # replaced as a whole
+            return self.code_version != code
+        return self.objects_of_other_code(code) > 0
+
+    def made_by(self, code: str) -> str:
+        """`code` if it made all rows, else the version of the code that did, or `OTHER_CODE`. Pure."""
+        if not self.is_stale(code):
+            return code
+        return OTHER_CODE if self.code_version in ("", code) else self.code_version
 
 
 EMPTY_SLOT: Final = SlotFacts()

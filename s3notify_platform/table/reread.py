@@ -124,6 +124,13 @@ class _Backfill:
         }
 
 
+def stale_slots(table: LogTable, code: str) -> list[Slot]:
+    """The slots of a table that other code than `code` has made; none if that is "". Requests of `LogTable.newest`."""
+    found = table.newest() if code else None
+    slots = found.manifest.slots if isinstance(found, Snapshot) else {}
+    return [slot for slot, facts in slots.items() if facts.is_stale(code)]
+
+
 def backfill(
     table: LogTable,
     slots: Iterable[Slot],

@@ -46,11 +46,12 @@ class SlotRound:
     """The part of a round that concerns one slot.
 
     `changes`: the new states of objects by key; a mark (`gone`) for those that have left. `before`: the earlier states
-    of those of them that had one. The rest is as in `SlotFacts`; None: as it is.
+    of those of them that had one. `label`: that of its rows. The rest is as in `SlotFacts`; None: as it is.
     """
 
     changes: Mapping[str, ObjectState] = field(default_factory=dict)
     before: Mapping[str, ObjectState] = field(default_factory=dict)
+    label: int = 0
     signal: str | None = None
     code_version: str | None = None
     backfill: int | None = None
@@ -71,9 +72,23 @@ class SlotRound:
             failing=before.failing + self._moved(lambda state: state.failing),
             pending=before.pending + self._moved(lambda state: state.pending),
             signal=before.signal if self.signal is None else self.signal,
-            code_version=before.code_version if self.code_version is None else self.code_version,
+            **self._code(before),
             backfill=before.backfill if self.backfill is None else self.backfill,
         )
+
+    def _code(self, before: SlotFacts) -> dict[str, Any]:
+        """The code that made the newest rows, and how many objects it has not read."""
+        code, since = self.code_version, before.code_since
+        if code is None:
+            code = before.code_version
+        elif code != before.code_version:
+            since = self.label  # other code has made all that was there
+
+        def is_other(state: ObjectState) -> bool:
+            return state.since < since and not (state.failing or state.expired)
+
+        other = before.objects_of_other_code(code) + self._moved(is_other)
+        return {"code_version": code, "other_code": other, "code_since": since if other else 0}
 
     def _moved(self, count: Callable[[ObjectState], int]) -> int:
         return sum(

@@ -19,6 +19,7 @@ from tests.benchmarks import (
     acking,
     clustering,
     committing,
+    deriving,
     discovery,
     growth,
     latency,
@@ -51,6 +52,7 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "reading": (reading.run, 9),
     "growth": (growth.run, 8),  # after sweeping: it changes objects of the million
     "memory": (memory.run, 6),
+    "deriving": (deriving.run, 3),
     "money": (money.run, 8),
     "newest": (newest.run, 8),
     "clustering": (clustering.run, 10),

@@ -13,8 +13,8 @@ if they had been read, and listed by `simulated_listing`, at once.
 import io
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
@@ -50,7 +50,7 @@ from tests.benchmarks.simulated_listing import listed_key, simulated_listing
 from tests.benchmarks.slow_proxy import ROUND_TRIP_MS
 from tests.benchmarks.sweeping import BUCKET, MILLION, million
 from tests.benchmarks.ways import etags
-from tests.contracts.fault_proxy import FaultProxy, in_sequence
+from tests.contracts.fault_proxy import Answered, FaultProxy, in_sequence
 from tests.support.sources import with_settings
 from tests.support.spark_options import named
 
@@ -67,6 +67,16 @@ class Cost:
     in_sequence: int
     read: int
     written: int
+
+    @classmethod
+    def of(cls, seconds: float, answered: Sequence[Answered]) -> "Cost":
+        return cls(
+            seconds=seconds,
+            requests=Counter(kind_of(request.method, request.path) for request in answered),
+            in_sequence=in_sequence(answered),
+            read=sum(request.sent for request in answered),
+            written=sum(len(request.body) for request in answered),
+        )
 
     def __str__(self) -> str:
         sizes = f"{self.read / 1024:,.0f} KB read, {self.written / 1024:,.0f} KB written"
@@ -144,6 +154,17 @@ def _in_slot(
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
     """Two changes under the proxy, of which the second one counts, then the others by the clock."""
+    with watched(source) as (seen, answered):
+        _changed(spark, source, seen, keys[0])
+        answered.clear()
+        _changed(spark, source, seen, keys[1])
+    _changed(spark, source, source, keys[2])  # its connections are new
+    return Cost.of(median(_changed(spark, source, source, key) for key in keys[3:]), answered)
+
+
+@contextmanager
+def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
+    """The source, reached through a proxy that adds a round trip to each request; and what it has answered."""
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # so that requests at once overlap
         seen = with_settings(
@@ -151,18 +172,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
             bucket=replace(source.input.bucket, endpoint_url=proxy.url),
             platform=replace(source.location.platform, endpoint_url=proxy.url),
         )
-        _changed(spark, source, seen, keys[0])
-        proxy.answered.clear()
-        _changed(spark, source, seen, keys[1])
-        answered = list(proxy.answered)
-    _changed(spark, source, source, keys[2])  # its connections are new
-    return Cost(
-        seconds=median(_changed(spark, source, source, key) for key in keys[3:]),
-        requests=Counter(kind_of(request.method, request.path) for request in answered),
-        in_sequence=in_sequence(answered),
-        read=sum(request.sent for request in answered),
-        written=sum(len(request.body) for request in answered),
-    )
+        yield seen, proxy.answered
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:

@@ -2,8 +2,7 @@
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -19,13 +18,12 @@ from s3notify_platform.table.delta import checkpoint
 from s3notify_platform.table.delta.actions import Add, LogVersion
 from s3notify_platform.table.delta.metadata import objections
 from tests.support.folder_log import (
-    ENGINES,
     LINEAGE,
     TABLE,
     FolderLog,
-    Reader,
     Row,
     Where,
+    at_once,
     normal,
     spark_schema,
 )
@@ -64,20 +62,6 @@ def rows(*ids: int, slot: int = 1, **more: Any) -> list[Row]:
         }
         for n in ids
     ]
-
-
-def at_once(uri: str, *, but: str = "") -> Iterator[tuple[str, Reader]]:
-    """Each engine at the newest version."""
-    for name, engine in ENGINES.items():
-        if name != but:
-            with closing_reader(engine, uri) as read:
-                yield name, read
-
-
-@contextmanager
-def closing_reader(engine: Any, uri: str) -> Iterator[Reader]:
-    with ExitStack() as stack:
-        yield stack.enter_context(contextmanager(engine)(uri))
 
 
 def all_agree(log: FolderLog, *, but: str = "") -> None:

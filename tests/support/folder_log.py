@@ -5,6 +5,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -196,7 +197,7 @@ OPS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Where:
-    """A predicate: `column op value`."""
+    """A predicate: `column op value`; of None, that it is null, or with `!=` that it is not."""
 
     column: str
     op: str
@@ -206,6 +207,8 @@ class Where:
         found = row
         for part in self.column.split("."):
             found = found[part] if found is not None else None
+        if self.value is None:
+            return (found is None) == (self.op == "=")
         return found is not None and OPS[self.op](found, self.value)
 
     def sql(self, *, duck: bool) -> str:
@@ -213,6 +216,8 @@ class Where:
         if not duck and "." in self.column:
             first, *others = self.column.split(".")
             name = f'"{first}"' + "".join(f"['{part}']" for part in others)
+        if self.value is None:
+            return f"{name} IS {'' if self.op == '=' else 'NOT '}NULL"
         return f"{name} {self.op} {_literal(self.value, duck=duck)}"
 
     def polars(self) -> pl.Expr:
@@ -220,6 +225,8 @@ class Where:
         found = pl.col(first)
         for part in others:
             found = found.struct.field(part)
+        if self.value is None:
+            return found.is_null() if self.op == "=" else found.is_not_null()
         expression: pl.Expr = OPS[self.op](found, pl.lit(self.value))
         return expression
 
@@ -264,6 +271,14 @@ def normal(rows: Iterable[Row]) -> list[Row]:
 
 
 Reader = Callable[[Where | None], list[Row]]
+
+
+def at_once(uri: str, *, but: str = "") -> Iterator[tuple[str, Reader]]:
+    """Each engine at the newest version."""
+    for name, engine in ENGINES.items():
+        if name != but:
+            with contextmanager(engine)(uri) as read:
+                yield name, read
 
 
 def by_deltalake(uri: str) -> Iterator[Reader]:

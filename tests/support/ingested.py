@@ -89,10 +89,10 @@ class Place:
             return {}
         return {slot: facts.generation for slot, facts in found.manifest.slots.items() if facts.generation}
 
-    def run(self, batch: str, **settings: Any) -> BatchResult:
-        """One run over all slots, of the source with these settings."""
+    def run(self, batch: str, *, code: str = "", **settings: Any) -> BatchResult:
+        """One run over all slots, of the source with these settings. `code`: its version, where none is declared."""
         source = with_settings(self.source, **settings)
-        engine = Ingest(jobs=LocalJobs(source=source), source=source)
+        engine = Ingest(jobs=LocalJobs(source=source), source=source, code_version=code)
         return engine.run(source.location.all_slots(), batch=batch)
 
     def empty(self, prefix: str) -> None:
@@ -114,8 +114,8 @@ class Place:
         return Counter(row["a"] for row in self.rows())
 
 
-def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int]) -> Snapshot:
-    """Make slots of a slot asset: `rows` with `_slot`, from these versions of the source's table."""
+def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int], *, code: str = "") -> Snapshot:
+    """Make slots of a slot asset: `rows` with `_slot`, from these versions of the source's table, by this code."""
     table = source.table(asset)
     first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
     base = open_table(table, source.location.table_name, source.identity, create=first).snapshot
@@ -129,7 +129,9 @@ def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int]) -
     for key, body in files.items():
         table.reader.store.put(key, body)
     counts = Counter(rows["_slot"].to_pylist())
-    made = {slot: NewSlot(rows=counts[slot], source=version) for slot, version in slots.items()}
+    made = {
+        slot: NewSlot(rows=counts[slot], source=version, code_version=code) for slot, version in slots.items()
+    }
     change = Replacement(
         base=base,
         slots=made,

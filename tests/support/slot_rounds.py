@@ -66,6 +66,7 @@ class SlotRounds:
     name: str = "writer"
     slot: Slot = SLOT
     clock: Clock = SYSTEM_CLOCK
+    code_version: str = ""
     table: LogTable = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +163,7 @@ class SlotRounds:
             outcomes[key] = joined(parts, whole=False)
         known = RoundFacts(
             label=label,
+            code_version=self.code_version,
             last_attempt=frozenset({self.slot} if last_attempt else ()),
             complete=frozenset({self.slot} if plan.changes.complete else ()),
             failing={self.slot: facts.failing},

@@ -80,7 +80,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
     states += [
         replace(known[key], expired=True, reach_end=True, reason="", trace="", again=False) for key in expired
     ]
-    states += [_unread(key, outcomes[key], known.get(key), facts) for key in quarantined if key not in read]
+    states += [_unread(key, outcomes[key], known.get(key)) for key in quarantined if key not in read]
     changes = {
         state.key: replace(state, reason=quarantined[state.key], trace=traces.get(state.key, ""))
         if state.key in quarantined
@@ -114,12 +114,14 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
         key in quarantined or (outcome.status in ("ok", "deleted") and not outcome.failed)
         for key, outcome in outcomes.items()
     )
+    made = any(state.until == facts.label and not state.gone for state in changes.values())
     return Settled(
         round=SlotRound(
             changes=changes,
             before={key: known[key] for key in changes if key in known},
+            label=facts.label,
             signal=facts.signals.get(slot),
-            code_version=facts.code_version if done or not known else None,
+            code_version=facts.code_version if made else None,
             backfill=0 if done else None,
         ),
         result=result,
@@ -172,14 +174,11 @@ def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFac
         rejects=outcome.rejects + (begun.rejects if begun else 0),
         since=begun.since if begun else facts.label,
         until=facts.label,
-        code_version=facts.code_version,
     )
 
 
-def _unread(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
+def _unread(key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
     """The state of an object of which nothing could be read: what is held of this very version, if anything is."""
     if known is not None and known.etag == outcome.etag:
         return replace(known, expired=False, again=False)
-    return ObjectState(
-        key=key, etag=outcome.etag, size=outcome.size, reach_end=False, code_version=facts.code_version
-    )
+    return ObjectState(key=key, etag=outcome.etag, size=outcome.size, reach_end=False)

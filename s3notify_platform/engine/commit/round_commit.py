@@ -106,6 +106,7 @@ class RoundCommit:
                     live_rows=now.rows,
                     live_rejects=now.rejects,
                     live_failing=now.failing,
+                    made_by=now.made_by(self.run.code_version),
                 )
         return found
 
@@ -150,6 +151,7 @@ class RoundCommit:
             live_rows=facts.rows,
             live_rejects=facts.rejects,
             live_failing=facts.failing,
+            made_by=facts.made_by(self.run.code_version),
         )
 
 

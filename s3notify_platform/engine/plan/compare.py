@@ -265,9 +265,9 @@ class Comparison:
         return not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:
-        """Whether the slot's rows were made by another version of the transform."""
-        version, facts = self._source.input.code_version, self.manifest.slot(slot)
-        return version is not None and bool(facts.generation) and facts.code_version != version
+        """Whether rows of the slot were made by other code than the version that is declared."""
+        version = self._source.input.code_version
+        return version is not None and self.manifest.slot(slot).is_stale(version)
 
     def is_whole(self, slot: Slot) -> bool:
         """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
@@ -301,7 +301,9 @@ class Comparison:
         stale = {
             key
             for key, state in states.items()
-            if self._is_other(found.slot) and state.code_version != version and not state.reason
+            if self._is_other(found.slot)
+            and (facts.code_version != version or state.since < facts.code_since)
+            and not state.reason
         }
         stale |= backfilled_keys(facts, states)
         versions, touched = found.versions, found.touched

@@ -36,7 +36,8 @@ class SlotResult:
     whose read failed, with the reason; the other objects are committed. `quarantined` ones failed too, and are in
     quarantine. Of `unavailable` ones nothing is known, since the store was at fault; with `outage` that goes for the
     slot. `traces`: those of keys whose read failed by an error that nobody foresaw; `trace`: that of the slot.
-    `complete`: the run had the time to take in all; else ask for the slot again.
+    `made_by`: the version of the code that made the slot's rows (`SlotFacts.made_by`); `source`: of the source's table
+    that a derived slot was made from. `complete`: the run had the time to take in all; else ask for the slot again.
     """
 
     slot: Slot
@@ -57,6 +58,8 @@ class SlotResult:
     mismatches: Mapping[str, int] = field(default_factory=dict)
     """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
     live_failing: int = 0
+    made_by: str = ""
+    source: int = 0
     complete: bool = True
     failed_objects: Mapping[str, str] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
@@ -144,6 +147,8 @@ class Run:
     segments: Sequence[Segment] | None = None
     """Segments of the topic that were read already, for the first round."""
     seen_ms: int = 0
+    code_version: str = ""
+    """Of the code that makes its rows; "": it is not known."""
     planned_ms: int = 0
     """When the round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)

@@ -68,12 +68,11 @@ class ObjectState:
     """What a commit knows of one object version.
 
     Reading continues at `offset`, in bytes, or in records if the object is read `by_record` (see `Split`). It is done
-    if `reach_end`. Its rows and rejects are in files of the generations `since` to `until`. `code_version` is that of
-    the transform that made the rows, if it has one. `reason`: why it is in quarantine as a whole, with all that was
-    read of this version; it is not read further until it changes or is retried. `trace`: the traceback, if nobody
-    foresaw the error. `expired`: the object has left by the
-    bucket's lifecycle, and its rows stay. `gone` marks a key whose object has left. `again`: it is to be read again,
-    although its object has not changed.
+    if `reach_end`. Its rows and rejects are in files of the generations `since` to `until`. `reason`: why it is in
+    quarantine as a whole, with all that was read of this version; it is not read further until it changes or is
+    retried. `trace`: the traceback, if nobody foresaw the error. `expired`: the object has left by the bucket's
+    lifecycle, and its rows stay. `gone` marks a key whose object has left. `again`: it is to be read again, although
+    its object has not changed.
     """
 
     key: str
@@ -86,7 +85,6 @@ class ObjectState:
     rejects: int = 0
     since: int = 0
     until: int = 0
-    code_version: str = ""
     reason: str = ""
     trace: str = ""
     expired: bool = False

@@ -26,7 +26,6 @@ FIELDS: Final[dict[str, Any]] = {
     "rows": pa.int64(),
     "since": pa.int64(),
     "until": pa.int64(),
-    "code_version": pa.string(),
     "reach_end": pa.bool_(),
     "offset": pa.int64(),
     "by_record": pa.bool_(),

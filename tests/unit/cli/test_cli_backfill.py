@@ -1,12 +1,14 @@
 """`s3notify backfill`: what people and machines read, and what is written, on a real server."""
 
 import json
+import sys
 from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
+from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.slot_rounds import SLOT, Body, SlotRounds, content_of, source_in
@@ -50,7 +52,29 @@ def test_from_dry_run_to_new_rows(backfill):
     assert backfill.writer.content() == content_of(backfill.bucket)
 
 
-@pytest.mark.parametrize("what", [[], ["--all", "--slots", "7"], ["--slots", "9-7"], ["--slots", "a"]])
+def test_stale_slots(backfill, tmp_path, monkeypatch):
+    """Those that another transform has made than the one of the YAML, whose module is beside it."""
+    (tmp_path / "defs" / "orders").mkdir(parents=True)
+    file = tmp_path / "defs" / "orders" / "defs.yaml"
+    file.write_text("attributes: {name: orders, bucket: b, transform: stale_jobs.clean}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    refused = backfill("--stale", "--dry-run")
+    assert refused.exit_code == 1
+    assert "the code of source 'orders' is not known here" in refused.stderr
+    (tmp_path / "stale_jobs.py").write_text("def clean(df): return df")
+    found = json.loads(backfill("--stale", "--json").stdout)
+    assert (found["slots"], found["objects"]) == ([SLOT], 2)
+    backfill.writer.code_version = fingerprint("stale_jobs.clean")
+    backfill.writer.run(backfill.bucket)
+    assert json.loads(backfill("--stale", "--json").stdout)["slots"] == []
+    file.write_text("attributes: {name: orders, bucket: b}")
+    assert json.loads(backfill("--stale", "--json", "--dry-run").stdout)["slots"] == [SLOT]
+
+
+@pytest.mark.parametrize(
+    "what", [[], ["--all", "--stale"], ["--all", "--slots", "7"], ["--slots", "9-7"], ["--slots", "a"]]
+)
 def test_it_wants_to_know_which(backfill, what):
     """Nothing is read again by mistake."""
     result = backfill(*what)

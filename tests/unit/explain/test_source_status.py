@@ -1,9 +1,11 @@
 """`s3notify status`: what waits, is in flight, was committed last, and fails."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -15,6 +17,7 @@ from s3notify_platform.explain.source_status import SourceLook
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import MAX_COLUMNS
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
@@ -25,6 +28,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.pinned_schema import TableSchema, described
 from s3notify_platform.table.round import RoundChange, SlotRound
+from tests.support.ingested import derive
 from tests.support.servers import S3Server
 from tests.support.slot_rounds import Body, SlotRounds
 from tests.support.sources import source_of
@@ -52,11 +56,11 @@ def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return source
 
 
-def commit(source: Source, rows: int, etag: str = "1") -> None:
+def commit(source: Source, rows: int, etag: str = "1", code: str = "") -> None:
     """One more version of the slot, of its signal as it is now."""
     store = S3ObjectStore(source.location.platform)
     signal = store.head(signal_key(source.location.keyspace_prefix, SLOT))
-    writer = SlotRounds(store=store, source=source, slot=SLOT, name=f"b{etag}")
+    writer = SlotRounds(store=store, source=source, slot=SLOT, name=f"b{etag}", code_version=code)
     bucket = {KEY: Body(etag=etag, rows=rows, rejects=3 if rows else 0)}
     made = writer.stage(writer.plan(bucket), bucket)
     assert made is not None
@@ -209,6 +213,46 @@ def test_a_schema_that_is_nearly_full(source: Source, columns: int, name: str, w
     assert ("declare `schema`" in lines) == bool(warned)
     pin(source, schema, inferred=False)
     assert json.loads(run("--json").stdout)[0]["schema"]["warning"] == ""
+
+
+JOBS = """
+from s3notify_platform import s3_slot_asset
+
+def clean(df):
+    return df
+
+@s3_slot_asset(source="orders", name="paid", code_version="v1")
+def of_this_name(df):
+    return df
+
+@s3_slot_asset(source="orders")
+def daily(df):
+    return df
+"""
+
+
+@pytest.mark.server
+def test_stale_slots(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that other code has made than the YAML names: how many of each table, and what to do."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    commit(source, rows=5)
+    assert json.loads(run("--json").stdout)[0]["stale"] == {"orders": 1}, "there is no transform"
+    with (tmp_path / "defs" / "orders" / "defs.yaml").open("a") as file:
+        names = "stale_defs.of_this_name, stale_defs.daily, stale_defs.gone"
+        file.write(f"  transform: stale_defs.clean\n  slot_assets: [{names}]\n")
+    assert json.loads(run("--json").stdout)[0]["stale"] == {}, "nothing is known of it here"
+    (tmp_path / "stale_defs.py").write_text(JOBS)
+    rows = pa.table({"_slot": pa.array([SLOT], pa.int32()), "value": ["x"]})
+    derive(source, "paid", rows, {SLOT: 1, Slot(9): 1}, code="v0")
+    now = {"orders": 1, "paid": 2, "daily": 0}
+    assert json.loads(run("--json").stdout)[0]["stale"] == now
+    shown = " ".join(run(columns=200).stdout.split())
+    assert "1 slots of orders are stale, made by other code: s3notify backfill orders --stale" in shown
+    assert "2 slots of paid are stale, made by other code: job orders_backfill, choose: stale" in shown
+    assert "of daily" not in shown
+    derive(source, "paid", rows, {SLOT: 2}, code="v1")
+    commit(source, rows=7, etag="2", code=fingerprint("stale_defs.clean"))
+    assert json.loads(run("--json").stdout)[0]["stale"] == now | {"orders": 0, "paid": 1}
 
 
 @pytest.mark.server

@@ -256,3 +256,21 @@ def test_replacing_one_slot_writes_little_of_others(derived, seed):
     assert len(snapshot.packs) <= sum(each.size for each in snapshot.packs.values()) / sizes.target + (
         classes * sizes.in_class
     )
+
+
+def test_a_batch_of_half_the_slots_writes_as_much_of_the_others(derived):
+    """So it writes twice its rows: each pack that it touches holds as many of others."""
+    source, sizes = random.Random(5), scaled()
+    process, slots = derived(sizes=sizes), range(100)
+
+    def made(slots):
+        return {slot: [source.randbytes(60).hex() for _ in range(150)] for slot in slots}
+
+    process.commit(process.planned(made(slots)))
+    for turn in range(2, 8):
+        planned = process.planned(made(source.sample(slots, 50)), source=turn)
+        done = process.commit(planned)
+        assert isinstance(done, Committed)
+        own = sum(pack.add.size for pack in planned.rows)
+        assert sum(map(len, done.proposal.files.values())) < 1.1 * own
+    assert len(process.contents()) == 100

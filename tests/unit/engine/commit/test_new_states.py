@@ -172,9 +172,18 @@ def test_a_slot_whose_quarantine_is_full_keeps_failing():
     assert found.result.failed_objects.keys() == {"b"}
 
 
-def test_a_slot_is_of_the_code_version_once_all_of_it_is():
-    facts = replace(FACTS, code_version="2", complete=frozenset({SLOT}))
-    whole = settled(planned(HELD), {"k": read()}, facts).round
-    assert (whole.code_version, whole.backfill) == ("2", 0)
-    part = settled(planned(HELD), {"k": read(), "m": failed()}, facts).round
-    assert (part.code_version, part.backfill) == (None, None)
+def test_a_backfill_is_over_once_all_of_the_slot_is_read():
+    facts = replace(FACTS, complete=frozenset({SLOT}))
+    assert settled(planned(HELD), {"k": read()}, facts).round.backfill == 0
+    assert settled(planned(HELD), {"k": read(), "m": failed()}, facts).round.backfill is None
+
+
+def test_the_code_that_reads_is_noted():
+    """And not that of a round that reads nothing."""
+    facts = replace(FACTS, code_version="2")
+    found = settled(planned(HELD), {"k": read()}, facts).round
+    assert (found.code_version, found.label) == ("2", FACTS.label)
+    further = Outcome.whole("ok", "old", 10, start=10, rows=1)
+    assert settled(planned(HELD), {"k": further}, facts).round.code_version == "2"
+    assert settled(planned(HELD, gone="k"), {}, facts).round.code_version is None
+    assert settled(planned(), {"k": failed()}, replace(LAST, code_version="2")).round.code_version is None

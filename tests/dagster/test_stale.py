@@ -1,0 +1,189 @@
+"""Slots that other code has made than there is now: what Dagster shows, and what makes them again."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.orchestration.source_assets import SlotAsset
+from tests.support.site import Site
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+SLOTS = (1, 2, 5)
+JOBS = """
+from pyspark.sql import functions as F
+from s3notify_platform import s3_slot_asset
+
+FACTOR = 2
+
+
+def clean(df):
+    return df.withColumn("many", F.col("amount") * FACTOR)
+
+
+@s3_slot_asset(source="orders")
+def daily(df):
+    return df.where("amount > 0")
+"""
+
+
+@pytest.fixture
+def coded(
+    site_of: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Site]:
+    """The source of one bucket, as it is loaded once its code is this text."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    known: dict[str, Site] = {}
+
+    def site(text: str, **attributes: object) -> Site:
+        (tmp_path / "stale_project.py").write_text(text)
+        sys.modules.pop("stale_project", None)
+        importlib.invalidate_caches()
+        given = {"transform": "stale_project.clean", "slot_assets": ["stale_project.daily"], **attributes}
+        if known:
+            given["bucket"] = known["last"].component.bucket
+        found = site_of(**given)
+        found.cursor = known["last"].cursor if known else None
+        assert found.defs  # loaded, while the text is as it is
+        known["last"] = found
+        return found
+
+    return site
+
+
+def statuses(site: Site, asset: str) -> dict[int, tuple[str, ...]]:
+    """The slots of an asset that Dagster does not call fresh, with the reasons."""
+    graph = site.defs.resolve_asset_graph()
+    found = CachingStaleStatusResolver(site.instance, graph, LoadingContextForTest(site.instance))
+    key, stale = dg.AssetKey(asset), {}
+    for slot in range(16):
+        status = found.get_status(key, str(slot))
+        assert (status is StaleStatus.MISSING) == (slot not in SLOTS)
+        if status is StaleStatus.STALE:
+            causes = found.get_stale_root_causes(key, str(slot))
+            stale[slot] = tuple(f"{cause.category.value}: {cause.reason}" for cause in causes)
+    return stale
+
+
+CODE = ("CODE: has a new code version",)
+
+
+def chosen(site: Site, choose: str, *only: str) -> dg.ExecuteInProcessResult:
+    config = {"ops": {"orders_slots": {"config": {"choose": choose, "only": list(only)}}}}
+    return site.defs.resolve_job_def("orders_backfill").execute_in_process(
+        run_config=config, instance=site.instance, raise_on_error=False
+    )
+
+
+def many(site: Site) -> dict[int, list[float]]:
+    rows = site.io.load([Slot(slot) for slot in SLOTS]).toArrow().to_pylist()
+    return {slot: sorted(row["many"] for row in rows if row["_slot"] == slot) for slot in SLOTS}
+
+
+def generations(site: Site, asset: str) -> dict[int, int]:
+    return {slot: site.metadata(slot, asset)["generation"] for slot in SLOTS}
+
+
+def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -> None:
+    """By the code of the transform, and of what it names. What changes meanwhile is made by the new code; no more."""
+    before = coded(JOBS)
+    before.write(*SLOTS)
+    before.settle()
+    assert statuses(before, "orders") == statuses(before, "daily") == {}
+
+    site = coded(JOBS.replace("FACTOR = 2", "FACTOR = 3"))
+    assert statuses(site, "orders") == dict.fromkeys(SLOTS, CODE)
+    assert statuses(site, "daily") == {}
+    made = generations(site, "orders")
+    assert site.tick() == []
+    assert site.follow() == []
+    site.write(1, number=1)
+    site.settle()
+    assert many(site) == {1: [3.0, 4.5], 2: [3.0], 5: [3.0]}
+    assert {slot for slot, at in generations(site, "orders").items() if at != made[slot]} == {1}
+    assert statuses(site, "orders") == dict.fromkeys(SLOTS, CODE)
+    assert statuses(site, "daily") == {}
+
+    assert site.run([2]).success
+    assert statuses(site, "orders") == dict.fromkeys((1, 5), CODE)
+    assert chosen(site, "stale").success
+    assert many(site) == {1: [4.5, 4.5], 2: [4.5], 5: [4.5]}
+    assert statuses(site, "orders") == statuses(site, "daily") == {}
+    assert "no slot of this source is 'stale'" in site.failure(chosen(site, "stale"))
+    again = coded(JOBS.replace("FACTOR = 2", "# three\nFACTOR = 3"))
+    assert statuses(again, "orders") == {}
+
+
+def test_a_slot_asset_by_itself(coded: Callable[..., Site]) -> None:
+    """Its source is not read again for it; the summary counts the same slots."""
+    before = coded(JOBS)
+    before.write(*SLOTS)
+    before.settle()
+    site = coded(JOBS.replace("amount > 0", "amount > 1"))
+    assert statuses(site, "orders") == {}
+    assert statuses(site, "daily") == dict.fromkeys(SLOTS, CODE)
+    assert site.follow() == []
+    assert summary(site) == {"slots_stale_orders": 0, "slots_stale_daily": 3}
+    source, derived = generations(site, "orders"), generations(site, "daily")
+    assert chosen(site, "stale").success
+    assert generations(site, "orders") == source
+    assert all(at > derived[slot] for slot, at in generations(site, "daily").items())
+    assert statuses(site, "daily") == {}
+    assert summary(site) == {"slots_stale_orders": 0, "slots_stale_daily": 0}
+    other = coded(JOBS.replace("amount > 0", "amount > 2"))
+    assert chosen(other, "stale", "daily").success
+    assert statuses(other, "daily") == {}
+
+
+def summary(site: Site) -> dict[str, object]:
+    result = site.defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=site.instance,
+        asset_selection=[dg.AssetKey("orders_summary"), dg.AssetKey("orders_quarantine")],
+    )
+    found = {e.asset_key.path[-1]: e for e in result.get_asset_materialization_events() if e.asset_key}
+    metadata = found["orders_summary"].materialization.metadata
+    return {name: value.value for name, value in metadata.items() if name.startswith("slots_stale")}
+
+
+def test_a_first_transform(coded: Callable[..., Site]) -> None:
+    """Makes slots stale that were taken in without one, and so does its removal."""
+    before = coded(JOBS, transform=None)
+    before.write(*SLOTS)
+    before.settle()
+    assert statuses(before, "orders") == {}
+    with_one = coded(JOBS)
+    assert statuses(with_one, "orders") == dict.fromkeys(SLOTS, CODE)
+    assert chosen(with_one, "stale").success
+    assert statuses(with_one, "orders") == {}
+    assert statuses(coded(JOBS, transform=None), "orders") == dict.fromkeys(SLOTS, CODE)
+
+
+def test_versions_that_are_declared(coded: Callable[..., Site]) -> None:
+    """Go before the source's text, of transforms and slot assets."""
+    declared = JOBS.replace('source="orders")', 'source="orders", code_version="v7")')
+    site = coded(declared, code_version="v3")
+    assert site.component.assets().code_versions == {"orders": "v3", "daily": "v7"}
+    other = coded(declared.replace("amount > 0", "amount > 1").replace("= 2", "= 3"), code_version="v3")
+    assert other.component.assets().code_versions == {"orders": "v3", "daily": "v7"}
+    graph = other.defs.resolve_asset_graph()
+    assert [graph.get(dg.AssetKey(name)).code_version for name in ("orders", "daily")] == ["v3", "v7"]
+    (asset,) = other.component.assets().slot_assets
+    assert isinstance(asset, SlotAsset)
+
+
+def test_a_transform_without_source(coded: Callable[..., Site]) -> None:
+    """Is loaded and works; nothing is said of its code."""
+    text = JOBS + "\nglobals()['odd'] = clean\n"
+    site = coded(text, transform="stale_project.odd")
+    assert site.component.assets().code_versions["orders"] == ""
+    site.write(*SLOTS)
+    site.settle()
+    assert statuses(site, "orders") == {}

@@ -1,0 +1,56 @@
+"""What a slot asset costs when slots of its source have changed: requests and bytes, before a real server."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.table.derived_round import MAX_OTHERS
+from tests.benchmarks.deriving import ASSET, Lake
+from tests.benchmarks.lake import source_of
+from tests.contracts.fault_proxy import Answered
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+SLOTS, OBJECTS = 200, 20_000
+BESIDE = 200_000
+"""Bytes of a commit that are no rows: version, manifest, `known`."""
+
+
+@pytest.fixture
+def lake(spark: SparkSession, config: S3Config) -> Lake:
+    """200,000 rows in 200 slots, in one file, and a slot asset of nine tenths of them."""
+    made = Lake(spark=spark, source=source_of(config, "derived", "in/", slots=SLOTS), objects=OBJECTS)
+    made.commit(np.arange(OBJECTS))
+    made.derive(made.source.location.all_slots())
+    return made
+
+
+def written(answered: list[Answered]) -> int:
+    return sum(len(each.body) for each in answered)
+
+
+def of_data(answered: list[Answered], method: str, path: str = "/data/") -> list[Answered]:
+    return [each for each in answered if each.method == method and path in each.path]
+
+
+def test_one_slot_and_half_of_them(lake: Lake) -> None:
+    """One writes at most 16 MB of others, a batch as much of them as of its own; neither takes a request a slot."""
+    table, derived = lake.source.table(), lake.source.table(ASSET)
+    size = sum(pack.size for pack in table.newest().packs.values())
+    slots, one = lake.answered(lake.some(1))
+    largest = max(pack.size for pack in derived.newest().packs.values())
+    assert written(one) <= lake.bytes_of(slots) + min(largest, MAX_OTHERS) + BESIDE
+    source = of_data(one, "GET", "/table/data/")
+    assert sum(each.sent for each in source) < size / 3, "footers, and the row groups of the slot"
+    assert Counter(each.method for each in one)["PUT"] <= 6
+    assert len(one) <= 14 + len(source)
+
+    slots, batch = lake.answered(lake.some(SLOTS // 2))
+    assert written(batch) <= 2 * lake.bytes_of(slots) + BESIDE
+    assert sum(each.sent for each in of_data(batch, "GET", "/table/data/")) <= 1.2 * size
+    packs = len(table.newest().packs) + len(derived.newest().packs)
+    assert len(batch) <= len(one) + 3 * packs < SLOTS // 2
+    assert 10 * derived.newest().rows == 9 * table.newest().rows
