@@ -18,7 +18,7 @@ A year is needed; a month or day that is not there is the first one, a time midn
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -58,11 +58,15 @@ _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePattern:
-    """A pattern, as a regular expression (RE2's) with a group for each of its `letters`."""
+    """A pattern, as a regular expression (RE2's) with a group for each of its `letters`.
+
+    `places`: where each is in a text, if all texts have them at the same places; else none.
+    """
 
     text: str
     regex: str
     letters: str
+    places: tuple[tuple[int, int], ...] = ()
 
     @property
     def form(self) -> str:
@@ -74,10 +78,20 @@ class TimePattern:
 
         `pa.ArrowInvalid` if any is not of the pattern.
         """
-        found = pc.extract_regex(texts, self.regex)
-        if found.null_count > texts.null_count:
-            raise pa.ArrowInvalid(f"a text is not written as {self.text}")
-        return _Parts(texts=dict(zip(self.letters, found.flatten(), strict=True))).iso(days=days)
+        return _Parts(texts=dict(zip(self.letters, self._parts(texts), strict=True))).iso(days=days)
+
+    def _parts(self, texts: pa.Array) -> Sequence[pa.Array]:
+        wrong = pa.ArrowInvalid(f"a text is not written as {self.text}")
+        if not self.places:
+            found = pc.extract_regex(texts, self.regex)
+            if found.null_count > texts.null_count:
+                raise wrong
+            return found.flatten()  # type: ignore[no-any-return]
+        # Several times faster than groups.
+        if not pc.all(pc.match_substring_regex(texts, self.form), min_count=0).as_py():
+            raise wrong
+        plain = pc.utf8_trim(texts, " \t")
+        return [pc.utf8_slice_codeunits(plain, first, last) for first, last in self.places]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +106,10 @@ class _Parts:
         if days:
             return day
         time = pc.binary_join_element_wise(self._hour(), self._two("m"), self._two("s"), ":")
-        fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(self._text("S"), 6, "0"), 0, 6)
-        zone = self.texts.get("z", pa.scalar(""))
-        return pc.binary_join_element_wise(day, " ", time, ".", fraction, zone, "")
+        more = [self.texts["z"]] if "z" in self.texts else []
+        if "S" in self.texts:
+            more = [".", pc.utf8_slice_codeunits(pc.utf8_rpad(self.texts["S"], 6, "0"), 0, 6), *more]
+        return pc.binary_join_element_wise(day, " ", time, *more, "")
 
     @cached_property
     def _empty(self) -> pa.Array:
@@ -147,7 +162,33 @@ def time_pattern(text: str) -> TimePattern:
     ):
         if wrong:
             raise UsageError(f"{text!r}: {why}")
-    return TimePattern(text=text, regex=rf"^[ \t]*{regex}[ \t]*$", letters="".join(letters))
+    places = _places(text)
+    return TimePattern(text=text, regex=rf"^[ \t]*{regex}[ \t]*$", letters="".join(letters), places=places)
+
+
+_FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm", "ss", "xx", "xxx", "Z"])
+"""Letters of which all values have the same length."""
+
+
+def _places(text: str) -> tuple[tuple[int, int], ...]:
+    """Where the values of a pattern's letters are in each text of it; empty if not at the same places in all."""
+    found: list[tuple[int, int]] = []
+    end = 0
+    for sign in _TOKEN.finditer(text):
+        if sign[0] in "[]" or (sign[1] and sign[0] not in _FIXED):
+            return ()
+        length = (
+            {"a": 2, "xx": 5, "Z": 5, "xxx": 6}.get(sign[0], len(sign[0])) if sign[1] else len(_said(sign[0]))
+        )
+        if sign[1]:
+            found.append((end, end + length))
+        end += length
+    return tuple(found)
+
+
+def _said(sign: str) -> str:
+    """The text that a quoted text, or a sign that is no letter, stands for."""
+    return sign[1:-1].replace("''", "'") or "'" if len(sign) > 1 else sign
 
 
 def _regexes(text: str, letters: list[str]) -> Iterator[str]:
@@ -174,7 +215,6 @@ def _regexes(text: str, letters: list[str]) -> Iterator[str]:
         elif sign in "'#{}":
             raise UsageError(f"{text!r}: {sign} is not supported, or a quote is not closed")
         else:
-            quoted = len(sign) > 1
-            yield re.escape(sign[1:-1].replace("''", "'") or "'" if quoted else sign)
+            yield re.escape(_said(sign))
     if depth:
         raise UsageError(f"{text!r}: a [ is not closed")

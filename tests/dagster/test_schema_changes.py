@@ -69,6 +69,6 @@ def test_rows_that_break_a_rule(site_of: Callable[..., Site]) -> None:
     site.write(2, body=b'{"id": 4, "amount": 10}\n')
     site.settle()
     assert site.rows() == {1: [2, 3], 2: [4]}
-    assert site.metadata(1)["batch_broken"] == {"positive": 1, "small": 1}
+    assert site.metadata(2)["batch_broken"] == {"positive": 1, "small": 1}, "of the batch, at its last slot"
     assert (site.metadata(1)["broken"], site.metadata(2)["broken"]) == (1, 1)
     assert (site.metadata(1)["rejects"], site.metadata(2)["rejects"]) == (1, 0)
