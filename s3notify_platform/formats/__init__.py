@@ -3,5 +3,5 @@
 A new format is one file and one entry in `registry`. Copy `text/plain_text.py`, the shortest one: `cut` finds the
 records in a text, and the parser makes a table of them. Compression, encodings, splits, limits, rejects and the search
 for bad records come from `TextFormat`. A format with options of its own has them as fields of
-`source.settings.FormatSettings`, and takes them in `configured`, like `csv/csv_format.py`.
+`source.format_settings.FormatSettings`, and takes them in `configured`, like `csv/csv_format.py`.
 """

@@ -134,11 +134,26 @@ _USUAL: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d(:?\d
 _UTC: Final = pa.timestamp("us", tz="UTC")
 
 
-def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Strings as timestamps, with a zone or (then in UTC) without; cut to microseconds, the precision of Spark."""
-    found = _timestamps(column, kind)
+_ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def timestamps(column: pa.Array, kind: pa.DataType, zone: str = "") -> pa.Array:
+    """Strings as timestamps; cut to microseconds, the precision of Spark. Those without a zone are of `zone`, or UTC.
+
+    Of a time that the clocks of `zone` show twice, the first; one that they never show is refused.
+    """
+    found = _in_zone(column, kind, zone) if zone else _timestamps(column, kind)
     check_years(found)
     return found
+
+
+def _in_zone(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+    none = pa.scalar(None, pa.string())
+    zoned = pc.match_substring_regex(column, _ZONED)
+    local = _timestamps(pc.if_else(zoned, none, column), pa.timestamp("us"))
+    check_years(local)
+    moved = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="raise")
+    return pc.coalesce(_timestamps(pc.if_else(zoned, column, none), kind), pc.cast(moved, kind))
 
 
 def _timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:

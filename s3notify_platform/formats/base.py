@@ -78,11 +78,17 @@ class Format(ABC):
     emptiness: str = "a file without rows"
     """An object of at least one byte that has neither rows nor rejects, and is whole."""
 
+    has_records: ClassVar[bool] = False
+    """Whether rows are made of raw records, which `Parsed.raw` gives."""
+
+    has_notation: ClassVar[bool] = False
+    """Whether values are texts that a `Notation` may describe."""
+
     quoted: bool = False
     """Quoted values may contain line ends: a split begins where the one before it has ended."""
 
     def configured(self, settings: Any) -> "Format":
-        """The format under a source's settings (`source.settings.FormatSettings`). `UsageError` for what cannot be."""
+        """The format under a source's settings (`source.format_settings`). `UsageError` for what cannot be."""
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:

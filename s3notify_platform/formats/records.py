@@ -11,14 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from s3notify_platform.formats.rescue import (
-    RESCUED,
-    Rescued,
-    Tally,
-    as_json,
-    rescued_column,
-    shortened,
-)
+from s3notify_platform.formats.notation import USUAL, Notation
+from s3notify_platform.formats.rescue import RESCUED, Rescued, Tally, as_json, rescued_column, shortened
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_RAW_BYTES, MAX_SCHEMA_BYTES
 
 BLOCK_BYTES: Final = 8 << 20
@@ -37,6 +31,8 @@ NEWLINE: Final = ord("\n")
 RETURN: Final = ord("\r")
 
 Offsets = npt.NDArray[np.int64]
+
+_NONE: Final = np.zeros(0, np.int64)
 
 
 # Not frozen: that makes it three times as expensive, and there may be as many as records.
@@ -103,16 +99,41 @@ class Parsed:
 
     `unnamed` counts, by object and path, the values that the schema does not name: they are left out of rows if the
     schema was given, and `new_fields` says what an inferred one would need to name them. `mismatches` counts the
-    values that do not fit their columns.
+    values that do not fit their columns. `records` has those that rows are from, by `numbers`, in a format of records.
     """
 
     table: pa.Table
     index: Offsets
     offset: Offsets
+    records: "Records | None" = None
+    numbers: Offsets = field(default_factory=lambda: _NONE)
     rejects: list[Reject] = field(default_factory=list)
     unnamed: Tally = field(default_factory=dict)
     mismatches: Tally = field(default_factory=dict)
     new_fields: list[pa.Schema] = field(default_factory=list)
+
+    def raw(self, row: int) -> bytes:
+        """The record that a row is from; of a format without records the row's values, as JSON."""
+        if self.records is not None:
+            return self.records.raw(self.numbers[row])
+        return as_json(self.table.slice(row, 1).to_pylist()[0]).encode()
+
+    def texts(self) -> pa.Array:
+        """The records that rows are from, as strings: bytes that are no UTF-8 become U+FFFD. Null without records."""
+        if self.records is None:
+            return pa.nulls(len(self.index), pa.string())
+        return self.records.take(self.numbers).texts()
+
+    def without(self, rows: npt.NDArray[np.bool_]) -> "Parsed":
+        """All but these rows."""
+        kept = ~rows
+        return replace(
+            self,
+            table=self.table.filter(pa.array(kept)),
+            index=self.index[kept],
+            offset=self.offset[kept],
+            numbers=self.numbers[kept] if self.records is not None else self.numbers,
+        )
 
     def of(self, index: int) -> "Parsed":
         """Rows and rejects of object 0, as those of object number `index`."""
@@ -153,6 +174,18 @@ class Records:
         """The bytes of one record."""
         return self.body[self.start[number] : self.end[number]]
 
+    def texts(self) -> pa.Array:
+        """The records as strings; bytes that are no UTF-8 become U+FFFD."""
+        # Records, and what is between them.
+        bounds = np.column_stack([self.start, self.end]).ravel()
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.body)]
+        parts = pa.Array.from_buffers(pa.large_binary(), max(len(bounds) - 1, 0), buffers)
+        raw = parts.take(pa.array(np.arange(0, len(bounds), 2)))
+        try:
+            return raw.cast(pa.large_string()).cast(pa.string())
+        except pa.ArrowException:
+            return pa.array([one.decode(errors="replace") for one in raw.to_pylist()], pa.string())
+
     def joined(self) -> bytes:
         """The bytes of all records, with line ends between them and behind the last."""
         if len(self.start) == 0:
@@ -171,7 +204,6 @@ class Records:
         return b"\n".join(view[s:e] for s, e in zip(first.tolist(), last.tolist(), strict=True)) + b"\n"
 
 
-_NONE: Final = np.zeros(0, np.int64)
 NO_RECORDS: Final = Records(body=b"", start=_NONE, end=_NONE, index=_NONE, offset=_NONE)
 
 
@@ -294,6 +326,7 @@ class Parser(Protocol):
     """
 
     target: Target
+    notation: Notation = USUAL
 
     def convert(self, records: Records) -> Converted:
         """All records together; raises if any does not fit."""

@@ -59,7 +59,7 @@ def format_of(key: str, setting: str) -> Format | None:
 
 
 def format_for(key: str, settings: Any) -> Format | None:
-    """The format of an object under a source's settings (`source.settings.FormatSettings`), or None. Pure."""
+    """The format of an object under a source's settings (`source.format_settings.FormatSettings`), or None. Pure."""
     form = format_of(key, settings.format)
     return form and form.configured(settings)
 

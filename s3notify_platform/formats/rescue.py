@@ -164,20 +164,15 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def misfit_reason(path: str, schema: pa.Schema) -> Callable[[str], str]:
-    """Why a record is rejected that has a text at `path` that does not fit."""
+def misfit_reason(path: str, schema: pa.Schema, note: str = "") -> Callable[[str], str]:
+    """Why a record is rejected that has a text at `path` that does not fit. `note`: how values there are written."""
     if path == EXTRA:
         return "more values than the header has names: {}".format
     if path == MISSING:
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
+    end += note
     return lambda text: f"{path}: {text[:SHOWN_CHARS]!r}{end}"
-
-
-def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
-    """Why a record is rejected: the first value that does not fit."""
-    path, text = next(iter(rescued.mismatches.items()))
-    return misfit_reason(path, schema)(text)
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:

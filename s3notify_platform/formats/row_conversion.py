@@ -6,7 +6,7 @@ offset, reason and raw bytes; with `rescue` it keeps the values that fit. No rec
 together are as many as the records.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -26,7 +26,7 @@ from s3notify_platform.formats.records import (
     no_rows,
     reason_of,
 )
-from s3notify_platform.formats.rescue import Rescued, Tally, count, misfit_reason, mismatch_reason
+from s3notify_platform.formats.rescue import Rescued, Tally, count, misfit_reason
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES
 
 RECOVER_RECORDS: Final = 32
@@ -128,9 +128,13 @@ class _Rows:
         for one in found.misfits:
             first = ~seen[one.places]
             seen[one.places] = True
-            reason = misfit_reason(one.path, self.parser.target.schema)
+            reason = self._reason(one.path)
             texts = (text for text, new in zip(one.texts, first.tolist(), strict=True) if new)
             self.reject(numbers[one.places[first]], map(reason, texts))
+
+    def _reason(self, path: str) -> Callable[[str], str]:
+        schema = self.parser.target.schema
+        return misfit_reason(path, schema, self.parser.notation.note(path, schema))
 
     def _rescue(self, numbers: Offsets, found: Converted) -> None:
         rescued: list[Rescued | None] = [None] * len(numbers)
@@ -168,7 +172,8 @@ class _Rows:
                 count(self.found.unnamed, index, rescued.unnamed)
             if rescued.mismatches and not target.rescue:
                 rejected.append(number)
-                reasons.append(mismatch_reason(rescued, target.schema))
+                path, text = next(iter(rescued.mismatches.items()))
+                reasons.append(self._reason(path)(text))
             elif rescued.unnamed and target.inferred and not target.rescue:
                 rejected.append(number)
                 reasons.append(target.unknown(next(iter(rescued.unnamed))))
@@ -216,5 +221,6 @@ class _Rows:
                 numbers, table = numbers[order], table.take(pa.array(order))
             self.found.table = table
             self.found.index, self.found.offset = self.records.index[numbers], self.records.offset[numbers]
+            self.found.records, self.found.numbers = self.records, numbers
         self.found.rejects.sort(key=attrgetter("index", "offset"))
         return self.found

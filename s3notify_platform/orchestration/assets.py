@@ -356,11 +356,12 @@ class _Step:
             "seconds": seconds,
         }
         phases = self.phases()
-        # Fields that the schema did not have, values left out, values that do not fit.
+        # Fields that the schema did not have, values left out, values that do not fit, rows that break a rule.
         about_schema = {
             ADDED: done.schema_added,
             MISMATCHES: added(result.mismatches for result in done.slots.values()),
             "batch_unnamed": added(result.unnamed for result in done.slots.values()),
+            "batch_broken": added(result.broken for result in done.slots.values()),
         }
         return {
             "batch": self.batch,

@@ -274,7 +274,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             "objects_gone": result.gone,
             "bytes": result.bytes,
             "objects_without_records": result.without_records,
-            **{name: n for name in ("mismatches", "unnamed") if (n := sum(getattr(result, name).values()))},
+            **{
+                name: n
+                for name in ("mismatches", "unnamed", "broken")
+                if (n := sum(getattr(result, name).values()))
+            },
             "live_rejects": result.live_rejects,
             "complete": result.complete,
             "live_failing": result.live_failing,

@@ -69,11 +69,14 @@ _TOKEN: Final = re.compile(r"""\s*(`(?:``|[^`])+`|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\
 _NAME: Final = re.compile(r"`.+`|\w+", re.DOTALL)
 
 
-def check_declared(schema: str) -> list[str]:
-    """The columns that DDL names, like "id bigint, name string"; `UsageError` if it cannot be columns."""
+def check_declared(schema: str) -> pa.Schema:
+    """The columns that DDL names, like "id bigint, name string", of type null if Spark alone knows it.
+
+    `UsageError` if it cannot be columns.
+    """
     if "--" in schema or "/*" in schema:  # comments in the DDL: for Spark to read
-        return []
-    return [name for name, _ in _columns("schema", schema, strict=False)]
+        return pa.schema([])
+    return pa.schema(_columns("schema", schema, strict=False))
 
 
 @lru_cache(maxsize=32)

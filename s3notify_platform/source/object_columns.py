@@ -1,4 +1,4 @@
-"""Columns that a row has of its object, not of its bytes: parts of the key, and what the store says of the object.
+"""Columns that a row has besides its data: parts of its object's key, what the store says of that, and its raw record.
 
 Guarantees. `_modified`, `_size` and `_version` are what the GET said, under If-Match, that brought the row's bytes (of
 several the first): never what a listing or an entry said before. An object that is written again with the same bytes
@@ -11,7 +11,10 @@ has the same ETag, is no change, and keeps them.
                          under `quarantine` the object is one reject, and none of it is read; under `rescue` null, and
                          the text as it stands in the key is in `_rescued`
 
-Values are converted as those of CSV are, without texts that stand for null.
+    payload_column       the record as it stands in its object, decoded, without the line end; bytes that are no UTF-8
+                         become U+FFFD. Null where the object's format has no records of its own, like Parquet
+
+Values of keys are converted as those of CSV are, without texts that stand for null, and whatever `notation` says.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,28 +43,30 @@ _PLAIN: Final = Dialect(nulls="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectColumns:
-    """The columns of this kind that a source has: `paths` from the key, `metadata` from the store."""
+    """The columns of this kind that a source has: `paths` from the key, `metadata` from the store, the `payload`."""
 
     paths: pa.Schema
     metadata: pa.Schema
+    payload: pa.Schema
 
     @classmethod
-    def of(cls, partition_columns: str, metadata_columns: str) -> "ObjectColumns":
+    def of(cls, partition_columns: str, metadata_columns: str, payload_column: str = "") -> "ObjectColumns":
         """As the settings of these names say. `UsageError` for what cannot be."""
-        return _object_columns(partition_columns, metadata_columns)
+        return _object_columns(partition_columns, metadata_columns, payload_column)
 
     @property
     def schema(self) -> pa.Schema:
-        """All of them, those from the key first."""
-        return pa.schema([*self.paths, *self.metadata])
+        """All of them, those from the key first, the payload last."""
+        return pa.schema([*self.paths, *self.metadata, *self.payload])
 
     def check_apart(self, names: Iterable[str]) -> None:
         """`UsageError` if a column of the data has one of the names, in any case."""
         own = {name.casefold(): name for name in self.schema.names}
         if name := next((name for name in names if name.casefold() in own), None):
-            setting = "metadata" if own[name.casefold()] in METADATA.names else "partition"
+            of_object = "metadata_columns" if own[name.casefold()] in METADATA.names else "partition_columns"
+            setting = "payload_column" if own[name.casefold()] in self.payload.names else of_object
             raise UsageError(
-                f"column {name!r} is one of the data, and of {setting}_columns: leave it out of one of them, or "
+                f"column {name!r} is one of the data, and of {setting}: leave it out of one of them, or "
                 "declare a schema without it, if the data's columns are inferred"
             )
 
@@ -77,11 +82,12 @@ class ObjectColumns:
         )
 
     def values(self, objects: Iterable[tuple[str, ObjectMeta | None]]) -> list[pa.Array]:
-        """The values of each column for objects, given as keys and what their GETs said (nulls if nothing)."""
-        if not self.schema:
+        """The values of each column but the payload, of objects: keys, and what their GETs said (nulls if nothing)."""
+        if not (self.paths or self.metadata):
             return []
         rows = [(*self._parts(key)[0], *self._of(meta)) for key, meta in objects]
-        return [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(self.schema)]
+        columns = [*self.paths, *self.metadata]
+        return [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(columns)]
 
     def _parts(self, key: str) -> tuple[tuple[Any, ...], Mapping[str, str]]:
         return _values(self.paths, key.rpartition("/")[0])
@@ -94,7 +100,7 @@ class ObjectColumns:
 
 
 @lru_cache(maxsize=32)
-def _object_columns(partition_columns: str, metadata_columns: str) -> ObjectColumns:
+def _object_columns(partition_columns: str, metadata_columns: str, payload_column: str) -> ObjectColumns:
     paths = arrow_columns("partition_columns", partition_columns) if partition_columns else pa.schema([])
     for column in paths:
         if column.name.startswith("_") or not column.name:
@@ -109,7 +115,16 @@ def _object_columns(partition_columns: str, metadata_columns: str) -> ObjectColu
             raise UsageError(
                 f"metadata_columns {metadata_columns!r}: use some of {', '.join(METADATA.names)}, each once"
             )
-    return ObjectColumns(paths=paths, metadata=pa.schema([METADATA.field(name) for name in named]))
+    if payload_column.startswith("_") or payload_column.casefold() in map(str.casefold, paths.names):
+        raise UsageError(
+            f"payload_column {payload_column!r}: names that begin with _ are reserved, and those of partition_columns "
+            "are taken"
+        )
+    return ObjectColumns(
+        paths=paths,
+        metadata=pa.schema([METADATA.field(name) for name in named]),
+        payload=pa.schema([(payload_column, pa.string())] if payload_column else []),
+    )
 
 
 @lru_cache(maxsize=4096)

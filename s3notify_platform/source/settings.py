@@ -20,6 +20,7 @@ from s3notify_platform.kernel.setting import About, Setting, named
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
 from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.source.format_settings import FormatSettings
 from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
 from s3notify_platform.table.own_objects import own_prefixes
 
@@ -106,40 +107,6 @@ class LocationSettings:
             keyspace_prefix=self.keyspace_prefix,
             queue_prefix=self.queue_prefix,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FormatSettings:
-    """How the records of CSV objects and JSON documents are separated."""
-
-    csv_delimiter: Annotated[
-        str,
-        About("Character between the values of CSV, like ; or \\t; default: a comma, in .tsv objects a tab"),
-    ] = ""
-    csv_quote: Annotated[str, About("Character around values of CSV that need it, or none")] = '"'
-    csv_escape: Annotated[
-        str, About("Character before a quote or delimiter in a CSV value, like \\; empty: quotes are doubled")
-    ] = ""
-    csv_comment: Annotated[
-        str,
-        About("Lines of CSV that begin with this character, like #, are no records; empty: there are none"),
-    ] = ""
-    csv_skip_lines: Annotated[
-        int, About("Lines of a CSV object before its header or first record", unit="lines", minimum=0)
-    ] = 0
-    csv_names: Annotated[
-        str,
-        About(
-            "Columns of CSV objects without a header, separated as their values, like id,amount; empty: they have one"
-        ),
-    ] = ""
-    csv_nulls: Annotated[
-        str,
-        About("Texts that are null in CSV columns but strings, like NULL|-; default: NULL|null|NA|N/A|n/a"),
-    ] = ""
-    json_path: Annotated[
-        str, About("Where the records of a JSON document are, like data.items; empty: the document itself")
-    ] = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ from typing import Self
 import pyarrow as pa
 
 from s3notify_platform.formats.codecs import check_encoding
+from s3notify_platform.formats.notation import NOTATION, kinds_at, notation_of
 from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema
+from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectStore
@@ -16,6 +18,7 @@ from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, Ob
 from s3notify_platform.source.declared_schema import arrow_columns, check_declared
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.object_columns import ObjectColumns
+from s3notify_platform.source.rules.row_rules import RowRules
 from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store
@@ -45,8 +48,10 @@ class Input(InputSettings):
             raise UsageError(
                 f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
             )
-        self.object_columns.check_apart([*self.hints.names, *self._data_columns()])
+        columns = self._data_columns()
+        self.object_columns.check_apart([*self.hints.names, *columns.names])
         check_schema(self.hints, self.format)
+        self._check_values(columns)
         check_encoding(self.encoding)
         time_of(self.modified_after)
         _ = self.tags
@@ -56,8 +61,8 @@ class Input(InputSettings):
 
     @property
     def object_columns(self) -> ObjectColumns:
-        """The columns from keys, and from what the store says."""
-        return ObjectColumns.of(self.partition_columns, self.metadata_columns)
+        """The columns from keys, from what the store says, and of the raw record."""
+        return ObjectColumns.of(self.partition_columns, self.metadata_columns, self.payload_column)
 
     @property
     def hints(self) -> pa.Schema:
@@ -78,8 +83,38 @@ class Input(InputSettings):
         kept = self.on_delete == "keep" or (self.on_delete == "keep_expired" and state.expired)
         return kept and state.rows > 0
 
-    def _data_columns(self) -> list[str]:
-        """The names of the data's columns, as far as they are known before it is read."""
+    def _check_values(self, columns: pa.Schema) -> None:
+        """`UsageError` for a notation, payload or rule that the format or the declared `columns` cannot have."""
+        notation, rules = notation_of(self), self.rules
+        form = FORMATS.get(self.format)
+        for name in NOTATION:
+            if form is not None and getattr(self, name) and not form.has_notation:
+                raise UsageError(
+                    f"{name} is for csv, tsv, jsonl and json, and format is {self.format}: leave it out"
+                )
+            for path in notation.paths(name) if columns else ():
+                if path not in kinds_at(columns):
+                    raise UsageError(f"{name}: there is no column {path!r} in the schema: correct its name")
+        if form is not None and self.payload_column and not form.has_records:
+            raise UsageError(
+                f"payload_column {self.payload_column!r}: objects of format {self.format} have no raw records: leave "
+                "it out"
+            )
+        if columns:
+            rules.bound(self.delivered(columns))
+
+    @property
+    def rules(self) -> RowRules:
+        """What rows must hold."""
+        return RowRules.of(self.expect, self.expect_warn)
+
+    def delivered(self, data: pa.Schema) -> pa.Schema:
+        """The columns of rows before a transform, but for their lineage."""
+        rescued = [RESCUED] if self.mismatches == "rescue" else []
+        return pa.schema([*data, *rescued, *self.object_columns.schema])
+
+    def _data_columns(self) -> pa.Schema:
+        """The data's columns, as far as they are known before it is read."""
         fixed = fixed_schema(self.format)
         if self.schema_hints and (self.schema or fixed is not None):
             raise UsageError(
@@ -87,7 +122,7 @@ class Input(InputSettings):
                 if fixed is None
                 else f"schema_hints {self.schema_hints!r}: format {self.format} has columns of its own"
             )
-        return check_declared(self.schema) if self.schema else fixed.names if fixed is not None else []
+        return check_declared(self.schema) if self.schema else fixed if fixed is not None else pa.schema([])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.declared import hinted, object_columns, parse_schema
+from s3notify_platform.spark.declared import arrow_schema, hinted, object_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory_limit import limited
@@ -78,10 +78,11 @@ class BatchSchemas:
         return self._grown(known, json_schema(source), run, inferred=True)
 
     def delivered(self, source: StructType) -> StructType:
-        """The columns that rows have as they are read."""
-        rescued = (
-            [StructField(RESCUED.name, StringType())] if self.source.input.mismatches == "rescue" else []
-        )
+        """The columns that rows have as they are read. `UsageError` for a rule that cannot be evaluated on them."""
+        chosen = self.source.input
+        if source.fields and chosen.rules:
+            chosen.rules.bound(chosen.delivered(arrow_schema(source)))
+        rescued = [StructField(RESCUED.name, StringType())] if chosen.mismatches == "rescue" else []
         return StructType([*source.fields, *object_columns(self.source, source), *rescued])
 
     def _with_new_hints(self, pinned: StructType) -> StructType:

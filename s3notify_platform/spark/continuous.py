@@ -34,6 +34,7 @@ from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_s
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import commit_rounds
 from s3notify_platform.engine.values.results import BatchResult, Progress, Reading, SlotResult
+from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import (
     OUTAGES,
@@ -245,6 +246,8 @@ class ContinuousIngest:
             backlog.settle(rescans.slots)  # but for those that were just added again
         if decision.everything:
             backlog.enumerated(topic)
+        for name, rows in added(each.broken for each in result.slots.values()).items():
+            self.progress(f"{rows} rows break the rule {name}")
         counts = result.counts()
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)

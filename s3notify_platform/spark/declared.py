@@ -40,10 +40,10 @@ def object_columns(source: Source, data: Iterable[StructField]) -> list[StructFi
     """The columns of their objects (`source.object_columns`) that rows have; `UsageError` if `data` has one too."""
     own = source.input.object_columns
     own.check_apart(column.name for column in data)
+    said = {name: f"From the part {name}=... of the key" for name in own.paths.names}
+    said |= dict.fromkeys(own.payload.names, "The record that the row is from, as it stands in its object")
     return [
-        StructField(c.name, c.dataType, metadata={"comment": f"From the part {c.name}=... of the key"})
-        if c.name in own.paths.names
-        else c
+        StructField(c.name, c.dataType, metadata={"comment": said[c.name]}) if c.name in said else c
         for c in from_arrow_schema(own.schema)
     ]
 

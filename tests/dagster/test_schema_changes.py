@@ -60,3 +60,15 @@ def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
     given.settle()
     assert given.metadata(1)["batch_unnamed"] == {"note": 1}
     assert given.metadata(1)["unnamed"] == 1
+
+
+def test_rows_that_break_a_rule(site_of: Callable[..., Site]) -> None:
+    """Those in quarantine and those that stay are counted, by rule and by slot, and listed with the rule's name."""
+    site = site_of(expect="positive: amount >= 0", expect_warn="small: amount < 10")
+    site.write(1, body=b'{"id": 1, "amount": -1}\n{"id": 2, "amount": 1}\n{"id": 3}\n')
+    site.write(2, body=b'{"id": 4, "amount": 10}\n')
+    site.settle()
+    assert site.rows() == {1: [2, 3], 2: [4]}
+    assert site.metadata(2)["batch_broken"] == {"positive": 1, "small": 1}, "of the batch, at its last slot"
+    assert (site.metadata(1)["broken"], site.metadata(2)["broken"]) == (1, 1)
+    assert (site.metadata(1)["rejects"], site.metadata(2)["rejects"]) == (1, 0)

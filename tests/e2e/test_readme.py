@@ -190,7 +190,7 @@ def test_options(place: Place) -> None:
     place.client().put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=versions)
     place.put(
         "raw/orders/dt=2026-01-01/region=eu/1.jsonl",
-        b'{"order_id": 1, "amount": "12.30", "at": "2026-01-01T00:00:00Z"}\n{"order_id": "x", "amount": 1}\n',
+        b'{"order_id": 1, "amount": "12.30", "at": "01.01.2026 00:00"}\n{"order_id": "x", "amount": 1}\n',
     )
     place.put("raw/orders/other.csv", b"order_id\n9\n")
     code, said = shell(place, f"python -W ignore -c '{VALIDATE}'")

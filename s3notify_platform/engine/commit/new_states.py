@@ -107,6 +107,7 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
         traces={key: traces[key] for key in {*[*traces][:TRACES_MAX], *(traces.keys() & quarantined)}},
         unnamed=added(outcome.unnamed for outcome in read.values()),
         mismatches=added(outcome.mismatches for outcome in read.values()),
+        broken=added(outcome.broken for outcome in read.values()),
     )
     if not changes:
         return Settled(round=None, result=result)

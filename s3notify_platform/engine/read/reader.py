@@ -4,31 +4,26 @@ Rows come with their lineage in front, rejects as batches of their own, and the 
 one, after both.
 """
 
-from base64 import b64encode
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
+from s3notify_platform.engine.read.counted import Counted, Rejected, rejects_of
 from s3notify_platform.engine.read.fetch import Fetched, fetch, gets_of
 from s3notify_platform.engine.read.isolation import failure_of, is_verdict, isolated
 from s3notify_platform.engine.read.remote_bytes import RemoteBytes
 from s3notify_platform.engine.read.splits import is_big
 from s3notify_platform.engine.values.object_outcome import Outcome
-from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import LINEAGE_SCHEMA, ReadObject
 from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
-from s3notify_platform.formats.inference import infer, new_fields
+from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target, rejected_whole
-from s3notify_platform.formats.records import Reject as ParsedReject
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
-from s3notify_platform.formats.rescue import Tally, added, rescued_too
 from s3notify_platform.kernel.errors import (
     ConflictError,
     NotFoundError,
@@ -36,21 +31,11 @@ from s3notify_platform.kernel.errors import (
     S3NotifyError,
     UnavailableError,
 )
-from s3notify_platform.kernel.limits import BATCH_BYTES, MAX_REJECTS
-from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.source.source import Source
-from s3notify_platform.table.arrow_schema import REJECT_SCHEMA
-from s3notify_platform.table.reading import in_slices
 
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
-
-
-class Rejected(NamedTuple):
-    """Rejected records, in the columns of `REJECT_SCHEMA`."""
-
-    batch: pa.RecordBatch
 
 
 Found: TypeAlias = pa.RecordBatch | Rejected | ReadObject
@@ -108,11 +93,11 @@ class SplitReader:
         form = format_for(version.key, self.source.input)
         refused = _refused(version.key, self.source)
         if form is None or refused:
-            yield _rejects([(version, 0, refused, b"")])
+            yield rejects_of([(version, 0, refused, b"")])
             yield _ended(version, replace(outcome, rejects=1))
             return
         remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
-        counted = _Counted([version], self.output, self.source, lambda: [remote.meta])
+        counted = Counted([version], self.output, self.source, lambda: [remote.meta])
         try:
             for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
                 if isinstance(found, SplitEnd):
@@ -144,97 +129,8 @@ class SplitReader:
         yield _ended(version, outcome)
 
 
-def _rejects(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
-    columns = zip(
-        *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
-    )
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, REJECT_SCHEMA, strict=True)]
-    return Rejected(pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA))
-
-
 def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
     return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
-
-
-class _Counted:
-    """Objects that are being parsed, and what is to be said of each, by its place among them.
-
-    `metas`: what their GETs said.
-    """
-
-    def __init__(
-        self,
-        versions: Sequence[ObjectVersion],
-        output: pa.Schema,
-        source: Source,
-        metas: Callable[[], Sequence[ObjectMeta | None]],
-    ) -> None:
-        self._versions = versions
-        self._output = output
-        self._object_columns = source.input.object_columns
-        self._metas = metas
-        self._mismatched = {
-            place: mismatched
-            for place, version in enumerate(versions)
-            if (mismatched := self._object_columns.mismatched(version.key))
-        }
-        self._rows = np.zeros(len(versions), np.int64)
-        self._rejects = np.zeros(len(versions), np.int64)
-        self._unnamed: list[Tally] = []
-        self._mismatches: list[Tally] = []
-        self._fields: list[pa.Schema] = []
-        self._beyond: dict[int, ParsedReject] = {}
-
-    def batches(self, parsed: Parsed) -> Iterator[pa.RecordBatch | Rejected]:
-        """Count what was parsed; its rows and rejects."""
-        self._unnamed.append(parsed.unnamed)
-        self._mismatches.append(parsed.mismatches)
-        self._fields += parsed.new_fields
-        if len(parsed.index):
-            rows = np.bincount(parsed.index, minlength=len(self._versions))
-            self._rows += rows
-            keys = (version.key for version in self._versions)
-            values = self._object_columns.values(zip(keys, self._metas(), strict=True))
-            if self._mismatched:  # rescued, else the object is not parsed
-                parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._mismatched)
-                self._mismatches.append(
-                    {n: Counter(dict.fromkeys(texts, int(rows[n]))) for n, texts in self._mismatched.items()}
-                )
-            yield from _row_batches(self._versions, parsed, values, self._output)
-        kept = []
-        for reject in parsed.rejects:
-            self._rejects[reject.index] += 1
-            if self._rejects[reject.index] <= MAX_REJECTS:
-                kept.append(reject)
-            else:
-                self._beyond.setdefault(reject.index, reject)
-        yield from self._written(kept)
-
-    def beyond(self) -> Iterator[Rejected]:
-        """Of each object with more rejects than are kept, one that says how many."""
-        yield from self._written(
-            replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
-            for index, first in self._beyond.items()
-        )
-
-    def _written(self, rejects: Iterable[ParsedReject]) -> Iterator[Rejected]:
-        rows = [(self._versions[r.index], r.offset, r.reason, r.raw) for r in rejects]
-        if rows:
-            yield _rejects(rows)
-
-    def of(self, place: int) -> dict[str, Any]:
-        """What `Outcome` is to say of an object."""
-        return {
-            "rows": int(self._rows[place]),
-            "rejects": int(self._rejects[place]),
-            "unnamed": added(tally[place] for tally in self._unnamed if place in tally),
-            "mismatches": added(tally[place] for tally in self._mismatches if place in tally),
-        }
-
-    def new_fields(self, form: Format | None) -> tuple[str, ...]:
-        """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
-        wider = new_fields(self._fields, form, self._object_columns.schema.names)
-        return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
 def _refused(key: str, source: Source) -> str:
@@ -304,7 +200,7 @@ def _parse(
 ) -> Iterator[Found]:
     """Objects of one format, parsed together: their rejects and rows, then their outcomes."""
     metas = [fetched.meta for fetched in part]
-    counted = _Counted([fetched.version for fetched in part], output, source, partial(list, metas))
+    counted = Counted([fetched.version for fetched in part], output, source, partial(list, metas))
     for parsed in _parsed(part, form, target, source):
         yield from counted.batches(parsed)
     yield from counted.beyond()
@@ -331,19 +227,6 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
         if fetched.body:
             reason = _refused(fetched.version.key, source)
             yield rejected_whole(number, fetched.body, reason, target)
-
-
-def _row_batches(
-    part: Sequence[ObjectVersion], parsed: Parsed, of_object: Sequence[pa.Array], output: pa.Schema
-) -> Batches:
-    index = pa.array(parsed.index, pa.int64())
-    places = ((version.slot, version.key, version.etag) for version in part)
-    slot, key, etag = (pa.array(column).take(index) for column in zip(*places, strict=True))
-    columns = [slot.cast(pa.int32()), key, etag, pa.array(parsed.offset, pa.int64()), *parsed.table.columns]
-    columns += [values.take(index) for values in of_object]
-    rows = pa.Table.from_arrays(columns, schema=output).combine_chunks()
-    for batch in rows.to_batches(max_chunksize=100_000):
-        yield from in_slices(batch, BATCH_BYTES)
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:

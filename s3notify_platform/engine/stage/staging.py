@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from s3notify_platform.engine.read.reader import Found, Rejected, SplitReader
+from s3notify_platform.engine.read.counted import Rejected
+from s3notify_platform.engine.read.reader import Found, SplitReader
 from s3notify_platform.engine.read.splits import work_of
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import STAGED, ReadObject, Requests, Staged, StoredRows, WrittenPack

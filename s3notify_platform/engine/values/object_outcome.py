@@ -15,7 +15,7 @@ class Outcome:
     read, and `reach_end` says whether there is more. `failed`: why the rest could not be read; `outage`: the store was
     at fault, not the object; `trace`: the traceback, if nobody foresaw the error (`unforeseen`). `parts`: where the
     parts begin that count. `stored`: the rows that a transform has made of it; None: there is no transform.
-    `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
+    `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64. `broken`: rows that broke a rule.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -35,6 +35,7 @@ class Outcome:
     trace: str = ""
     unnamed: Mapping[str, int] = field(default_factory=dict)
     mismatches: Mapping[str, int] = field(default_factory=dict)
+    broken: Mapping[str, int] = field(default_factory=dict)
     gets: int = 0
     parts: tuple[int, ...] = ()
     stored: int | None = None
@@ -51,7 +52,7 @@ def _none_of(
 ) -> Outcome:
     return replace(
         outcome, status=status, reason=reason or outcome.reason, rows=0, rejects=0, bytes=0, unnamed={},
-        mismatches={}, parts=(),
+        mismatches={}, broken={}, parts=(),
     )  # fmt: skip
 
 
@@ -87,6 +88,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         new_fields=tuple(fields for part in ordered for fields in part.new_fields),
         unnamed=added(part.unnamed for part in read),
         mismatches=added(part.mismatches for part in read),
+        broken=added(part.broken for part in read),
         offset=read[-1].offset,
         reach_end=read[-1].reach_end and not failed,
         parts=tuple(part.start for part in read),

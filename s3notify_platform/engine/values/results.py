@@ -57,6 +57,8 @@ class SlotResult:
     """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
     mismatches: Mapping[str, int] = field(default_factory=dict)
     """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
+    broken: Mapping[str, int] = field(default_factory=dict)
+    """Rows that broke a rule, by its name: in quarantine, or, of `expect_warn`, there all the same."""
     live_failing: int = 0
     made_by: str = ""
     source: int = 0
@@ -191,6 +193,7 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         without_records=earlier.without_records + later.without_records,
         unnamed=added([earlier.unnamed, later.unnamed]),
         mismatches=added([earlier.mismatches, later.mismatches]),
+        broken=added([earlier.broken, later.broken]),
         failed_objects=failed,
         traces=traces,
         quarantined={**earlier.quarantined, **later.quarantined},

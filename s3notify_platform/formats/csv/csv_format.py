@@ -6,7 +6,7 @@ makes its record a reject; in the header, the whole object.
 A quote opens a value only at its start. One that is never closed, or has text behind it, makes its record a reject. A
 header that cannot be read, has no column of a given schema, or without one looks like values, or like names between
 other delimiters, makes the whole object a reject; so does a text without one that is not empty. An empty field is null,
-except in string columns, where it is the empty string. Timestamps without a zone are UTC.
+except in string columns, where it is the empty string. Timestamps without a zone are UTC, unless `notation` says more.
 """
 
 import csv
@@ -31,6 +31,7 @@ from s3notify_platform.formats.csv.csv_cut import (
     malformed,
 )
 from s3notify_platform.formats.csv.csv_values import infinite, most_values, values_of
+from s3notify_platform.formats.notation import USUAL, Notation, Written, notation_of
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
     Converted,
@@ -57,8 +58,11 @@ class Csv(TextFormat):
     suffixes = frozenset({"csv"})
     delimiter: ClassVar[str] = ","
 
-    def __init__(self, dialect: Dialect | None = None) -> None:
+    has_notation = True
+
+    def __init__(self, dialect: Dialect | None = None, notation: Notation = USUAL) -> None:
         self.dialect = dialect or Dialect(delimiter=self.delimiter)
+        self.notation = notation
         self.quoted = bool(self.dialect.quote)
         self.header_bytes = 0 if self.dialect.names else HEADER_BYTES
         self.emptiness = "a header alone" if self.header_bytes else "lines alone that are no records"
@@ -74,8 +78,9 @@ class Csv(TextFormat):
         given["delimiter"] = given["delimiter"].replace("\\t", "\t") or self.delimiter
         given["quote"] = "" if given["quote"] == "none" else given["quote"]
         given["nulls"] = given["nulls"] or NULLS
-        dialect = Dialect(**given)
-        return self if dialect == self.dialect else type(self)(dialect)
+        dialect, notation = Dialect(**given), notation_of(settings)
+        same = (dialect, notation) == (self.dialect, self.notation)
+        return self if same else type(self)(dialect, notation)
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`. Not where more than quotes tell where a record begins."""
@@ -102,7 +107,7 @@ class Csv(TextFormat):
     def parser(self, header: bytes, target: Target) -> Parser:
         """See `TextFormat`."""
         schema = None if target.inferred else target.schema
-        return CsvRecords(csv_names(header, schema, self.dialect), target, self.dialect)
+        return CsvRecords(csv_names(header, schema, self.dialect), target, self.dialect, self.notation)
 
     def has_type(self, kind: pa.DataType) -> bool:
         """See `Format`."""
@@ -124,15 +129,20 @@ class Tsv(Csv):
 class CsvRecords(Parser):
     """The parser of blocks of records whose header has these `names`."""
 
-    def __init__(self, names: list[str], target: Target, dialect: Dialect = STANDARD) -> None:
-        self.target = target
+    def __init__(
+        self, names: list[str], target: Target, dialect: Dialect = STANDARD, notation: Notation = USUAL
+    ) -> None:
+        self.target, self.notation = target, notation
         self._dialect = dialect
         self._names = names
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
+        self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
         # Timestamps are read as strings: the CSV reader insists on a zone, or on none. Nested types it does not have.
         kinds = {
-            c.name: pa.string() if pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type) else c.type
+            c.name: pa.string()
+            if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
+            else c.type
             for c in target.schema
         }
         kinds |= dict.fromkeys(self._unnamed_columns, pa.string())
@@ -148,7 +158,10 @@ class CsvRecords(Parser):
         joined, dialect = records.joined(), self._dialect
         table = read_csv(joined, self._names, self._options, dialect)
         schema = self.target.schema
-        columns = [_typed(table[column.name].combine_chunks(), column.type, dialect) for column in schema]
+        columns = [
+            _typed(table[column.name].combine_chunks(), column.type, dialect, self._written[column.name])
+            for column in schema
+        ]
         for column, values in zip(schema, columns, strict=True):
             check_held([values], partial(self._infinities_in, joined, column.name))
         return self._converted(columns, table, joined)
@@ -166,7 +179,8 @@ class CsvRecords(Parser):
             raise pa.ArrowInvalid(f"{texts.num_rows} records where {len(numbers)} were expected")
         columns, misfits = [], []
         for column in self.target.schema:
-            values, found = most_values(texts[column.name].combine_chunks(), column, self._dialect)
+            given, written = texts[column.name].combine_chunks(), self._written[column.name]
+            values, found = most_values(given, column, self._dialect, written)
             columns.append(values)
             misfits += [found] if found else []
         left = np.concatenate([bad, numbers[ragged]])
@@ -186,8 +200,9 @@ class CsvRecords(Parser):
         unnamed, found = unnamed_columns(pa.table(texts), pa.schema([]))
         new_fields = None
         if found is not None and self.target.inferred:
-            options = csv_options(found.names, None, self._dialect)
-            new_fields = read_csv(joined, self._names, options, self._dialect, ragged=[]).schema
+            new_fields = inferred_types(
+                joined, self._names, found.names, self._dialect, self.notation, ragged=[]
+            )
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
@@ -232,8 +247,7 @@ class CsvRecords(Parser):
         if not len(records.start):
             return pa.schema([pa.field(name, pa.null()) for name in self._names])
         check_csv_records(records, self._dialect)
-        dialect = self._dialect
-        found = read_csv(records.joined(), self._names, csv_options(None, None, dialect), dialect).schema
+        found = inferred_types(records.joined(), self._names, None, self._dialect, self.notation)
         # A column that is not UTF-8 is inferred as binary.
         kinds = (pa.string() if pa.types.is_binary(column.type) else column.type for column in found)
         return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
@@ -242,13 +256,15 @@ class CsvRecords(Parser):
         """The fields of recovered records that an inferred schema lacks."""
         names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
-        return [read_csv(rows.encode(), names, csv_options(names, None, self._dialect)).schema]
+        dialect = Dialect(nulls=self._dialect.nulls)
+        return [inferred_types(rows.encode(), names, names, dialect, self.notation)]
 
     def _unnamed(self, values: dict[str, str]) -> dict[str, str]:
         return {below("", name): values[name] for name in self._unnamed_columns if values.get(name)}
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
-        found, misfits = most_values(pa.array(values, pa.string()), column, self._dialect)
+        texts, written = pa.array(values, pa.string()), self._written[column.name]
+        found, misfits = most_values(texts, column, self._dialect, written)
         if misfits:
             for place, text in misfits.pairs():
                 records[place].mismatches[misfits.path] = text
@@ -269,9 +285,9 @@ def _without_empty(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
 
-def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
-    if pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
-        return values_of(values, kind, dialect)
+def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect, written: Written | None) -> pa.Array:
+    if written or pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
+        return values_of(values, kind, dialect, written)
     if pa.types.is_decimal(kind):
         # pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
@@ -339,6 +355,29 @@ def csv_options(
         null_values=list(dialect.null_texts),
         strings_can_be_null=False,
     )
+
+
+def inferred_types(
+    joined: bytes,
+    names: list[str],
+    chosen: list[str] | None,
+    dialect: Dialect,
+    notation: Notation,
+    *,
+    ragged: list[int] | None = None,
+) -> pa.Schema:
+    """The types of the `chosen` columns, or all, of records whose columns have these names. See `read_csv`."""
+    found = read_csv(joined, names, csv_options(chosen, None, dialect), dialect, ragged=ragged).schema
+    if not notation.infers:
+        return found
+    plain = pa.schema((c.name, pa.string()) for c in found if not pa.types.is_binary(c.type))
+    texts = read_csv(joined, names, csv_options(plain.names, plain, dialect), dialect, ragged=ragged)
+    for name in plain.names:
+        number, given = found.get_field_index(name), texts[name].combine_chunks()
+        filled = given.filter(pc.invert(pc.is_in(given, pa.array(dialect.null_texts))))
+        kind = notation.kind_of(below("", name), filled, found.field(number).type)
+        found = found.set(number, found.field(number).with_type(kind))
+    return found
 
 
 def read_csv(

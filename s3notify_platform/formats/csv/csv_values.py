@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from s3notify_platform.formats.arrow_values import check_held, timestamps
 from s3notify_platform.formats.csv.csv_cut import Dialect
+from s3notify_platform.formats.notation import Written
 from s3notify_platform.formats.records import Misfits
 from s3notify_platform.formats.rescue import below, fitted
 from s3notify_platform.formats.value_patterns import FORMS
@@ -22,8 +23,10 @@ def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
     return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 
-def values_of(texts: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
-    """Texts as `kind`. Raises what pyarrow raises if any does not fit."""
+def values_of(
+    texts: pa.Array, kind: pa.DataType, dialect: Dialect, written: Written | None = None
+) -> pa.Array:
+    """Texts as `kind`, `written` otherwise than usual or not. Raises what pyarrow raises if any does not fit."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return texts.cast(kind)
     if pa.types.is_nested(kind):
@@ -36,8 +39,8 @@ def values_of(texts: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
     if pc.any(null).as_py():
         texts = pc.if_else(null, pa.scalar(None, pa.string()), texts)
     if pa.types.is_timestamp(kind):
-        return timestamps(texts, kind)
-    return _parsed(texts, kind)
+        return written.values(texts, kind) if written else timestamps(texts, kind)
+    return _parsed(written.plain(texts, kind) if written else texts, kind)
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -57,30 +60,32 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return values
 
 
-def most_values(texts: pa.Array, column: pa.Field, dialect: Dialect) -> tuple[pa.Array, Misfits | None]:
+def most_values(
+    texts: pa.Array, column: pa.Field, dialect: Dialect, written: Written | None = None
+) -> tuple[pa.Array, Misfits | None]:
     """Texts as the values of a column; what does not fit is null, and a misfit.
 
     What costs less is tried first: all together, without those that begin otherwise than a value, without those of
     another form; what remains is searched by halving.
     """
-    kind = column.type
+    kind, form = column.type, (written.form if written else "") or FORMS.get(column.type.id)
     rest, odd = texts, np.zeros(len(texts), bool)
 
     def read(some: pa.Array, kind: pa.DataType) -> pa.Array:
-        return values_of(some, kind, dialect)
+        return values_of(some, kind, dialect, written)
 
     def single(number: int) -> pa.Array:
         odd[number] = True
         return pa.nulls(1, kind)
 
     def without(looked_at: npt.NDArray[np.int64]) -> pa.Array:
-        odd[looked_at[_odd(texts.take(pa.array(looked_at)), kind, dialect)]] = True
+        odd[looked_at[_odd(texts.take(pa.array(looked_at)), form, dialect)]] = True
         return pc.if_else(pa.array(odd), pa.scalar(None, pa.string()), texts)
 
     try:
         return read(texts, kind), None
     except pa.ArrowException:
-        rest = without(_odd_beginnings(texts, kind))
+        rest = texts if written and written.form else without(_odd_beginnings(texts, kind))
     try:
         values = read(rest, kind)
     except pa.ArrowException:
@@ -106,9 +111,9 @@ def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]
     return filled[~_BEGINNINGS[first]]
 
 
-def _odd(texts: pa.Array, kind: pa.DataType, dialect: Dialect) -> npt.NDArray[np.bool_]:
-    """Which texts are not of the form that values of this type have."""
-    if (form := FORMS.get(kind.id)) is None:
+def _odd(texts: pa.Array, form: str | None, dialect: Dialect) -> npt.NDArray[np.bool_]:
+    """Which texts are not of the form that values have; None: any."""
+    if form is None:
         return np.zeros(len(texts), bool)
     fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(dialect.null_texts)))
     found: npt.NDArray[np.bool_] = ~fitting.fill_null(True).to_numpy(zero_copy_only=False)

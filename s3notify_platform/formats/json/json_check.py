@@ -6,6 +6,7 @@ Stricter or laxer than the JSON reader in rare cases (commas, days that no month
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from s3notify_platform.formats.notation import USUAL, Notation
 from s3notify_platform.formats.records import Records
+from s3notify_platform.formats.rescue import below
 from s3notify_platform.formats.value_patterns import DATE, TIMESTAMP
 
 _AT_ONCE: Final = 50
@@ -26,12 +29,15 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 
 
 class Checker:
-    """Tells whether the values of records are of the kinds that `schema` has."""
+    """Tells whether the values of records are of the kinds that `schema` has.
 
-    def __init__(self, schema: pa.Schema) -> None:
-        fields = list(schema)
+    `commas`: numbers with a decimal comma are texts; else they are JSON's own.
+    """
+
+    def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:
+        fields, values = list(schema), _Values(notation=notation, commas=commas)
         groups = [fields[low : low + _AT_ONCE] for low in range(0, len(fields), _AT_ONCE)]
-        self._patterns = [rf"^{_W}{_struct(group)}{_W}$" for group in groups or [[]]]
+        self._patterns = [rf"^{_W}{values.struct(group, '')}{_W}$" for group in groups or [[]]]
 
     def unfit(self, records: Records) -> npt.NDArray[np.int64]:
         """The numbers of records that are not."""
@@ -47,9 +53,12 @@ class Checker:
         return np.flatnonzero(unfit)
 
 
-def probably_fit(texts: Sequence[str | None], kind: pa.DataType) -> npt.NDArray[np.bool_]:
-    """Which JSON texts probably are values of this type; those that are None are."""
-    return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{_value(kind)}|null){_W}$")
+def probably_fit(
+    texts: Sequence[str | None], kind: pa.DataType, path: str, notation: Notation
+) -> npt.NDArray[np.bool_]:
+    """Which JSON texts probably are values of this type at `path`; those that are None are."""
+    value = _Values(notation=notation, commas=True).value(kind, path)
+    return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")
 
 
 def _matching(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
@@ -59,12 +68,6 @@ def _matching(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
         return np.ones(len(texts), bool)
     matching: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return matching
-
-
-def _struct(fields: Iterable[pa.Field]) -> str:
-    members = [rf'"{re.escape(_key(field.name))}"{_W}:{_W}(?:{_value(field.type)}|null)' for field in fields]
-    members.append(rf'"{_other({_key(field.name) for field in fields})}"{_W}:{_W}{_ANY}')
-    return _object("|".join(members))
 
 
 def _key(name: str) -> str:
@@ -103,14 +106,34 @@ _INTEGERS: Final = {
 }
 
 
-def _value(kind: pa.DataType) -> str:
-    if pa.types.is_struct(kind):
-        return _struct(list(kind))
-    if pa.types.is_list(kind):
-        return _list(f"{_value(kind.value_type)}|null")
-    if pa.types.is_integer(kind):
-        return f"-?(?:{_INTEGERS[kind.bit_width]})"
-    return _VALUES.get(kind.id, _ANY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """The patterns of values in a notation."""
+
+    notation: Notation
+    commas: bool
+
+    def struct(self, fields: Iterable[pa.Field], path: str) -> str:
+        """An object with some of these fields, and others."""
+        members = [
+            rf'"{re.escape(_key(field.name))}"{_W}:{_W}(?:{self.value(field.type, below(path, field.name))}|null)'
+            for field in fields
+        ]
+        members.append(rf'"{_other({_key(field.name) for field in fields})}"{_W}:{_W}{_ANY}')
+        return _object("|".join(members))
+
+    def value(self, kind: pa.DataType, path: str) -> str:
+        """A value of this type at a path."""
+        if pa.types.is_struct(kind):
+            return self.struct(list(kind), path)
+        if pa.types.is_list(kind):
+            return _list(f"{self.value(kind.value_type, path)}|null")
+        if pa.types.is_integer(kind):
+            return f"-?(?:{_INTEGERS[kind.bit_width]})"
+        written = self.notation.written(path, kind)
+        if written and written.form and (self.commas or not written.comma):
+            return f'"(?:{written.form[1:-1]})"'
+        return _VALUES.get(kind.id, _ANY)
 
 
 _VALUES: Final = {

@@ -24,6 +24,7 @@ from s3notify_platform.formats.base import (
 from s3notify_platform.formats.codecs import decoded, decoded_whole, peek
 from s3notify_platform.formats.json.json_bounds import parts_of
 from s3notify_platform.formats.json.jsonl import Jsonl, JsonLines
+from s3notify_platform.formats.notation import USUAL, Notation, notation_of
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
 from s3notify_platform.formats.records import (
     BOM,
@@ -49,12 +50,17 @@ class JsonDocument(Format):
     name = "json"
     emptiness = "an empty list"
 
-    def __init__(self, path: str = "") -> None:
-        self.path = path
+    has_records = True
+    has_notation = True
+
+    def __init__(self, path: str = "", notation: Notation = USUAL) -> None:
+        self.path, self.notation = path, notation
 
     def configured(self, settings: Any) -> Format:
         """See `Format`."""
-        return JsonDocument(settings.json_path) if settings.json_path != self.path else self
+        path, notation = settings.json_path, notation_of(settings)
+        same = (path, notation) == (self.path, self.notation)
+        return self if same else JsonDocument(path, notation)
 
     def has_type(self, kind: pa.DataType) -> bool:
         """See `Format`."""
@@ -68,7 +74,7 @@ class JsonDocument(Format):
         self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:
         """See `Format`."""
-        parser = JsonLines(target)
+        parser = JsonLines(target, self.notation)
         for number, (key, body) in enumerate(objects):
             text = decoded_whole(body, key, encoding, MAX_DOCUMENT_BYTES)
             if text is None or len(text) > MAX_DOCUMENT_BYTES:
@@ -82,6 +88,9 @@ class JsonDocument(Format):
                 continue
             for parsed in converted(records, parser):
                 # Line ends as they were.
+                if (found := parsed.records) is not None:
+                    end = found.offset + found.end - found.start
+                    parsed.records = replace(found, body=text, start=found.offset, end=end)
                 parsed.rejects = [
                     replace(r, raw=text[r.offset : r.offset + len(r.raw)]) for r in parsed.rejects
                 ]
@@ -109,7 +118,7 @@ class JsonDocument(Format):
                     break
         except ValueError:
             pass
-        parser = JsonLines(Target(schema=pa.schema([]), inferred=True))
+        parser = JsonLines(Target(schema=pa.schema([]), inferred=True), self.notation)
         pending = [_joined(text, places, 0)]
         while pending:
             part = pending.pop()

@@ -188,3 +188,6 @@ FITTING: Final = {
     **dict.fromkeys((pa.date32().id, pa.timestamp("us").id), _TIME),
 }
 """Patterns of the texts of a type's values; not every match is a valid value."""
+
+NOTED: Final = re.compile(r'[ \t\r\n]*["n\-\d]')
+"""The same of values in a notation of their own: numbers may be JSON's, too."""

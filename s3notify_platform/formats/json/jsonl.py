@@ -8,21 +8,15 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.json as pa_json
 
-from s3notify_platform.formats.arrow_values import (
-    check_held,
-    count_fields,
-    timestamps,
-    unnamed_columns,
-)
+from s3notify_platform.formats.arrow_values import check_held, count_fields, unnamed_columns
 from s3notify_platform.formats.json.json_bounds import (
     check_cells,
     check_json_lines,
@@ -34,6 +28,7 @@ from s3notify_platform.formats.json.json_check import Checker, probably_fit
 from s3notify_platform.formats.json.json_parts import (
     DECODER,
     FITTING,
+    NOTED,
     STRICT_DECODER,
     WHITE,
     ObjectSplitter,
@@ -42,6 +37,8 @@ from s3notify_platform.formats.json.json_parts import (
     text_of_json,
     unnamed_parts,
 )
+from s3notify_platform.formats.json.json_reader import JsonReader, read_json
+from s3notify_platform.formats.notation import USUAL, Notation, notation_of, place_of
 from s3notify_platform.formats.records import (
     BOM,
     Converted,
@@ -68,10 +65,19 @@ class Jsonl(TextFormat):
 
     name = "jsonl"
     suffixes = frozenset({"jsonl", "ndjson", "json"})
+    has_notation = True
+
+    def __init__(self, notation: Notation = USUAL) -> None:
+        self.notation = notation
+
+    def configured(self, settings: Any) -> "Jsonl":
+        """See `Format`."""
+        notation = notation_of(settings)
+        return self if notation == self.notation else Jsonl(notation)
 
     def parser(self, header: bytes, target: Target) -> Parser:
         """See `TextFormat`."""
-        return JsonLines(target)
+        return JsonLines(target, self.notation)
 
     def refusal(self, text: bytes) -> str | None:
         """See `TextFormat`. For one JSON document over several lines, which is no record of its own on any line."""
@@ -101,11 +107,12 @@ class Jsonl(TextFormat):
 class JsonLines(Parser):
     """The parser of blocks of lines."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        # The JSON reader has no dates: they are read as strings and cast.
+    def __init__(self, target: Target, notation: Notation = USUAL) -> None:
+        self.target, self.notation = target, notation
+        self._reader = JsonReader(target.schema, notation)
         self._times_as_text = False
         self._split_object = ObjectSplitter()
+        self._checkers: dict[bool, Checker] = {}
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
@@ -129,6 +136,8 @@ class JsonLines(Parser):
             table = self._read(joined, "ignore")
             return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
         unnamed, new_fields = unnamed_columns(table, self.target.schema)
+        if new_fields is not None and self.target.inferred:
+            new_fields = self._reader.noted(joined, new_fields)
         return Converted(table=self._typed(table, joined), unnamed=unnamed, new_fields=new_fields)
 
     def convert_most(self, records: Records) -> Converted:
@@ -146,11 +155,13 @@ class JsonLines(Parser):
 
     def _suspects(self, records: Records) -> Offsets:
         """The numbers of records that probably do not fit."""
-        return np.union1d(self._checker.unfit(records), np.fromiter(too_deep(records), np.int64))
+        checker = self._checker(self._reader.has_commas(records.joined()))
+        return np.union1d(checker.unfit(records), np.fromiter(too_deep(records), np.int64))
 
-    @cached_property
-    def _checker(self) -> Checker:
-        return Checker(self.target.schema)
+    def _checker(self, commas: bool) -> Checker:
+        if commas not in self._checkers:
+            self._checkers[commas] = Checker(self.target.schema, self.notation, commas=commas)
+        return self._checkers[commas]
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
@@ -210,7 +221,7 @@ class JsonLines(Parser):
         found = read_json(joined, None)
         if found.num_rows != len(records.start):
             raise pa.ArrowInvalid("not one object in each line")
-        return found.schema
+        return self._reader.noted(joined, found.schema)
 
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
         """The fields of recovered records that an inferred schema lacks."""
@@ -224,9 +235,9 @@ class JsonLines(Parser):
                     continue
                 check_cells(raw)
                 new_fields = unnamed_columns(read_json(raw, None), self.target.schema)[1]
+                found += [self._reader.noted(raw, new_fields)] if new_fields is not None else []
             except pa.ArrowException:
                 continue
-            found += [new_fields] if new_fields is not None else []
         return found
 
     def _read_all(self, joined: bytes) -> pa.Table:
@@ -247,24 +258,24 @@ class JsonLines(Parser):
         return table
 
     def _read(self, joined: bytes, unexpected: str, schema: pa.Schema | None = None) -> pa.Table:
-        schema = self.target.schema if schema is None else schema
+        schema, reader = self.target.schema if schema is None else schema, self._reader
         if not self._times_as_text:
             try:
-                return read_json(joined, _options(schema, unexpected))
+                return reader.read(joined, schema, unexpected)
             except pa.ArrowInvalid as error:
                 if "to timestamp" not in str(error):
                     raise
-            table = read_json(joined, _options(schema, unexpected, times=True))
+            table = reader.read(joined, schema, unexpected, times=True)
             # Those with nanoseconds.
             self._times_as_text = True
             return table
-        return read_json(joined, _options(schema, unexpected, times=True))
+        return reader.read(joined, schema, unexpected, times=True)
 
     def _typed(self, table: pa.Table, joined: bytes) -> pa.Table:
         read = {*table.schema.names}
         nulls = {kind: pa.nulls(table.num_rows, kind) for kind in {*self.target.schema.types}}
         columns = [
-            _typed(table[column.name].combine_chunks(), column.type)
+            self._reader.typed(table[column.name].combine_chunks(), column.type, below("", column.name))
             if column.name in read
             else nulls[column.type]
             for column in self.target.schema
@@ -293,16 +304,17 @@ class JsonLines(Parser):
             records[number].mismatches[paths[number]] = text_of_json(raws[number] or "null")
             return pa.nulls(1, kind)
 
+        at = place_of(paths[0])
         if pa.types.is_nested(kind):
             with suppress(pa.ArrowException, UnicodeError):
-                return _read_values(raws, kind)
-            fit = probably_fit(raws, kind)
+                return self._reader.values(raws, kind, at)
+            fit = probably_fit(raws, kind, at, self.notation)
             if fit.any() and not fit.all():
                 return self._fitted_apart(fit, raws, kind, paths, records)
             in_parts = self._items_fitted if pa.types.is_list(kind) else self._fields_fitted
             return in_parts(raws, kind, paths, records)
         # A value of another kind is recognised without parsing it.
-        fitting = FITTING.get(kind.id)
+        fitting = NOTED if self.notation.written(at, kind) else FITTING.get(kind.id)
         others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         for number in others:
             single(number)
@@ -310,7 +322,7 @@ class JsonLines(Parser):
             raws = list(raws)
             for number in others:
                 raws[number] = None
-        return fitted(raws, kind, _read_values, single)
+        return fitted(raws, kind, partial(self._reader.values, path=at), single)
 
     def _fitted_apart(
         self,
@@ -386,62 +398,3 @@ def _split(
                 record.mismatches[path] = text_of_json(text)
         found.append(parts)
     return found
-
-
-def _options(schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa_json.ParseOptions:
-    reading = pa.schema([column.with_type(_as_read(column.type, times=times)) for column in schema])
-    return pa_json.ParseOptions(explicit_schema=reading, unexpected_field_behavior=unexpected)
-
-
-def _as_read(kind: pa.DataType, *, times: bool) -> pa.DataType:
-    """The JSON reader has no dates, and timestamps only up to their unit: they are read as strings and cast."""
-    if pa.types.is_date(kind) or (times and pa.types.is_timestamp(kind)):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(_as_read(part.type, times=times)) for part in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_as_read(kind.value_type, times=times))
-    return kind
-
-
-def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What was read, as `kind`; fields that it does not have are left out."""
-    if pa.types.is_decimal(kind):
-        # pyarrow 26 accepts 10000 for decimal(6, 2).
-        values.validate(full=True)
-    if values.type.equals(kind) and (not pa.types.is_nested(kind) or "decimal" not in str(kind)):
-        return values
-    if pa.types.is_string(values.type) and pa.types.is_timestamp(kind):
-        return timestamps(values, kind)
-    if pa.types.is_struct(kind):
-        children = dict(zip((part.name for part in values.type), values.flatten(), strict=True))
-        typed = [_typed(children[part.name], part.type) for part in kind]
-        return pa.StructArray.from_arrays(typed, fields=list(kind), mask=values.is_null())
-    if pa.types.is_list(kind):
-        inner = _typed(values.values, kind.value_type)
-        return pa.ListArray.from_arrays(values.offsets, inner, type=kind, mask=values.is_null())
-    return values.cast(kind)
-
-
-def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
-    """JSON texts as one column."""
-    joined = "".join(f'{{"v":{raw or "null"}}}\n' for raw in raws).encode()
-    schema = pa.schema([("v", kind)])
-    for times in (False, True):
-        try:
-            table = read_json(joined, _options(schema, "error", times=times))
-            values = _typed(table["v"].combine_chunks(), kind)
-            check_held([values], lambda: infinities_in(joined))
-            return values
-        except pa.ArrowInvalid as error:
-            if times or "to timestamp" not in str(error):
-                raise
-    raise AssertionError("unreachable")
-
-
-def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
-    """Lines read in one block and one thread; without `options` the reader infers the types."""
-    if not joined.isascii():
-        joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
-    read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))
-    return pa_json.read_json(pa.BufferReader(joined), read_options=read, parse_options=options)

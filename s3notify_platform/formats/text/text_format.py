@@ -72,6 +72,7 @@ class TextFormat(Format):
     """A format whose objects are texts of records."""
 
     emptiness = "blank lines alone"
+    has_records = True
 
     header_bytes: int = 0
     """How long the header of a text may be; 0: it has none."""

@@ -68,6 +68,9 @@ SPARK_NAMES: Final = {
     "escape": "csv_escape",
     "comment": "csv_comment",
     "nullValue": "csv_nulls",
+    "dateFormat": "date_format",
+    "timestampFormat": "timestamp_format",
+    "timeZone": "time_zone",
 }
 """Options of Spark's file sources, and ours for the same."""
 

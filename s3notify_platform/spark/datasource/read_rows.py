@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from s3notify_platform.engine.read.reader import Rejected, SplitReader
+from s3notify_platform.engine.read.counted import Rejected
+from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import TASK_BYTES, cut
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.row_schema import Batches
@@ -67,11 +68,13 @@ class RowReader:
 
     @classmethod
     def of(cls, reading: Reading, schema: StructType) -> "RowReader":
-        """A reader for what Spark wants; `UsageError` if the format cannot give it."""
+        """A reader for what Spark wants; `UsageError` if the format cannot give it, or rules are of other columns."""
         others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])
         columns = arrow_schema(data)
         check_schema(columns, reading.source.input.format)
+        if columns:  # else there is nothing to read
+            reading.source.input.rules.bound(reading.source.input.delivered(columns))
         if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
                 f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
@@ -97,7 +100,8 @@ class RowReader:
                     self._check(found.key, found.outcome)
                 case Rejected(batch) if self._keeps(batch):
                     more = {"_rejected": batch.column("reason"), "_raw": batch.column("raw")}
-                    yield self._shaped(batch, REJECT, more)
+                    # The data may have columns that are called reason and raw, too.
+                    yield self._shaped(batch.select(LINEAGE.names), REJECT, more)
                 case pa.RecordBatch():
                     yield self._shaped(found, ROW, {})
 

@@ -72,6 +72,13 @@ OTHERS: dict[str, Any] = {
     "csv_names": "a;b",
     "csv_nulls": "-",
     "json_path": "data.items",
+    "date_format": "dd.MM.yyyy",
+    "timestamp_format": "dd.MM.yyyy HH:mm",
+    "time_zone": "Europe/Berlin",
+    "decimal_comma": "all",
+    "payload_column": "payload",
+    "expect": "dt is not null",
+    "expect_warn": "_size > 0",
     "signals": "root",
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""

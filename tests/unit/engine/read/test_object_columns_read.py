@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.engine.read import fetch
-from s3notify_platform.engine.read.reader import Rejected, SplitReader
+from s3notify_platform.engine.read.counted import Rejected
+from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import cut
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.rows import ReadObject

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.engine.read import reader as read
-from s3notify_platform.engine.read.reader import Rejected, SplitReader
+from s3notify_platform.engine.read.counted import Rejected
+from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.rows import ReadObject
 from s3notify_platform.formats.registry import FORMATS

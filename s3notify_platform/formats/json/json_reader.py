@@ -1,0 +1,163 @@
+"""pyarrow's reader of JSON lines, and what it lacks: dates, times beyond its unit, and values in another notation.
+
+These are read as strings and cast. Numbers of a column with a decimal comma may be JSON's own, too: a block in which
+they all are is read as usual.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.json as pa_json
+
+from s3notify_platform.formats.arrow_values import check_held, timestamps
+from s3notify_platform.formats.json.json_bounds import infinities_in
+from s3notify_platform.formats.notation import Notation
+from s3notify_platform.formats.rescue import below
+
+_ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"[ \t\r\n]*:')
+"""A key that may be any."""
+
+
+class JsonReader:
+    """Reads columns of `schema`, and others."""
+
+    def __init__(self, schema: pa.Schema, notation: Notation) -> None:
+        self._notation = notation
+        names = {*_names_with_comma(schema, notation)}
+        keys = "|".join(sorted(re.escape(json.dumps(name, ensure_ascii=False)) for name in names))
+        self._commas = (
+            re.compile(rf"(?:{keys})[ \t\r\n]*:[ \t\r\n]*[^-0-9nNI \t\r\n]".encode()) if names else None
+        )
+
+    def has_commas(self, joined: bytes) -> bool:
+        """Whether a column of numbers with a decimal comma has anything but JSON's own numbers, or may have."""
+        return bool(self._commas and (self._commas.search(joined) or _ESCAPED_KEY.search(joined)))
+
+    def read(self, joined: bytes, schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa.Table:
+        """Lines as these columns, as `typed` takes them. `times`: as strings. `unexpected`: what of other fields."""
+        return read_json(
+            joined, self._options(schema, unexpected, times=times, commas=self.has_commas(joined))
+        )
+
+    def _options(
+        self, schema: pa.Schema, unexpected: str, *, times: bool, commas: bool
+    ) -> pa_json.ParseOptions:
+        reading = (
+            column.with_type(self._as_read(column.type, below("", column.name), times=times, commas=commas))
+            for column in schema
+        )
+        return pa_json.ParseOptions(explicit_schema=pa.schema(reading), unexpected_field_behavior=unexpected)
+
+    def _as_read(self, kind: pa.DataType, path: str, *, times: bool, commas: bool) -> pa.DataType:
+        if pa.types.is_date(kind) or (times and pa.types.is_timestamp(kind)):
+            return pa.string()
+        if pa.types.is_struct(kind):
+            return pa.struct(
+                [
+                    part.with_type(
+                        self._as_read(part.type, below(path, part.name), times=times, commas=commas)
+                    )
+                    for part in kind
+                ]
+            )
+        if pa.types.is_list(kind):
+            return pa.list_(self._as_read(kind.value_type, path, times=times, commas=commas))
+        written = self._notation.written(path, kind)
+        return pa.string() if written and (commas or not written.comma) else kind
+
+    def typed(self, values: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+        """What was read, as `kind`; fields that it does not have are left out."""
+        written = self._notation.written(path, kind) if pa.types.is_string(values.type) else None
+        if written:
+            values = written.values(values, kind)
+        if pa.types.is_decimal(kind):
+            # pyarrow 26 accepts 10000 for decimal(6, 2).
+            values.validate(full=True)
+        if values.type.equals(kind) and (not pa.types.is_nested(kind) or self._is_plain(kind)):
+            return values
+        if pa.types.is_string(values.type) and pa.types.is_timestamp(kind):
+            return timestamps(values, kind)
+        if pa.types.is_struct(kind):
+            children = dict(zip((part.name for part in values.type), values.flatten(), strict=True))
+            typed = [self.typed(children[part.name], part.type, below(path, part.name)) for part in kind]
+            return pa.StructArray.from_arrays(typed, fields=list(kind), mask=values.is_null())
+        if pa.types.is_list(kind):
+            inner = self.typed(values.values, kind.value_type, path)
+            return pa.ListArray.from_arrays(values.offsets, inner, type=kind, mask=values.is_null())
+        return values.cast(kind)
+
+    @staticmethod
+    def _is_plain(kind: pa.DataType) -> bool:
+        return "decimal" not in str(kind)
+
+    def values(self, raws: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:
+        """JSON texts as one column, which is at `path`."""
+        joined = "".join(f'{{"v":{raw or "null"}}}\n' for raw in raws).encode()
+        commas = any('"' in raw for raw in raws if raw)
+        for times in (False, True):
+            try:
+                reading = pa.schema([("v", self._as_read(kind, path, times=times, commas=commas))])
+                options = pa_json.ParseOptions(explicit_schema=reading, unexpected_field_behavior="error")
+                values = self.typed(read_json(joined, options)["v"].combine_chunks(), kind, path)
+                check_held([values], lambda: infinities_in(joined))
+                return values
+            except pa.ArrowInvalid as error:
+                if times or "to timestamp" not in str(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
+        """The types of columns that were inferred of these lines, as the notation has them."""
+        if not self._notation.infers:
+            return found
+        texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])
+        options = pa_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="ignore")
+        table = read_json(joined, options)
+        return pa.schema(
+            column.with_type(
+                self._noted(table[column.name].combine_chunks(), column.type, below("", column.name))
+            )
+            for column in found
+        )
+
+    def _noted(self, values: pa.Array, found: pa.DataType, path: str) -> pa.DataType:
+        if pa.types.is_struct(found):
+            parts = zip(found, values.flatten(), strict=True)
+            return pa.struct(
+                [part.with_type(self._noted(v, part.type, below(path, part.name))) for part, v in parts]
+            )
+        if pa.types.is_list(found):
+            return pa.list_(self._noted(values.flatten(), found.value_type, path))
+        return self._notation.kind_of(path, values, found) if pa.types.is_string(values.type) else found
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """An inferred type, in which times are strings."""
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_with_texts(part.type)) for part in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_with_texts(kind.value_type))
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def _names_with_comma(fields: pa.Schema | pa.StructType, notation: Notation, path: str = "") -> Iterator[str]:
+    """The names of the fields, at any depth, whose numbers may have a decimal comma."""
+    for part in fields if notation else ():
+        at, kind = below(path, part.name), part.type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            yield from _names_with_comma(kind, notation, at)
+        elif (written := notation.written(at, kind)) and written.comma:
+            yield part.name
+
+
+def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
+    """Lines read in one block and one thread; without `options` the reader infers the types."""
+    if not joined.isascii():
+        joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
+    read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))
+    return pa_json.read_json(pa.BufferReader(joined), read_options=read, parse_options=options)

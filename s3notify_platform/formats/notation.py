@@ -1,0 +1,247 @@
+"""How the texts of a source write dates, times and numbers, where that is not as ISO 8601 and JSON have them.
+
+A notation is of all columns of a type, or of one by its path (`customer.born`; of lists without numbers), or of all
+that is below a path; the longest path counts. A column with a pattern takes nothing else: texts of another form do not
+fit. Texts that stand for null are null all the same. A pattern has no | and no =, which separate.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.formats.arrow_values import timestamps
+from s3notify_platform.formats.rescue import below
+from s3notify_platform.formats.time_patterns import TimePattern, time_pattern
+from s3notify_platform.kernel.errors import UsageError
+
+NOTATION: Final = ("date_format", "timestamp_format", "time_zone", "decimal_comma")
+"""The settings that a notation is made of."""
+
+ALL: Final = "all"
+
+_COMMA: Final = (
+    r"^[ \t]*([+-]?(?:(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d*)?|,\d+)(?:[eE][+-]?\d+)?"
+    r"|[+-]?(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?))[ \t]*$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """How the texts of a column are written. `form`: as a regular expression; "" for the usual one.
+
+    `note`: for people. `pattern`: of times; None: as usual, or numbers with a comma. `zone`: of times without one.
+    """
+
+    note: str
+    form: str = ""
+    pattern: TimePattern | None = None
+    comma: bool = False
+    zone: str = ""
+
+    def plain(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
+        """The texts as they are usually written. `pa.ArrowInvalid` if any is of another form."""
+        if self.pattern is not None:
+            return self.pattern.iso(texts, days=bool(pa.types.is_date(kind)))
+        if not self.comma:
+            return texts
+        if not pc.all(pc.match_substring_regex(texts, self.form), min_count=0).as_py():
+            raise pa.ArrowInvalid("a text is no number with a decimal comma")
+        return pc.replace_substring(pc.replace_substring(pc.ascii_trim(texts, " \t"), ".", ""), ",", ".")
+
+    def values(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
+        """The texts as values, which may be beyond what their type can hold. Raises as a cast does."""
+        plain = self.plain(texts, kind)
+        return timestamps(plain, kind, self.zone) if pa.types.is_timestamp(kind) else plain.cast(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notation:
+    """How values are written: patterns by path, "" for all; paths of numbers with a comma; the zone of times."""
+
+    dates: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, str] = field(default_factory=dict)
+    commas: frozenset[str] = frozenset()
+    zone: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether anything is written otherwise than usual."""
+        return bool(self.dates or self.times or self.commas or self.zone)
+
+    def paths(self, setting: str) -> set[str]:
+        """The paths that a setting names."""
+        given: dict[str, Iterable[str]] = {
+            "date_format": self.dates, "timestamp_format": self.times, "decimal_comma": self.commas,
+        }  # fmt: skip
+        return {*given.get(setting, ())} - {""}
+
+    def written(self, path: str, kind: pa.DataType) -> Written | None:
+        """How the values of this type at a path are written; None: as usual. `path`: without numbers of lists."""
+        if not self:
+            return None
+        if pa.types.is_date(kind) and (text := _at(path, self.dates)):
+            return _in_pattern("date_format", text, "")
+        if pa.types.is_timestamp(kind):
+            zone = self.zone if kind.tz else ""
+            if text := _at(path, self.times):
+                return _in_pattern("timestamp_format", text, zone)
+            if zone:
+                return Written(note="", zone=zone)
+        if (pa.types.is_floating(kind) or pa.types.is_decimal(kind)) and _at(path, self._commas):
+            return _WITH_COMMA
+        return None
+
+    def note(self, path: str, schema: pa.Schema) -> str:
+        """How the values at a path are written, as a reason says it; "" if as usual."""
+        at = place_of(path)
+        kind = kinds_at(schema).get(at) if self else None
+        found = self.written(at, kind) if kind is not None else None
+        return found.note if found else ""
+
+    def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
+        """The type of an inferred column: as it was `found`, or what all of its texts are in this notation.
+
+        Of a column that a setting names, whatever was found. Else dates and times may have been found, or texts, and
+        numbers with a comma if any has one.
+        """
+        texts = texts.drop_null()
+        if not len(texts):
+            return found
+        is_time = pa.types.is_timestamp(found)
+        wordy = pa.types.is_string(found) or pa.types.is_date(found) or is_time
+        for given, kind, possible in (
+            (self.dates, pa.date32(), wordy),
+            (self.times, pa.timestamp("us", tz="UTC"), wordy and not pa.types.is_date(found)),
+        ):
+            text = _at(path, given)
+            if text and (possible or _nearest(path, given)) and _all_are(texts, time_pattern(text).form):
+                return kind
+        if _at(path, self._commas) and _all_are(texts, _COMMA):
+            commas = bool(pc.any(pc.match_substring(texts, ",")).as_py())
+            if commas or pa.types.is_floating(found) or _nearest(path, self._commas):
+                return pa.float64()
+        of_other_form = (
+            (pa.types.is_date(found) and _at(path, self.dates))
+            or (is_time and _at(path, self.times))
+            or (pa.types.is_floating(found) and _at(path, self._commas))
+        )
+        return pa.string() if of_other_form else found
+
+    @property
+    def infers(self) -> bool:
+        """Whether `kind_of` may say something else than what was found."""
+        return bool(self.dates or self.times or self.commas)
+
+    @property
+    def _commas(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.commas, ",")
+
+
+USUAL: Final = Notation()
+
+_WITH_COMMA: Final = Written(note=", written with a decimal comma (decimal_comma)", form=_COMMA, comma=True)
+
+
+@lru_cache(maxsize=256)
+def _in_pattern(setting: str, text: str, zone: str) -> Written:
+    pattern = time_pattern(text)
+    return Written(note=f", written as {text} ({setting})", form=pattern.form, pattern=pattern, zone=zone)
+
+
+def _nearest(path: str, given: Mapping[str, str]) -> str | None:
+    """The longest path, down to "" for all, at or above this one that something is given for."""
+    while path and path not in given:
+        path = path.rpartition(".")[0]
+    return path if path in given else None
+
+
+def _at(path: str, given: Mapping[str, str]) -> str:
+    """What is given for a path; "" if nothing."""
+    return given.get(_nearest(path, given) or "", "")
+
+
+def _all_are(texts: pa.Array, form: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, form)).as_py())
+
+
+def place_of(path: str) -> str:
+    """A path without the numbers of lists."""
+    return re.sub(r"\[\d*\]", "", path)
+
+
+@lru_cache(maxsize=16)
+def kinds_at(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The types at all paths of a schema, without the numbers of lists."""
+    found: dict[str, pa.DataType] = {}
+    waiting = [(below("", column.name), column.type) for column in schema]
+    while waiting:
+        path, kind = waiting.pop()
+        found[path] = kind
+        if pa.types.is_struct(kind):
+            waiting += [(below(path, part.name), part.type) for part in kind]
+        elif pa.types.is_list(kind):
+            waiting.append((path, kind.value_type))
+    return found
+
+
+def notation_of(settings: Any) -> Notation:
+    """What a source's settings say (`source.format_settings`). `UsageError` for what cannot be."""
+    return _notation(
+        settings.date_format, settings.timestamp_format, settings.time_zone, settings.decimal_comma
+    )
+
+
+@lru_cache(maxsize=32)
+def _notation(dates: str, times: str, zone: str, commas: str) -> Notation:
+    if not (dates or times or zone or commas):
+        return USUAL
+    patterns = {
+        name: _patterns(name, text) for name, text in (("date_format", dates), ("timestamp_format", times))
+    }
+    for pattern in patterns["date_format"].values():
+        if "z" in time_pattern(pattern).letters:
+            raise UsageError(f"date_format {dates!r}: a date has no zone: leave out X, x and Z")
+    names = [name.strip() for name in commas.split("|")] if commas.strip() else []
+    if "" in names:
+        raise UsageError(f"decimal_comma {commas!r}: give columns, like amount|price, or all")
+    if zone:
+        _check_zone(zone)
+    return Notation(
+        dates=patterns["date_format"],
+        times=patterns["timestamp_format"],
+        commas=frozenset("" if name == ALL else name for name in names),
+        zone="" if zone == "UTC" else zone,
+    )
+
+
+def _patterns(setting: str, given: str) -> dict[str, str]:
+    """A setting's patterns by path."""
+    found: dict[str, str] = {}
+    for part in given.split("|") if given else ():
+        path, equals, text = part.rpartition("=")
+        path = path.strip()
+        if not text.strip() or (equals and not path):
+            raise UsageError(f"{setting} {given!r}: give a pattern, or column=pattern, between |")
+        if path in found:
+            whose = f"column {path!r}" if path else "all columns"
+            raise UsageError(f"{setting} {given!r}: {whose} has two patterns")
+        try:
+            time_pattern(text)
+        except UsageError as error:
+            raise UsageError(f"{setting} {error}") from error
+        found[path] = text
+    return found
+
+
+def _check_zone(zone: str) -> None:
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("us")), zone)
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"time_zone {zone!r}: there is no such zone here: give one of the IANA's names, like Europe/Berlin; if it "
+            "is one, install the system's tzdata"
+        ) from error

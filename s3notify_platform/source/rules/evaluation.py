@@ -1,0 +1,215 @@
+"""Predicates evaluated on Arrow columns.
+
+Null is as in SQL: a comparison with null is null. Numbers are compared by their values, exactly but for floating point
+ones; NaN is equal to nothing, and neither less nor greater. A date or time is compared with the text of one, in ISO
+8601; one without a zone is UTC. Nothing else is converted: a text is not compared with a number.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.formats.arrow_values import timestamps
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.source.rules.grammar import MAX_DIGITS, Literal, Node, Operand
+
+Columns = Mapping[str, pa.Array | pa.ChunkedArray]
+Evaluate = Callable[[Columns], Any]
+"""A column of truth values, or of the operand's, from the columns of rows."""
+
+_COMPARISONS: Final = {
+    "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<>": pc.not_equal,
+    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+
+
+def bound(node: Node, schema: pa.Schema) -> Evaluate:
+    """What evaluates a predicate on columns of `schema`. `UsageError` for a column of another name or a wrong type.
+
+    A column whose type is null may be of any: then the predicate may only be bound, not evaluated.
+    """
+    match node.name:
+        case "and" | "or":
+            parts = [bound(part, schema) for part in node.parts]
+            return _folded(pc.and_kleene if node.name == "and" else pc.or_kleene, parts)
+        case "not":
+            inner = bound(node.parts[0], schema)
+            return lambda columns: pc.invert(inner(columns))
+        case _:
+            operands = [_Bound.of(operand, schema) for operand in node.operands]
+            return _of_operands(node.name, operands)
+
+
+def _folded(combine: Callable[[Any, Any], Any], parts: Sequence[Evaluate]) -> Evaluate:
+    def evaluate(columns: Columns) -> Any:
+        found = parts[0](columns)
+        for part in parts[1:]:
+            found = combine(found, part(columns))
+        return found
+
+    return evaluate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """An operand: what gives its values, and their type; None: it is the literal `value`."""
+
+    said: str
+    type: pa.DataType | None
+    values: Evaluate
+    value: Literal | None = None
+
+    @classmethod
+    def of(cls, operand: Operand, schema: pa.Schema) -> "_Bound":
+        if isinstance(operand, Literal):
+            return cls(said=f"{operand.value}", type=None, values=lambda _: operand.value, value=operand)
+        name, kind, steps = _looked_up(operand.path, schema)
+
+        def values(columns: Columns) -> Any:
+            found = columns[name]
+            for step in steps:
+                found = pc.struct_field(found, [step])
+            return found
+
+        return cls(said=".".join(operand.path), type=kind, values=values)
+
+
+def _looked_up(path: Sequence[str], schema: pa.Schema) -> tuple[str, pa.DataType, list[int]]:
+    """A column's name and type, and which field of a field it is."""
+    name = schema.names[_place(path[0], schema.names, "column")]
+    kind, steps = schema.field(name).type, []
+    for part in path[1:]:
+        if pa.types.is_null(kind):
+            return name, kind, []
+        if not pa.types.is_struct(kind):
+            raise UsageError(f"{'.'.join(path)!r}: {part!r} is a field of no struct")
+        steps.append(_place(part, [one.name for one in kind], f"field of {path[0]!r}"))
+        kind = kind.field(steps[-1]).type
+    return name, kind, steps
+
+
+def _place(name: str, names: Sequence[str], what: str) -> int:
+    if names.count(name) == 1:
+        return names.index(name)
+    found = [n for n, other in enumerate(names) if other.casefold() == name.casefold()]
+    if len(found) != 1:
+        raise UsageError(f"there is no {what} {name!r}, only {', '.join(names) or 'none'}")
+    return found[0]
+
+
+def _of_operands(name: str, operands: Sequence[_Bound]) -> Evaluate:
+    first = operands[0]
+    if name == "is null":
+        return lambda columns: pc.is_null(first.values(columns))
+    if any(one.type is not None and pa.types.is_null(one.type) for one in operands):
+        return lambda _: None  # of a type that is not known here: only bound
+    if name == "true":
+        if not pa.types.is_boolean(first.type):
+            raise UsageError(f"{first.said!r} is {first.type}, and no truth value: compare it")
+        return first.values
+    if name == "like":
+        pattern = operands[1].value
+        if first.type is None or not pa.types.is_string(first.type) or not _is_text(pattern):
+            raise UsageError(f"{first.said!r}: LIKE compares a column of strings with a text")
+        return lambda columns: pc.match_like(first.values(columns), str(pattern and pattern.value))
+    if name == "in":
+        equals = [_compared("=", first, item) for item in operands[1:]]
+        return _folded(pc.or_kleene, equals)
+    return _compared(name, first, operands[1])
+
+
+def _is_text(literal: Literal | None) -> bool:
+    return literal is not None and isinstance(literal.value, str) and not literal.kind
+
+
+_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _compared(name: str, left: _Bound, right: _Bound) -> Evaluate:
+    if left.type is None:
+        return _compared(_MIRRORED.get(name, name), right, left)
+    compare = _COMPARISONS[name]
+    if right.value is not None:
+        kind, value = _literal(left, right.value)
+        return lambda columns: compare(_as(left.values(columns), kind), value)
+    assert right.type is not None, "a column has a type"
+    kind = _common(left, right)
+    return lambda columns: compare(_as(left.values(columns), kind), _as(right.values(columns), kind))
+
+
+def _as(values: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_date(values.type) and pa.types.is_timestamp(kind):
+        values = pc.cast(values, pa.timestamp("us"))
+    return values if values.type.equals(kind) else pc.cast(values, kind)
+
+
+def _literal(column: _Bound, literal: Literal) -> tuple[pa.DataType, pa.Scalar]:
+    """The type in which a column is compared with a literal, and the literal in it."""
+    kind, value = column.type, literal.value
+    assert kind is not None, "a column has a type"
+    if isinstance(value, bool):
+        if pa.types.is_boolean(kind):
+            return kind, pa.scalar(value)
+    elif isinstance(value, Decimal):
+        if pa.types.is_floating(kind):
+            return pa.float64(), pa.scalar(float(value), pa.float64())
+        if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+            return _exactly(kind, value)
+    elif pa.types.is_string(kind) and not literal.kind:
+        return kind, pa.scalar(value)
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _time(kind, literal, value)
+    raise UsageError(f"{column.said!r} is {kind}, and is not compared with {value!r}")
+
+
+def _exactly(kind: pa.DataType, value: Decimal) -> tuple[pa.DataType, pa.Scalar]:
+    try:
+        if not pa.types.is_integer(kind) or value == int(value):
+            exact = int(value) if pa.types.is_integer(kind) else value
+            return kind, pa.scalar(exact, kind)
+    except (pa.ArrowException, OverflowError):
+        pass
+    wide = _wide(_scale(kind), max(0, -int(value.as_tuple().exponent)))
+    return wide, pa.scalar(value, wide)
+
+
+def _scale(kind: pa.DataType) -> int:
+    return kind.scale if pa.types.is_decimal(kind) else 0
+
+
+def _wide(*scales: int) -> pa.DataType:
+    return pa.decimal256(76, min(MAX_DIGITS, max(scales)))
+
+
+def _time(kind: pa.DataType, literal: Literal, text: str) -> tuple[pa.DataType, pa.Scalar]:
+    days = literal.kind == "date" or (pa.types.is_date(kind) and not literal.kind)
+    try:
+        if days:
+            found = pa.array([text]).cast(pa.date32())
+            return kind, _as(found, kind)[0]
+        stamp = kind if pa.types.is_timestamp(kind) else pa.timestamp("us")
+        return stamp, timestamps(pa.array([text]), stamp)[0]
+    except pa.ArrowException as error:
+        wanted = "date, like 2026-01-31" if days else "time, like 2026-01-31 12:00:00"
+        raise UsageError(f"{text!r} is no {wanted}") from error
+
+
+def _common(left: _Bound, right: _Bound) -> pa.DataType:
+    """The type in which two columns are compared."""
+    kinds = [kind for kind in (left.type, right.type) if kind is not None]
+    first, second = kinds
+    if all(pa.types.is_integer(kind) for kind in kinds):
+        return pa.int64()
+    if all(pa.types.is_integer(k) or pa.types.is_decimal(k) or pa.types.is_floating(k) for k in kinds):
+        return pa.float64() if any(map(pa.types.is_floating, kinds)) else _wide(*map(_scale, kinds))
+    if all(pa.types.is_date(kind) or pa.types.is_timestamp(kind) for kind in kinds):
+        zoned = [kind for kind in kinds if pa.types.is_timestamp(kind)]
+        if len({kind.tz for kind in zoned}) <= 1:
+            return zoned[0] if zoned else first
+    if first.equals(second) and (pa.types.is_string(first) or pa.types.is_boolean(first)):
+        return first
+    raise UsageError(f"{left.said!r} is {first}, and is not compared with {right.said!r}, which is {second}")

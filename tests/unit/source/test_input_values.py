@@ -1,0 +1,81 @@
+"""Notation, payload and rules of a source: what is refused where it loads."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.source.source import Input
+from s3notify_platform.stores.config import S3Config
+
+
+def input_of(**settings: Any) -> Input:
+    return Input(bucket=S3Config(bucket="b"), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"format": "parquet", "date_format": "yyyy"},
+            "date_format is for csv, tsv, jsonl and json, and format is par",
+        ),
+        (
+            {"format": "text", "decimal_comma": "all"},
+            "decimal_comma is for csv, tsv, jsonl and json, and format is text",
+        ),
+        ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is for csv"),
+        ({"time_zone": "Mars/Base"}, "time_zone 'Mars/Base': there is no such zone here"),
+        (
+            {"schema": "at timestamp", "timestamp_format": "ad=yyyy"},
+            "timestamp_format: there is no column 'ad'",
+        ),
+        (
+            {"schema": "o struct<at date>", "date_format": "p.at=yyyy"},
+            "date_format: there is no column 'p.at'",
+        ),
+        ({"schema": "a double", "decimal_comma": "b"}, "decimal_comma: there is no column 'b' in the schema"),
+        ({"format": "parquet", "payload_column": "raw"}, "objects of format parquet have no raw records"),
+        ({"format": "binary", "payload_column": "raw"}, "objects of format binary have no raw records"),
+        ({"payload_column": "_raw"}, "names that begin with _ are reserved"),
+        ({"payload_column": "Dt", "partition_columns": "dt date"}, "those of partition_columns are taken"),
+        (
+            {"payload_column": "raw", "schema": "id int, Raw string"},
+            "'Raw' is one of the data, and of payload_column",
+        ),
+        ({"payload_column": "value", "format": "text"}, "'value' is one of the data, and of payload_column"),
+        ({"expect": "a >"}, "expect: rule 'a >' does not parse"),
+        (
+            {"expect": "b > 0", "schema": "a int"},
+            "expect: rule 'b > 0': there is no column 'b', only a; correct",
+        ),
+        ({"expect": "a > 'x'", "schema": "a int"}, "'a' is int32, and is not compared with 'x'"),
+        (
+            {"expect_warn": "a > 0", "format": "text"},
+            "expect_warn: rule 'a > 0': there is no column 'a', only value",
+        ),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        input_of(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schema": "at timestamp, o struct<at date>", "timestamp_format": "at=yyyy", "date_format": "o.at=yyyy"},
+        {"schema": "`a.b` date", "date_format": "`a.b`=yyyy"},
+        {"schema": "amount decimal(12, 2), v variant", "expect": "amount >= 0 and v is not null"},
+        {"schema": "a int -- of Spark", "expect": "b > 0"},
+        {"expect": "b > 0", "date_format": "x=yyyy"},
+        {"expect": "value like '%x%'", "format": "text", "payload_column": "raw"},
+        {"schema": "a int", "mismatches": "rescue", "expect": "_rescued is null"},
+        {"schema": "a int", "partition_columns": "dt date", "expect": "dt is not null"},
+    ],
+)  # fmt: skip
+def test_what_is_not(settings: dict[str, Any]) -> None:
+    """What only the data, or Spark, can tell; and it travels to tasks."""
+    given = input_of(**settings)
+    assert pickle.loads(pickle.dumps(given)) == given
