@@ -164,20 +164,33 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def misfit_reason(path: str, schema: pa.Schema) -> Callable[[str], str]:
-    """Why a record is rejected that has a text at `path` that does not fit."""
+def misfit_reason(path: str, schema: pa.Schema, source: str = "") -> Callable[[str], str]:
+    """Why a record is rejected that has a text at `path` that does not fit.
+
+    `source`: the name of the source whose schema was inferred: perhaps from too few objects, and there is a command.
+    """
     if path == EXTRA:
         return "more values than the header has names: {}".format
     if path == MISSING:
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
+    if source and _may_be_text(path, schema):
+        end += f"; if it is text: `s3notify schema set {source} '{path} string'`"
     return lambda text: f"{path}: {text[:SHOWN_CHARS]!r}{end}"
 
 
-def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
-    """Why a record is rejected: the first value that does not fit."""
+def _may_be_text(path: str, schema: pa.Schema) -> bool:
+    """Whether a column may have become something else than a string by inference, and has a plain name."""
+    if path not in schema.names or not re.fullmatch(rf"\w{{1,{SHOWN_CHARS}}}", path):
+        return False
+    kind = schema.field(path).type
+    return not (pa.types.is_string(kind) or pa.types.is_nested(kind))
+
+
+def mismatch_reason(rescued: Rescued, schema: pa.Schema, source: str = "") -> str:
+    """Why a record is rejected: the first value that does not fit. `source`: as in `misfit_reason`."""
     path, text = next(iter(rescued.mismatches.items()))
-    return misfit_reason(path, schema)(text)
+    return misfit_reason(path, schema, source)(text)
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:

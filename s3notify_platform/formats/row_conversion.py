@@ -128,7 +128,7 @@ class _Rows:
         for one in found.misfits:
             first = ~seen[one.places]
             seen[one.places] = True
-            reason = misfit_reason(one.path, self.parser.target.schema)
+            reason = misfit_reason(one.path, self.parser.target.schema, self.parser.target.name)
             texts = (text for text, new in zip(one.texts, first.tolist(), strict=True) if new)
             self.reject(numbers[one.places[first]], map(reason, texts))
 
@@ -168,7 +168,7 @@ class _Rows:
                 count(self.found.unnamed, index, rescued.unnamed)
             if rescued.mismatches and not target.rescue:
                 rejected.append(number)
-                reasons.append(mismatch_reason(rescued, target.schema))
+                reasons.append(mismatch_reason(rescued, target.schema, target.name))
             elif rescued.unnamed and target.inferred and not target.rescue:
                 rejected.append(number)
                 reasons.append(target.unknown(next(iter(rescued.unnamed))))

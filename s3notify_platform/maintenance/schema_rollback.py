@@ -1,7 +1,8 @@
 """Back to an earlier schema, after data that should never have come in has widened the table's.
 
 The next version has the earlier columns, and nothing is rewritten. Packs keep columns that it lacks, and no reader
-looks at them. So it is refused while a value of such a column is live: nobody would see it.
+looks at them. So it is refused while a value of such a column is live: nobody would see it; and where a column had
+another type, which its values have no more (`retype`).
 """
 
 import json
@@ -24,6 +25,7 @@ from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, added_fields, schema_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.schema_change import contradictions
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import Event, history, snapshot_of
 
@@ -84,7 +86,8 @@ class SchemaRollback:
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     """What going back to the schema of a version takes away. Stop the source's runs before.
 
-    `NotFoundError`: there is no such version. Requests: those of `snapshot_of`, and of `read_slots` for all packs.
+    `NotFoundError`: there is no such version. `UsageError`: a column has another type since. Requests: those of
+    `snapshot_of`, and of `read_slots` for all packs.
     """
     now = table.newest()
     if isinstance(now, Absent):
@@ -93,6 +96,11 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     today, target = schema_of(now.metadata) or NO_SCHEMA, schema_of(then.metadata)
     if target is None:
         raise NotFoundError(f"version {version} has no schema: nothing was committed yet")
+    if found := next(contradictions(target.rows, today.rows), None):
+        raise UsageError(
+            f"version {version} is of before {found.column['name']!r} got another type: go back by `s3notify table "
+            "rollback`, or give the column that type by `s3notify schema set`"
+        )
     columns = tuple(sorted(added_fields(target.rows, today.rows)))
     in_use: dict[str, set[str]] = {}
     for path, key in _values(table, now, target) if columns else ():

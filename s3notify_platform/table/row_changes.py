@@ -30,7 +30,7 @@ from s3notify_platform.table.feed import VersionChanges, changes_of, not_kept
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
 from s3notify_platform.table.snapshot import LogReader, Snapshot
-from s3notify_platform.table.versions import ROLLBACK
+from s3notify_platform.table.versions import RETYPED, ROLLBACK, VALUES
 
 CHANGE_COLUMNS: Final = pa.schema(
     [
@@ -70,7 +70,8 @@ def with_changes(table: pa.Schema) -> pa.Schema:
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
     """Each version after `since`, up to `until`, with its changed objects and about how many bytes it brought.
 
-    `NotFoundError`: as `changes_of`. `UsageError`: one of them went back to an earlier version.
+    `NotFoundError`: as `changes_of`. `UsageError`: one of them went back to an earlier version, or gave a
+    column another type and other values.
     """
     for each in changes_of(reader, since, until):
         _check_forward(each)
@@ -291,11 +292,21 @@ def _stay(change: StateChange) -> bool:
 
 
 def _check_forward(each: VersionChanges) -> None:
+    _check_same_values(each)
     if ROLLBACK in each.body.note and each.body.note.get("slots"):
         raise UsageError(
             f"version {each.version} went back to version {each.body.note[ROLLBACK]}: rows that were given before have "
             "left, and others are back, so nothing can go on from there: begin again, with a snapshot, or after "
             f"version {each.version}"
+        )
+
+
+def _check_same_values(each: VersionChanges) -> None:
+    note = each.body.note
+    if RETYPED in note and note.get(VALUES):
+        raise UsageError(
+            f"version {each.version} gave {', '.join(note[RETYPED])} another type, and rows that were given before "
+            f"other values: begin again, with a snapshot, or after version {each.version}"
         )
 
 

@@ -20,6 +20,12 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 ROLLBACK: Final = "rollback"
 """A version's note of the version that it went back to."""
 
+RETYPED: Final = "retyped"
+"""A version's note of columns that got another type, by name, with both."""
+
+VALUES: Final = "values"
+"""Beside it: whether readers see other values than before."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
