@@ -27,7 +27,7 @@ def schema() -> None:
 @_asset
 @json_option
 def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
-    """Print the versions that have changed the schema of the source NAME, the newest first, and what each has added.
+    """Print the versions that have changed the schema of the source NAME, the newest first: added columns, other types.
 
     As far as versions are kept. The columns of one: --json. 1 LIST, and 1 GET for each version.
     """
@@ -42,6 +42,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
             "inferred": one.schema.inferred,
             "columns": len(json.loads(one.schema.rows).get("fields", [])),
             "added": dict(one.added) if as_json else _short(one.added),
+            "changed": dict(one.changed) if as_json else _short(one.changed),
             **({"rows": json.loads(one.schema.rows)} if as_json else {}),
         }
         for one in schema_history(location.table(asset).reader, derived=asset is not None)

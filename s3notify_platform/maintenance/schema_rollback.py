@@ -27,6 +27,7 @@ from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.schema_change import contradictions
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.type_changes import ddl
 from s3notify_platform.table.versions import Event, history, snapshot_of
 
 SHOWN: Final = 5
@@ -35,11 +36,15 @@ COLUMNS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaEvent:
-    """A version that has changed the schema. `added`: fields that the schema before did not have, with their types."""
+    """A version that has changed the schema. `added`: fields that the schema before did not have, with their types.
+
+    `changed`: fields that had another type before, with both.
+    """
 
     event: Event
     schema: TableSchema
     added: Mapping[str, str]
+    changed: Mapping[str, str] = field(default_factory=dict)
 
 
 def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
@@ -53,8 +58,12 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
     for number, (event, schema) in enumerate(zip(found, schemas, strict=True)):
         if schema is not None:
             before = next((each for each in schemas[number + 1 :] if each is not None), None)
-            added = added_fields(before.rows, schema.rows) if before is not None else {}
-            events.append(SchemaEvent(event=event, schema=schema, added=added))
+            held = before.rows if before is not None else schema.rows
+            changed = {
+                each.path: f"{ddl(each.old)} → {ddl(each.new)}" for each in contradictions(held, schema.rows)
+            }
+            added = added_fields(held, schema.rows)
+            events.append(SchemaEvent(event=event, schema=schema, added=added, changed=changed))
     return events
 
 

@@ -176,7 +176,7 @@ class _Again:
     def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
         """Of a change; a derived table has no objects."""
         objects = size = 0
-        for state in concerned(table, base, doubts) if change.every else ():
+        for state in concerned(table, base, doubts.keys) if change.every else ():
             objects, size = objects + 1, size + state.size
         return cls(slots=sorted(doubts.keys), objects=objects, bytes=size, rows=doubts.rows)
 

@@ -91,6 +91,10 @@ class Wanted:
         return planned_change(known, self.columns, of_transform=self.of_transform)
 
 
+Objects = dict[Slot, set[str] | None]
+"""Keys by slot. None: any of the slot."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Doubts:
     """The objects, by slot, of which a value cannot be had from a pack. `rows`: of all of them.
@@ -99,8 +103,8 @@ class Doubts:
     value that is null until they are read.
     """
 
-    keys: dict[Slot, set[str] | None] = field(default_factory=dict)
-    lost: dict[Slot, set[str]] = field(default_factory=dict)
+    keys: Objects = field(default_factory=dict)
+    lost: Objects = field(default_factory=dict)
     rows: int = 0
     _room: int = MARKED_MAX
 
@@ -110,37 +114,34 @@ class Doubts:
         if "_key" not in rows.schema.names:
             self.keys |= dict.fromkeys(map(Slot, pc.unique(rows["_slot"].filter(doubtful)).to_pylist()))
             return
-        for slot, keys in _objects(rows, doubtful).items():
-            self._take(slot, keys)
-        for slot, keys in _objects(rows, lost).items():
-            self.lost.setdefault(slot, set()).update(keys)
+        self._take(self.keys, _objects(rows, doubtful))
+        self._take(self.lost, _objects(rows, lost))
 
     def join(self, other: "Doubts") -> None:
         """Take in those of another pack."""
         self.rows += other.rows
-        for slot, keys in other.keys.items():
-            self._take(slot, keys)
-        for slot, lost in other.lost.items():
-            self.lost.setdefault(slot, set()).update(lost)
+        self._take(self.keys, other.keys)
+        self._take(self.lost, other.lost)
 
-    def _take(self, slot: Slot, keys: set[str] | None) -> None:
-        held = self.keys.setdefault(slot, set())
-        if held is None or keys is None:
-            self.keys[slot] = None
-            return
-        self._room -= len(keys - held)
-        held |= keys
-        if self._room < 0:
-            self.keys[slot] = None
+    def _take(self, into: Objects, objects: Objects) -> None:
+        for slot, keys in objects.items():
+            held = into.setdefault(slot, set())
+            if held is None or keys is None:
+                into[slot] = None
+                continue
+            self._room -= len(keys - held)
+            held |= keys
+            if self._room < 0:
+                into[slot] = None
 
 
-def _objects(rows: pa.Table, mask: pa.Array) -> dict[Slot, set[str]]:
+def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
     """The objects of these rows, by slot."""
     some = rows.select(["_slot", "_key"]).filter(mask).group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, set[str]] = {}
     for slot, key in zip(some["_slot"].to_pylist(), some["_key"].to_pylist(), strict=True):
         found.setdefault(Slot(slot), set()).add(key)
-    return found
+    return {**found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +180,9 @@ class Retype:
         self._asked += 1
         if self._asked > RESTARTS:
             self.table.reader.known.hold(HOLDER)
-        self.found = self.wanted.of(base)
+        self.convert(base)
         if not self.found.every:
             return None
-        self.convert(base)
         self._check_young()
         made = {pack.id: self._made[pack.id] for pack in base.packs.values()}
         again = [pack for pack in base.packs.values() if made[pack.id].adds is not None]
@@ -267,8 +267,8 @@ class Retype:
 
     def _check_kept(self, base: Snapshot) -> None:
         """`UsageError`: an object that has expired cannot be read again, and would lose a value."""
-        states = self.table.states.lookup(base.manifest.states, self.doubts.lost)
-        if lost := sorted(key for key, state in states.items() if state.expired):
+        states = concerned(self.table, base, self.doubts.lost)
+        if lost := sorted(state.key for state in states if state.expired and state.rows):
             columns = ", ".join(map(str, self.found.columns))
             raise UsageError(
                 f"{columns}: {len(lost)} objects have left the bucket, whose rows stay and would lose values: "
@@ -277,18 +277,18 @@ class Retype:
 
     # Packs
 
-    def left(self, base: Snapshot) -> list[Add]:
-        """The live packs that were not converted yet."""
-        return [pack for pack in base.packs.values() if pack.id not in self._made]
-
-    def convert(self, base: Snapshot, *, track: Track = untracked) -> None:
-        """Convert the live packs that were not converted yet, and store the results."""
-        left = self.left(base)
+    def convert(self, base: Snapshot, *, track: Track = untracked) -> bool:
+        """Convert the live packs that were not converted yet, and store the results. False: there were none."""
+        self.found = self.wanted.of(base)
+        left = [pack for pack in base.packs.values() if pack.id not in self._made]
+        if not left or not self.found.every:
+            return False
         old = arrow_schema(base.metadata.schema)
         done = in_parallel(
             lambda pack: self._converted(pack, old), left, PACKS_AT_ONCE, track=track, what="rewriting packs"
         )
         self._made |= {pack.id: each for pack, each in zip(left, done, strict=True)}
+        return True
 
     def _converted(self, pack: Add, old: pa.Schema) -> _Pack:
         packs, doubts = self.table.data, Doubts()
@@ -405,9 +405,8 @@ def retyped(
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):
-        if not change.left(found) or not change.found.every:
+        if not change.convert(found, track=track):
             break
-        change.convert(found, track=track)
         newest = table.newest()
         if isinstance(newest, Absent):
             raise ConflictError(f"the table below {table.layout.prefix!r} left while it was changed")
@@ -419,10 +418,10 @@ def retyped(
     return table.noted(done), change
 
 
-def concerned(table: LogTable, snapshot: Snapshot, doubts: Doubts) -> Iterator[ObjectState]:
-    """The states of the objects that doubts name, or of all of a slot; one slot is in memory."""
-    named = {slot: keys for slot, keys in doubts.keys.items() if keys}
+def concerned(table: LogTable, snapshot: Snapshot, objects: Objects) -> Iterator[ObjectState]:
+    """The states of these objects; of a whole slot one is in memory."""
+    named = {slot: keys for slot, keys in objects.items() if keys}
     yield from table.states.lookup(snapshot.manifest.states, named).values()
-    whole = [slot for slot, keys in doubts.keys.items() if keys is None]
+    whole = [slot for slot, keys in objects.items() if keys is None]
     for _, states in table.states.of_slots(snapshot.manifest.states, whole):
         yield from states.values()

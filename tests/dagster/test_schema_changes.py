@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
+import pytest
 
+from s3notify_platform.maintenance.set_types import SetTypes
 from tests.support.site import Site
 
 
@@ -60,3 +62,19 @@ def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
     given.settle()
     assert given.metadata(1)["batch_unnamed"] == {"note": 1}
     assert given.metadata(1)["unnamed"] == 1
+
+
+def test_other_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:
+    """By the tick that would request one, with the command; once the table has them, it goes on."""
+    site = site_of()
+    site.write(1)
+    site.settle()
+    other = site_of(bucket=site.component.bucket, schema="id string, amount double")
+    other.cursor = site.cursor
+    other.write(2, body=b'{"id": "two", "amount": 1}\n')
+    with pytest.raises(Exception, match="`s3notify schema set orders 'id string'` lets the table follow"):
+        other.evaluate()
+    source = other.io.source
+    SetTypes(location=source.location, commit=source.commit, columns="id string").run()
+    other.settle()
+    assert [row["id"] for row in other.io.load([2]).toArrow().to_pylist()] == ["two"]
