@@ -57,7 +57,8 @@ class SetTypes:
         doubts = doubts_of(table, base, self._wanted, track=self.track)
         packs = [pack.size for pack in base.packs.values()] if change.columns else []
         again = _Again.of(table, base, doubts, change)
-        return self._report(change, again, self._retry(table, store, dry_run=True), (len(packs), sum(packs)))
+        retried = self._retry(table, store, change, dry_run=True)
+        return self._report(change, again, retried, (len(packs), sum(packs)))
 
     def run(self) -> Report:
         """See `Task`."""
@@ -73,11 +74,11 @@ class SetTypes:
         if not isinstance(done, Committed):  # by an earlier run, which may not have come to the signals
             facts = done.snapshot.manifest.slots.items()
             asked = {slot for slot, each in facts if each.pending or each.backfill}
-        elif made.changes_values and any(True for _ in slot_assets(location, store)):
+        elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
             asked |= {slot for slot, each in done.snapshot.manifest.slots.items() if each.rows}
         if asked:
             location.slot_signals(store).signal_slots(sorted(asked))
-        retried = self._retry(table, store)
+        retried = self._retry(table, store, change)
         again = _Again.of(table, done.snapshot, made.doubts, change)
         if self.wait and (left := _unread(self._newest(table))):
             for _ in self.track(_reading(table, left, table.committer.clock), left, "reading again"):
@@ -103,11 +104,13 @@ class SetTypes:
             raise self.location.no_table(self.asset)
         return found
 
-    def _retry(self, table: LogTable, store: ObjectStore, *, dry_run: bool = False) -> Retried:
-        """What is in quarantine for one of these columns."""
+    def _retry(
+        self, table: LogTable, store: ObjectStore, change: SchemaChange, *, dry_run: bool = False
+    ) -> Retried:
+        """Have what is in quarantine for one of these columns read again."""
         if self.asset is not None:
             return Retried()
-        choice = Choice(columns=tuple(self._given.names))
+        choice = Choice(columns=change.names)
         signals = self.location.slot_signals(store)
         return retry(table, self.location.all_slots(), signals, choice, dry_run=dry_run)
 

@@ -1,7 +1,8 @@
 """Gives columns of a table other types, by one version: its schema, and each pack that has one of them, written again.
 
-Packs are written again also where Parquet could widen a type: a table may have files of narrower types only with the
-feature `typeWidening`, which raises its reader version, and which many engines lack.
+Packs are written again also where Parquet could widen a type. Delta allows files of narrower types only with the
+feature `typeWidening`, which raises the reader version and which many engines lack. Without it delta-rs and DuckDB read
+most of them, and Polars only an `int` as `bigint` and a `float` as `double` (`test_retyped_readers`).
 
 Steps
     1. Convert the live packs and store the results, which no version names yet. Several passes, as batches go on.

@@ -115,9 +115,13 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """The next schema. `columns`: of the table; `parsed`: the ones that are read in another way, and `how` that is."""
+    """The next schema. `columns`: of the table; `parsed`: the ones that are read in another way, and `how` that is.
+
+    `names`: of all columns that were asked for, as the table has them.
+    """
 
     schema: TableSchema
+    names: tuple[str, ...] = ()
     columns: tuple[ColumnChange, ...] = ()
     parsed: tuple[ColumnChange, ...] = field(default=())
 
@@ -135,7 +139,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))
     cases = {name.casefold(): name for name in (*read, *held)}
-    columns, parsed = [], []
+    columns, parsed, names = [], [], []
     for given in json.loads(wanted)["fields"]:
         name = cases.get(given["name"].casefold(), "")
         if name in _OWN or given["name"] in _OWN:
@@ -145,6 +149,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
                 f"the table has no column {given['name']!r}; new ones come with the rows that have them. It has: "
                 f"{', '.join(held) or 'none'}"
             )
+        names.append(name)
         alike = name in read and name in held and is_same_type(read[name]["type"], held[name]["type"])
         if name in read and not of_transform and (change := _change(read[name], given)):
             parsed.append(change)
@@ -155,7 +160,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
         ):
             columns.append(change)
     schema = replace(known, source=_with(source, parsed), rows=_with(rows, columns))
-    return SchemaChange(schema=schema, columns=tuple(columns), parsed=tuple(parsed))
+    return SchemaChange(schema=schema, names=tuple(names), columns=tuple(columns), parsed=tuple(parsed))
 
 
 def _change(column: Json, given: Json) -> ColumnChange | None:

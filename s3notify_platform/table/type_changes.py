@@ -40,7 +40,7 @@ _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)
 _DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _NUMBER: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
-_INTEGER: Final = r"^-?[0-9]{1,18}(\.0*)?$"
+_INTEGER: Final = r"^-?0*[0-9]{1,19}(\.0*)?$"
 _DATE: Final = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 
 
@@ -202,7 +202,8 @@ def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     plain = _where(texts, pc.match_substring_regex(texts, pattern))
     if not pa.types.is_integer(kind):
         return _halved(plain, lambda some: some.cast(kind))
-    numbers = pc.replace_substring_regex(plain, r"\..*$", "").cast(pa.int64())
+    whole = pc.replace_substring_regex(plain, r"\..*$", "")
+    numbers = _halved(whole, lambda some: some.cast(pa.int64()))
     return numbers if kind == pa.int64() else _checked(numbers, kind)
 
 

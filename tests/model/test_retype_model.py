@@ -64,6 +64,8 @@ class Model:
         self.again.discard(key)
 
     def retype(self, kind: str) -> None:
+        if kind == self.kind:
+            return
         for key, values in self.rows.items():
             after = [shown(each, self.kind, kind) for each in values]
             present = any(each is not None for each in values)
@@ -122,7 +124,7 @@ def test_any_sequence(seed: int) -> None:
             case "late":
                 # Planned by the old type, and committed after another one came.
                 late = key()
-                planned = site.planned(late, {"n": KINDS[model.kind]}, n=[1])
+                planned = site.planned(late, {"n": KINDS[model.kind]}, n=[parsed(1, model.kind)])
                 before, new = model.kind, dice.choice(sorted(KINDS))
                 other = process()
                 retyped(other.table, other.newest(), wanted(n=KINDS[new]))
