@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.values.results import BatchResult
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.retype import retyped
+from s3notify_platform.table.snapshot import Snapshot
 from tests.support.ingested import Place, derive
 from tests.support.local_jobs import LocalJobs
+from tests.support.retype_site import wanted
 from tests.support.servers import S3Server
 
 pytestmark = pytest.mark.server
@@ -127,6 +132,51 @@ def test_it_asks(place: Place, run: Run) -> None:
     assert (
         "the columns have these types already" in run("schema", "set", "orders", "a string", "--yes").output
     )
+
+
+def test_killed_after_its_version(place: Place, run: Run) -> None:
+    """A repetition moves the signals, and has the quarantine read again."""
+    table = place.source.table()
+    base = table.newest()
+    assert isinstance(base, Snapshot)
+    done, _ = retyped(table, base, wanted(a=pa.decimal128(18, 2)))
+    assert isinstance(done, Committed)
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    again = of(run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--json"))
+    assert (again["became"], again["retried"]) == (None, 2)
+    keys = ("raw/big", "raw/text", "raw/price")
+    assert watcher.poll().changed.keys() == {slot_of(key, 4) for key in keys}
+    batch(place, pa.decimal128(18, 2))
+    assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
+
+
+def test_it_waits(place: Place, run: Run) -> None:
+    """Until a batch has read again what it asked for."""
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    big = slot_of("raw/price", 4)
+
+    def read_again() -> None:
+        while big not in watcher.poll().changed:
+            pass
+        batch(place, pa.decimal128(18, 2))
+
+    with ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(read_again)
+        done = run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--wait")
+        assert done.exit_code == 0, done.output
+        found = place.source.table().newest()
+        assert isinstance(found, Snapshot)
+        assert not any(facts.pending for facts in found.manifest.slots.values())
+        reading.result()
+
+
+def test_it_is_shown(run: Run) -> None:
+    of(run("schema", "set", "orders", "a string", "--yes", "--json"))
+    newest, first = of(run("schema", "show", "orders", "--json"))
+    assert (newest["changed"], newest["added"]) == ({"a": "bigint → string"}, {})
+    assert first["changed"] == {}
 
 
 @pytest.mark.parametrize(
