@@ -112,7 +112,19 @@ def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, 
     if place is None:
         return ("give the NAME of the source whose tables are to be checked" if deep else ""), {}
     location = place.location()
+    _check_types(place)
     return topic_problem(location), problems_of_tables(location) if deep else {}
+
+
+def _check_types(place: SourcePlace) -> None:
+    """`UsageError`: the YAML of the source declares other types than its table has. Requests of `open_table`."""
+    from s3notify_platform.source.declared_types import check_declared_types
+
+    for source in configured():
+        if source.name == place.name:
+            found = source.source(**place.settings)
+            transformed = bool(source.values.get("transform"))
+            check_declared_types(found, found.open_table(create=False), transformed=transformed)
 
 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:

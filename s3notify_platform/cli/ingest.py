@@ -71,8 +71,9 @@ def ingest(
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed, or a
     table that follows (--latest-key, --cluster-by) is behind. A bucket, prefix or number of slots that is not the
-    table's, and a table of which a part is missing, are refused: see `s3notify table`. With a topic of the source's
-    name (`s3notify topics create NAME`) it follows the queue, else it lists. Slot assets are Dagster's.
+    table's, and a table of which a part is missing, are refused: see `s3notify table`. So are types that the table's
+    columns do not have: see `s3notify schema set`. With a topic of the source's name (`s3notify topics create NAME`) it
+    follows the queue, else it lists. Slot assets are Dagster's.
     """
     import os
 
@@ -82,6 +83,7 @@ def ingest(
     from s3notify_platform.cli.reading_bar import reading_bar
     from s3notify_platform.engine.batch.list_or_follow import topic_problem
     from s3notify_platform.local.java import java_environment
+    from s3notify_platform.source.declared_types import check_declared_types
     from s3notify_platform.spark.continuous import ContinuousIngest
     from s3notify_platform.spark.datasource.options import reading_of
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
@@ -99,7 +101,8 @@ def ingest(
     prepare_environment()
     reading = reading_of(given)
     source = reading.source
-    source.open_table(create=False)  # refused before Spark starts, and so is its topic
+    opened = source.open_table(create=False)  # refused before Spark starts, and so is its topic
+    check_declared_types(source, opened, transformed=function is not None)
     if problem := topic_problem(source.location):
         raise click.ClickException(problem)
     running: list[ContinuousIngest] = []

@@ -52,13 +52,14 @@ class Target:
 
     `inferred`: `schema` was inferred, so fields that it does not name must not be dropped. `rescue`: values that do not
     fit go to `_rescued`, a column after those of `schema`; else the record is a reject. `size`: the columns and bytes
-    of the schema as it is stored, which its limits are for.
+    of the schema as it is stored, which its limits are for. `name`: of the source, if its schema was inferred.
     """
 
     schema: pa.Schema
     inferred: bool = False
     rescue: bool = False
     size: tuple[int, int] = (0, 0)
+    name: str = ""
 
     @property
     def output(self) -> pa.Schema:

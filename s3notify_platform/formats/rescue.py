@@ -164,15 +164,28 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def misfit_reason(path: str, schema: pa.Schema, note: str = "") -> Callable[[str], str]:
-    """Why a record is rejected that has a text at `path` that does not fit. `note`: how values there are written."""
+def misfit_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
+    """Why a record is rejected that has a text at `path` that does not fit. `note`: how values there are written.
+
+    `source`: the name of the source whose schema was inferred: perhaps from too few objects, and there is a command.
+    """
     if path == EXTRA:
         return "more values than the header has names: {}".format
     if path == MISSING:
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
     end += note
+    if source and _may_be_text(path, schema):
+        end += f"; if it is text: `s3notify schema set {source} '{path} string'`"
     return lambda text: f"{path}: {text[:SHOWN_CHARS]!r}{end}"
+
+
+def _may_be_text(path: str, schema: pa.Schema) -> bool:
+    """Whether a column may have become something else than a string by inference, and has a plain name."""
+    if path not in schema.names or not re.fullmatch(rf"\w{{1,{SHOWN_CHARS}}}", path):
+        return False
+    kind = schema.field(path).type
+    return not (pa.types.is_string(kind) or pa.types.is_nested(kind))
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:

@@ -134,7 +134,7 @@ class _Rows:
 
     def _reason(self, path: str) -> Callable[[str], str]:
         schema = self.parser.target.schema
-        return misfit_reason(path, schema, self.parser.notation.note(path, schema))
+        return misfit_reason(path, schema, self.parser.notation.note(path, schema), self.parser.target.name)
 
     def _rescue(self, numbers: Offsets, found: Converted) -> None:
         rescued: list[Rescued | None] = [None] * len(numbers)

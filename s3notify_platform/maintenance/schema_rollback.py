@@ -1,7 +1,8 @@
 """Back to an earlier schema, after data that should never have come in has widened the table's.
 
 The next version has the earlier columns, and nothing is rewritten. Packs keep columns that it lacks, and no reader
-looks at them. So it is refused while a value of such a column is live: nobody would see it.
+looks at them. So it is refused while a value of such a column is live: nobody would see it; and where a column had
+another type, which its values have no more (`retype`).
 """
 
 import json
@@ -24,7 +25,9 @@ from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, added_fields, schema_of
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.schema_change import contradictions
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
+from s3notify_platform.table.type_changes import ddl
 from s3notify_platform.table.versions import Event, history, snapshot_of
 
 SHOWN: Final = 5
@@ -33,11 +36,15 @@ COLUMNS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaEvent:
-    """A version that has changed the schema. `added`: fields that the schema before did not have, with their types."""
+    """A version that has changed the schema. `added`: fields that the schema before did not have, with their types.
+
+    `changed`: fields that had another type before, with both.
+    """
 
     event: Event
     schema: TableSchema
     added: Mapping[str, str]
+    changed: Mapping[str, str] = field(default_factory=dict)
 
 
 def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
@@ -51,8 +58,12 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
     for number, (event, schema) in enumerate(zip(found, schemas, strict=True)):
         if schema is not None:
             before = next((each for each in schemas[number + 1 :] if each is not None), None)
-            added = added_fields(before.rows, schema.rows) if before is not None else {}
-            events.append(SchemaEvent(event=event, schema=schema, added=added))
+            held = before.rows if before is not None else schema.rows
+            changed = {
+                each.path: f"{ddl(each.old)} → {ddl(each.new)}" for each in contradictions(held, schema.rows)
+            }
+            added = added_fields(held, schema.rows)
+            events.append(SchemaEvent(event=event, schema=schema, added=added, changed=changed))
     return events
 
 
@@ -84,7 +95,8 @@ class SchemaRollback:
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     """What going back to the schema of a version takes away. Stop the source's runs before.
 
-    `NotFoundError`: there is no such version. Requests: those of `snapshot_of`, and of `read_slots` for all packs.
+    `NotFoundError`: there is no such version. `UsageError`: a column has another type since. Requests: those of
+    `snapshot_of`, and of `read_slots` for all packs.
     """
     now = table.newest()
     if isinstance(now, Absent):
@@ -93,6 +105,11 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     today, target = schema_of(now.metadata) or NO_SCHEMA, schema_of(then.metadata)
     if target is None:
         raise NotFoundError(f"version {version} has no schema: nothing was committed yet")
+    if found := next(contradictions(target.rows, today.rows), None):
+        raise UsageError(
+            f"version {version} is of before {found.column['name']!r} got another type: go back by `s3notify table "
+            "rollback`, or give the column that type by `s3notify schema set`"
+        )
     columns = tuple(sorted(added_fields(target.rows, today.rows)))
     in_use: dict[str, set[str]] = {}
     for path, key in _values(table, now, target) if columns else ():

@@ -40,6 +40,8 @@ from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, state_
 from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.versions import ROLLBACK, history, kept_versions, snapshot_of
 
+HOLDER: Final = f"table {ROLLBACK}"
+
 RESTARTS: Final = 2
 """Others may be first so often; then they wait."""
 
@@ -67,7 +69,7 @@ class Rollback:
             )
         self.asked += 1
         if self.asked > RESTARTS:
-            self.committer.reader.known.hold(ROLLBACK)
+            self.committer.reader.known.hold(HOLDER)
         if not self.checked:
             check_restorable(self.committer, self.target)
         self.checked = False
@@ -144,14 +146,14 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
                     committer=committer,
                     asked=attempt,
                 )
-                done = committer.commit_alone(change, end, holder=ROLLBACK)
+                done = committer.commit_alone(change, end, holder=HOLDER)
                 break
             except (UsageError, OtherLogError):
                 # Another engine has committed meanwhile, or somebody else has gone back.
                 if attempt == REFUSED_MEANWHILE - 1:
                     raise
     finally:
-        reader.known.release(ROLLBACK)
+        reader.known.release(HOLDER)
     return table.noted(done)
 
 

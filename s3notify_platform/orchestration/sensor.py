@@ -27,6 +27,7 @@ from s3notify_platform.orchestration.run_health import ENDED, run_view
 from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.orchestration.ticks import tick_of
 from s3notify_platform.source.batch_settings import BatchSettings
+from s3notify_platform.source.declared_types import check_declared_types
 from s3notify_platform.table.open_table import OpenTable, claim
 
 LOOP_SECONDS: Final = 5
@@ -118,7 +119,7 @@ def build_sensor(
             backlog=io.clients.backlog,
             topic_epoch=io.clients.ensure_topic,
             runs_of=runs_of,
-            table=lambda expected: _opened(io, expected),
+            table=lambda expected: _opened(io, expected, transformed=assets.transform is not None),
             claim=lambda table, epoch: claim(io.source.table().reader, table, epoch),
             settings=settings,
         )
@@ -153,10 +154,11 @@ def build_sensor(
     return poll_keyspace
 
 
-def _opened(io: SlotIOManager, expected: str) -> OpenTable:
-    """The source's table, which is created if it was never there. See `Source.open_table`."""
+def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
+    """The source's table, which is created if it was never there. Refused as `Source.open_table`, and for its types."""
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:
+        check_declared_types(io.source, found, transformed=transformed)
         return found
     return io.settle_commit_mode().open_table(expected=expected, store=io.clients.store)
 

@@ -12,6 +12,7 @@ from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
 from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of
 from s3notify_platform.source.location import CommitMode, Location
+from s3notify_platform.source.rules.row_predicate import RowPredicate
 from s3notify_platform.source.settings import (
     LATEST,
     SETTINGS,
@@ -34,8 +35,13 @@ def latest_of(values: Mapping[str, Any], slots: int) -> Latest | None:
         raise UsageError(
             f"latest: {missing} is missing: name columns, like {{key: order_id, order_by: updated_at}}"
         )
+    text = given["deleted_when"]
+    try:
+        deleted = RowPredicate.of(text) if text else None
+    except UsageError as error:
+        raise UsageError(f"latest: deleted_when {text!r} does not parse: {error}") from error
     return Latest(
-        key=columns["key"], order_by=columns["order_by"], deleted_when=given["deleted_when"], slots=slots
+        key=columns["key"], order_by=columns["order_by"], deleted_when=text, deleted=deleted, slots=slots
     )
 
 

@@ -79,6 +79,14 @@ def check_declared(schema: str) -> pa.Schema:
     return pa.schema(_columns("schema", schema, strict=False))
 
 
+def declared_columns(schema: str) -> pa.Schema:
+    """The columns that DDL names, but for those of types that Arrow has not, and all of a text with comments."""
+    if "--" in schema or "/*" in schema:
+        return pa.schema([])
+    columns = _columns("schema", schema, strict=False)
+    return pa.schema([column for column in columns if "null" not in str(column[1])])
+
+
 @lru_cache(maxsize=32)
 def arrow_columns(setting: str, declared: str) -> pa.Schema:
     """The columns of a setting: names and types alone, each name once, in whatever case; else `UsageError`."""
@@ -163,12 +171,12 @@ class _Parser:
         if self.next == "(":
             while self.next and not text.endswith(")"):
                 text += self.take()
-        if not self.strict:
-            return _ARROW.get(name, pa.null())
         if name in _DECIMALS and (numbers := re.fullmatch(r"\((\d{1,2})(?:,(\d{1,2}))?\)", text or "(10)")):
             precision, scale = int(numbers[1]), int(numbers[2] or 0)
             if 1 <= precision <= 38 and scale <= precision:
                 return pa.decimal128(precision, scale)
+        if not self.strict:
+            return _ARROW.get(name, pa.null())
         if name not in _ARROW or text:
             raise UsageError(f"no column can have the type {name}{text} here")
         return _ARROW[name]

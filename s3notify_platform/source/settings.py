@@ -168,7 +168,10 @@ class InputSettings(FormatSettings):
     format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
     schema: Annotated[
         str | None,
-        About('Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing'),
+        About(
+            'Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing. Other types later: '
+            "`s3notify schema set`"
+        ),
     ] = None
     schema_hints: Annotated[
         str, About('Types of some columns as DDL, like "amount decimal(12,2)"; the others are inferred')

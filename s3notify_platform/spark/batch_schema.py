@@ -35,6 +35,7 @@ from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, ow
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory_limit import limited
 from s3notify_platform.table.pinned_schema import TableSchema, added_fields, grown, merged
+from s3notify_platform.table.schema_change import check_types
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -89,10 +90,9 @@ class BatchSchemas:
         """Hinted columns are added to the pinned ones; `UsageError` if one of these has another type."""
         if not self.source.input.schema_hints:
             return pinned
-        try:
-            return json_schema(merged(pinned.json(), hinted(pinned, self.source).json(), strict=True))
-        except UsageError as error:
-            raise UsageError(f"schema_hints: {error}, or take the hint out") from error
+        wanted = hinted(pinned, self.source).json()
+        check_types(self.source.name, pinned.json(), wanted, setting="schema_hints")
+        return json_schema(merged(pinned.json(), wanted, strict=True))
 
     def _grown(
         self, known: TableSchema | None, found: StructType, run: Run, *, inferred: bool
@@ -101,6 +101,8 @@ class BatchSchemas:
         held = known.source if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)
         rows = self._check_transform(self.delivered(json_schema(source))).json()
+        if known is not None:
+            check_types(self.source.name, known.rows, rows, source=source)
         schema = grown(known, source=source, rows=rows, inferred=inferred)
         if known is not None and (added := added_fields(known.rows, schema.rows)):
             run.result.schema_added = {**run.result.schema_added, **added}

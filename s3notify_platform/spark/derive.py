@@ -35,6 +35,7 @@ from s3notify_platform.table.open_table import open_table
 from s3notify_platform.table.packs.pack_set import StagedPack
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, is_same, schema_of
 from s3notify_platform.table.round import CONFLICT
+from s3notify_platform.table.schema_change import check_types
 from s3notify_platform.table.snapshot import Snapshot
 
 
@@ -162,6 +163,8 @@ def _staged(
     source, asset, label = base.source, base.asset, base.snapshot.version + 1
     rows = StructType([column for column in frame.schema if column.name != "_slot"])
     known = schema_of(base.snapshot.metadata, derived=True)
+    if known is not None:
+        check_types(source.name, known.rows, rows.json(), asset=asset)
     schema = grown(known, source="{}", rows=rows.json(), inferred=False)
     metadata, protocol = described(
         schema, created_ms=SYSTEM_CLOCK.wall_ms(), table=base.snapshot.table, derived=True

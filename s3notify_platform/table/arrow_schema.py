@@ -34,6 +34,31 @@ _PRIMITIVES: Final[dict[str, pa.DataType]] = {
 }
 
 
+_NAMES: Final = {kind: name for name, kind in _PRIMITIVES.items()}
+
+
+def spark_schema(columns: pa.Schema) -> str:
+    """Inverse of `arrow_schema`: Spark's JSON of these columns, all of which may be null. Pure."""
+    return json.dumps({"type": "struct", "fields": [*map(_spark_field, columns)]})
+
+
+def _spark_field(column: pa.Field) -> dict[str, Any]:
+    return {"name": column.name, "type": _spark_type(column.type), "nullable": True, "metadata": {}}
+
+
+def _spark_type(kind: pa.DataType) -> Any:
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [_spark_field(kind.field(at)) for at in range(kind.num_fields)]}
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _spark_type(kind.value_type), "containsNull": True}
+    if pa.types.is_map(kind):
+        key, value = _spark_type(kind.key_type), _spark_type(kind.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    return _NAMES[kind]
+
+
 def arrow_schema(schema: str) -> pa.Schema:
     """The columns of a table (`MetaData.schema`) in Arrow's types; times in UTC. Pure."""
     return pa.schema([*_fields(json.loads(schema)["fields"])])

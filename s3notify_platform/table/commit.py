@@ -189,7 +189,7 @@ class Committer:
             if known is not None and _is_held(known, holder):
                 if self.clock.monotonic() >= deadline:
                     raise ConflictError(
-                        f"{self._table} is held by `s3notify table {known.held}`: wait until it has ended, and plan "
+                        f"{self._table} is held by `s3notify {known.held}`: wait until it has ended, and plan "
                         "again. If it was killed, repeat it"
                     )
                 self.clock.sleep(HELD_SECONDS)

@@ -31,7 +31,7 @@ from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.pack_set import PackSet, StagedPack
 from s3notify_platform.table.packs.round_packs import Withdrawal
-from s3notify_platform.table.pinned_schema import both_sources
+from s3notify_platform.table.pinned_schema import both_sources, was_retyped
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.snapshot import Snapshot
@@ -107,7 +107,7 @@ class Replacement:
     def _conflicts(self, base: Snapshot) -> dict[Slot, str]:
         if base.table != self.base.table:
             return dict.fromkeys(self.slots, CONFLICT)
-        if self.metadata is not None and united(base.metadata.schema, self.metadata.schema) is None:
+        if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
             return dict.fromkeys((slot for slot, each in self.slots.items() if each.rows), CONFLICT)
         return {}
 

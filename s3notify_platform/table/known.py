@@ -83,7 +83,7 @@ class Known:
     `identity`: None until a run opens the table; `former`: ids of the tables before it. `endpoint` of the source's
     bucket, and `sensor`, the epoch of the sensor that last opened a batch, are for warnings. `confirmed`: any number of
     objects may leave the table on top of versions up to this one. `rewriting`: the former table's objects are being
-    removed (`migrate`). `held`: the command of a rewrite for which other writers wait (`s3notify table {held}`).
+    removed (`migrate`). `held`: the command of a rewrite for which other writers wait (`s3notify {held}`).
     """
 
     table: str

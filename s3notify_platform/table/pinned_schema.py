@@ -13,7 +13,7 @@ from typing import Any, Final
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
 from s3notify_platform.table.delta.actions import MetaData, Protocol
-from s3notify_platform.table.delta.metadata import LINEAGE, delta_schema
+from s3notify_platform.table.delta.metadata import LINEAGE, delta_schema, united
 
 SOURCE: Final = "s3notify.source"
 """Property of the table: the schema with which objects are parsed, as Spark's JSON."""
@@ -108,6 +108,21 @@ def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str
     if SOURCE in theirs and SOURCE in mine:
         properties[SOURCE] = merged(theirs[SOURCE], mine[SOURCE], strict=False)
     return properties
+
+
+def was_retyped(theirs: MetaData, mine: MetaData, *, since: MetaData) -> bool:
+    """Whether another writer gave a column another type than mine, or has had it read as another since `since`. Pure.
+
+    How objects are read may differ from run to run, as the source declares it, and the table's columns stay alike.
+    """
+    if united(theirs.schema, mine.schema) is None:
+        return True
+    was, read, own = (_parsing(each) for each in (since, theirs, mine))
+    return united(read, was) is None and united(read, own) is None
+
+
+def _parsing(metadata: MetaData) -> str:
+    return json.dumps({"type": "struct", "fields": []} | json.loads(metadata.configuration.get(SOURCE, "{}")))
 
 
 @dataclass(slots=True)
@@ -207,10 +222,7 @@ class _Merge:
                 nulls = old["valueContainsNull"] or new["valueContainsNull"]
                 return {**old, "keyType": key, "valueType": value, "valueContainsNull": nulls}
         if strict and old != new:
-            raise UsageError(
-                f"column {path!r} is {_name(old)} in the table and now {_name(new)}: "
-                "give the column another name, or the source another table"
-            )
+            raise UsageError(f"column {path!r} is {_name(old)} in the table and now {_name(new)}")
         return old
 
     def fields(self, old: list[Any], new: list[Any], path: str, level: int) -> list[Any]:

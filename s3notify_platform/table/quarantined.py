@@ -17,6 +17,7 @@ Requests. To look at slots: those of `LogTable.newest`, `StateReader.failing`, a
 have packs in common with other slots; no request for a slot.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -52,14 +53,19 @@ Kind = Literal["failing", "rejected"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to retry: of `keys`, or of all, those whose reason contains `reason`."""
+    """What to retry: of `keys`, or of all, those whose reason contains `reason`.
+
+    `columns`: those that are there for a value of one of these columns, or of a field in it.
+    """
 
     keys: frozenset[str] | None = None
     reason: str = ""
+    columns: tuple[str, ...] = ()
 
     def has(self, state: ObjectState) -> bool:
         """Whether a failing object is chosen."""
-        return (self.keys is None or state.key in self.keys) and self.reason in state.reason
+        chosen = (self.keys is None or state.key in self.keys) and self.reason in state.reason
+        return chosen and (not self.columns or re.search(self._of_columns, state.reason) is not None)
 
     def among(self, rejects: pa.Table) -> pa.Table:
         """The rejects that are chosen."""
@@ -67,7 +73,15 @@ class Choice:
             rejects = rejects.filter(_is_in(rejects, self.keys))
         if self.reason:
             rejects = rejects.filter(pc.match_substring(rejects["reason"], self.reason))
+        if self.columns:
+            rejects = rejects.filter(pc.match_substring_regex(rejects["reason"], self._of_columns))
         return rejects
+
+    @property
+    def _of_columns(self) -> str:
+        """How such a reason begins (`formats.rescue.misfit_reason`), or what it has, of a file of columns."""
+        names = "|".join(re.escape(name) for name in self.columns)
+        return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
 
 
 EVERYTHING: Final = Choice()

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.errors import CorruptError, UsageError
 from s3notify_platform.kernel.limits import (
     BATCH_BYTES,
     MAX_CELLS,
@@ -396,11 +396,19 @@ def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]
 def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBatch:
     """Rows with the columns of `output`: those that are given, cast to its types, and nulls in place of others. Pure.
 
-    A struct that is narrower than wanted has nulls in place of what it lacks, too.
+    A struct that is narrower than wanted has nulls in place of what it lacks, too. `UsageError`: a value does not fit.
     """
 
     def column(wanted: pa.Field) -> pa.Array:
         values = given.get(wanted.name)
-        return pa.nulls(count, wanted.type) if values is None else values.cast(wanted.type)
+        if values is None:
+            return pa.nulls(count, wanted.type)
+        try:
+            return values.cast(wanted.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(
+                f"column {wanted.name!r} is read as {wanted.type}, and is {values.type} in a file ({error}): its type "
+                "was changed: begin again, with a snapshot of today"
+            ) from error
 
     return pa.RecordBatch.from_arrays([*map(column, output)], schema=output)

@@ -8,7 +8,7 @@
 | removed a pack that the round withdraws rows from | withdraws them from the packs that took its place |
 | merged packs, or state files, that the round would merge | merges what is there now; a merge of states is dropped |
 | let the schema grow, the same columns alike | goes on, with the columns of both |
-| gave a column another type than the round | leaves out the slots that have the column: a conflict |
+| gave a column another type than the round, or has it read as such | leaves out the slots it has read: a conflict |
 | began the table again, under another id | nothing of it is left |
 
 A small slot shares packs with others. If it is left out, such a pack is written again without it.
@@ -32,7 +32,7 @@ from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import PackChanges, PackSet, StagedPack, live_after
 from s3notify_platform.table.packs.round_packs import Withdrawal
-from s3notify_platform.table.pinned_schema import both_sources
+from s3notify_platform.table.pinned_schema import both_sources, was_retyped
 from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.states.state_levels import Next
@@ -189,9 +189,9 @@ class RoundChange:
             for slot in self.slots
             if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
         }
-        if self.metadata is not None and united(base.metadata.schema, self.metadata.schema) is None:
-            # Another writer has given one of the new columns another type: those rows cannot be in one table.
-            moved |= {Slot(slot) for pack in self.rows for slot in pack.slots}
+        if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
+            # Those rows cannot be in one table, and those rejects may be none any more.
+            moved |= {Slot(slot) for pack in (*self.rows, *self.rejects) for slot in pack.slots}
         return dict.fromkeys(moved, CONFLICT)
 
     def _states(self, base: Snapshot) -> Next:
@@ -210,7 +210,8 @@ class RoundChange:
         if self.metadata is None:
             return None, None
         schema = united(base.metadata.schema, self.metadata.schema)
-        assert schema is not None, "else its slots are dropped"
+        if schema is None:  # the slots that are left have neither rows nor rejects
+            return None, None
         properties = both_sources(base.metadata.configuration, self.metadata.configuration)
         metadata = replace(base.metadata, schema=schema, configuration=properties)
         protocol = raised(base.protocol, self.protocol) if self.protocol else base.protocol

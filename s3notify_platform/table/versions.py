@@ -23,6 +23,12 @@ ROLLBACK: Final = "rollback"
 MADE_AGAIN: Final = "made_again"
 """A version's note that all of its table was made again, so that it does not say which rows changed."""
 
+RETYPED: Final = "retyped"
+"""A version's note of columns that got another type, by name, with both."""
+
+VALUES: Final = "values"
+"""Beside it: whether readers see other values than before."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -116,6 +116,10 @@ def test_what_fails_does_not_hold_up_the_slots(site_of: Callable[..., Site]) -> 
         ({"key": "id"}, "order_by is missing"),
         ({"key": "id", "order_by": "amount", "by": "x"}, "latest.by: there is no such setting"),
         ({"key": " , ", "order_by": "amount"}, "latest: key is missing"),
+        (
+            {"key": "id", "order_by": "amount", "deleted_when": "amount <"},
+            "latest: deleted_when 'amount <' does not parse",
+        ),
     ],
 )
 def test_definitions_that_cannot_be(

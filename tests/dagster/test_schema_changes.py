@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
+import pytest
 
+from s3notify_platform.maintenance.set_types import SetTypes
 from tests.support.site import Site
 
 
@@ -72,3 +74,19 @@ def test_rows_that_break_a_rule(site_of: Callable[..., Site]) -> None:
     assert site.metadata(2)["batch_broken"] == {"positive": 1, "small": 1}, "of the batch, at its last slot"
     assert (site.metadata(1)["broken"], site.metadata(2)["broken"]) == (1, 1)
     assert (site.metadata(1)["rejects"], site.metadata(2)["rejects"]) == (1, 0)
+
+
+def test_other_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:
+    """By the tick that would request one, with the command; once the table has them, it goes on."""
+    site = site_of()
+    site.write(1)
+    site.settle()
+    other = site_of(bucket=site.component.bucket, schema="id string, amount double")
+    other.cursor = site.cursor
+    other.write(2, body=b'{"id": "two", "amount": 1}\n')
+    with pytest.raises(Exception, match="`s3notify schema set orders 'id string'` lets the table follow"):
+        other.evaluate()
+    source = other.io.source
+    SetTypes(location=source.location, commit=source.commit, columns="id string").run()
+    other.settle()
+    assert [row["id"] for row in other.io.load([2]).toArrow().to_pylist()] == ["two"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.window import Window
 
@@ -19,7 +20,7 @@ from s3notify_platform.table.follow import FollowResult
 from s3notify_platform.table.latest.latest_definition import Latest
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.raw_search import holding
-from tests.support.spark import Lake
+from tests.support.spark import LINEAGE, Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -104,6 +105,74 @@ def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
     assert (done.made_again, done.rows) == ("", len(window(lake)))
     assert shown(lake) == window(lake)
     assert follow(lake).changed == 0
+
+
+def test_a_change_stream_of_a_database(lake_of: Callable[..., Lake]) -> None:
+    """As DMS writes it to S3: a letter for each operation, and a deletion that has the row as it was."""
+    lake = lake_of(
+        schema="Op string, id bigint, name string, ts timestamp",
+        latest_key="id",
+        latest_order_by="ts",
+        latest_deleted_when="Op = 'D'",
+    )
+
+    def row(op: str, key: int, name: str, second: int) -> dict[str, Any]:
+        return {"Op": op, "id": key, "name": name, "ts": f"2026-01-01T00:00:{second:02d}Z"}
+
+    lake.put("load.jsonl", [row("I", 1, "a", 0), row("I", 2, "b", 0), row("I", 3, "c", 0)])
+    lake.put("1.jsonl", [row("U", 1, "a2", 1), row("D", 2, "b", 2)])
+    lake.ingest()
+    follow(lake)
+
+    def names() -> dict[int, str]:
+        rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
+        return {row["id"]: row["name"] for row in rows}
+
+    assert names() == {1: "a2", 3: "c"}
+    lake.put("2.jsonl", [row("I", 2, "again", 3), row("D", 3, "c", 4), row("U", 3, "late", 1)])
+    lake.ingest()
+    follow(lake)
+    assert names() == {1: "a2", 2: "again"}
+    lake.delete("2.jsonl")
+    lake.ingest()
+    follow(lake)
+    assert names() == {1: "a2", 3: "c"}
+
+
+def test_debezium(lake_of: Callable[..., Lake]) -> None:
+    """Its envelope, by a transform: of a deletion the row before, else the row after."""
+    row = "struct<id: bigint, name: string>"
+    lake = lake_of(
+        schema=f"op string, ts_ms bigint, before {row}, after {row}",
+        latest_key="id",
+        latest_order_by="ts_ms",
+        latest_deleted_when="op = 'd'",
+    )
+
+    def unwrapped(rows: DataFrame) -> DataFrame:
+        found = F.coalesce("after", "before")
+        return rows.select(
+            *LINEAGE, "_modified", "op", "ts_ms", found["id"].alias("id"), found["name"].alias("name")
+        )
+
+    lake.put(
+        "0.jsonl",
+        [
+            {"op": "c", "ts_ms": 1, "before": None, "after": {"id": 1, "name": "a"}},
+            {"op": "c", "ts_ms": 1, "before": None, "after": {"id": 2, "name": "b"}},
+        ],
+    )
+    lake.put(
+        "1.jsonl",
+        [
+            {"op": "u", "ts_ms": 2, "before": {"id": 1, "name": "a"}, "after": {"id": 1, "name": "a2"}},
+            {"op": "d", "ts_ms": 3, "before": {"id": 2, "name": "b"}, "after": None},
+        ],
+    )
+    lake.ingest(transform=unwrapped)
+    follow(lake)
+    rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
+    assert {row["id"]: row["name"] for row in rows} == {1: "a2"}
 
 
 def test_columns_that_come_later(newest_lake: Lake) -> None:

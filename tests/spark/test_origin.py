@@ -228,6 +228,6 @@ def test_hints(lake: Lake) -> None:
     assert more.values()[1] == {"id": 3, "amount": None, "o": None, "later": DAY}
     more.put("c.jsonl", [{"id": 4}])
     with pytest.raises(
-        UsageError, match=r"schema_hints: column 'id' is long in the table and now string: .*take the"
+        UsageError, match=r"schema_hints: column 'id' is long in the table and now string: .*take it out"
     ):
         more.with_source(schema_hints="id string").ingest()

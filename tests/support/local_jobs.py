@@ -1,7 +1,7 @@
 """The engine's jobs without Spark: the functions of its tasks, called one after the other in this process."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -19,17 +19,21 @@ from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS, STAGED, WORK
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.source.source import Source
+from s3notify_platform.table.arrow_schema import spark_schema
 from s3notify_platform.table.pinned_schema import TableSchema, grown
-
-COLUMN = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
 
 
 @dataclass(kw_only=True)
 class LocalJobs:
-    """For a source with one column, `a bigint`. `width`: tasks, which run one after the other."""
+    """For a source with one column, `a` of this `kind`. `width`: tasks, which run one after the other.
+
+    `inferred`: as if the schema were.
+    """
 
     source: Source
     width: int = 3
+    kind: pa.DataType = field(default_factory=pa.int64)
+    inferred: bool = False
 
     def plan(
         self,
@@ -62,12 +66,16 @@ class LocalJobs:
 
     @property
     def reader(self) -> SplitReader:
-        return SplitReader(source=self.source, schema=pa.schema([("a", pa.int64())]), inferred=False)
+        return SplitReader(source=self.source, schema=self.schema, inferred=self.inferred)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([("a", self.kind)])
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
         columns = [column for column in self.reader.output if column.name not in LINEAGE_COLUMNS]
         rows = from_arrow_schema(pa.schema(columns)).json()
-        return grown(known, source=COLUMN, rows=rows, inferred=False)
+        return grown(known, source=spark_schema(self.schema), rows=rows, inferred=self.inferred)
 
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None

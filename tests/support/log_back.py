@@ -1,9 +1,9 @@
 """Steps of tests that go back to an earlier version of a table."""
 
-from s3notify_platform.maintenance.table_rollback import Rollback
+from s3notify_platform.maintenance.table_rollback import HOLDER, Rollback
 from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.versions import ROLLBACK, snapshot_of
+from s3notify_platform.table.versions import snapshot_of
 
 A, B = 0, 1
 RUN, RETENTION = 100.0, 1000.0
@@ -37,7 +37,7 @@ def planned(process, version):
 
 
 def begun(process, change):
-    return process.table.committer.commit_alone(change, change.readable, holder=ROLLBACK)
+    return process.table.committer.commit_alone(change, change.readable, holder=HOLDER)
 
 
 def held(rounds):

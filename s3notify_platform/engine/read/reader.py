@@ -60,7 +60,8 @@ class SplitReader:
     def target(self) -> Target:
         """What records are to become."""
         rescue = self.source.input.mismatches == "rescue"
-        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size)
+        name = self.source.name if self.inferred else ""
+        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size, name=name)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Found]:
         """All that `windows` and `pieces` give for these splits."""

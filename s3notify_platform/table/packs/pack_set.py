@@ -131,7 +131,7 @@ class PackSet:
         olds = [packs[path] for path in rewrite.paths]
         key = (tuple(old.id for old in olds), _frozen(rewrite.leaving))
         if key not in self._made:
-            held = [Held(pack=self._ordered(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
+            held = [Held(pack=self.ordered(old), leaving=rewrite.leaving.get(old.path, ())) for old in olds]
             made = rewritten(held, self.sizes)
             named = [(unique_name(self.clock), pack) for pack in made.packs]
             self._made[key] = (named, made.withdrawn)
@@ -255,7 +255,7 @@ class PackSet:
             rows = np.array(bitmap.to_array(), dtype=np.int64)
         return PackReader.of(self._body(pack), rows, where=where)
 
-    def _ordered(self, pack: Add) -> PackReader:
+    def ordered(self, pack: Add) -> PackReader:
         """A live pack whose rows are in order: those of another engine's need not be."""
         found = self.opened(pack)
         if pack.since:

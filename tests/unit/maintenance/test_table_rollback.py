@@ -7,12 +7,11 @@ import pytest
 
 from s3notify_platform.kernel.errors import ConflictError, NotFoundError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.maintenance.table_rollback import roll_back
+from s3notify_platform.maintenance.table_rollback import HOLDER, roll_back
 from s3notify_platform.maintenance.vacuum import FENCE, Fence
 from s3notify_platform.table.commit import COMMIT_SECONDS, Committed, NothingLeft
 from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.delta.metadata import VECTORS
-from s3notify_platform.table.versions import ROLLBACK
 from tests.support.log_back import (
     RETENTION,
     RUN,
@@ -237,14 +236,14 @@ def test_beaten_twice_it_holds_the_table_until_it_has_ended(rounds, store, clock
 
     whole = beaten(rounds().whole, [other(0), other(1), last])
     assert isinstance(roll_back(whole, at_first.version), Committed)
-    assert seen == ["", "", ROLLBACK]
+    assert seen == ["", "", HOLDER]
     assert held(rounds) == ""
     assert rounds().contents() == first
 
 
 def test_others_wait_while_the_table_is_held_but_not_for_ever(rounds, clock):
     bucket, at_first, second, _ = filled(rounds)
-    rounds().table.known.hold(ROLLBACK)
+    rounds().table.known.hold(HOLDER)
     process = rounds()
     change = process.planned({**second, "b1": ("mine", (1, 2))})
     before = clock.monotonic()
@@ -259,7 +258,7 @@ def test_others_wait_while_the_table_is_held_but_not_for_ever(rounds, clock):
 
 def test_who_waits_goes_on_where_the_holder_has_led(rounds, clock):
     first, at_first, second, _ = filled(rounds)
-    rounds().table.known.hold(ROLLBACK)
+    rounds().table.known.hold(HOLDER)
     process = rounds()
     change = process.planned({**second, "b1": ("mine", (1, 2))})
     sleep = clock.sleep
@@ -273,7 +272,7 @@ def test_who_waits_goes_on_where_the_holder_has_led(rounds, clock):
 
 def test_another_command_that_holds_the_table_is_named(rounds):
     _, at_first, _, _ = filled(rounds)
-    rounds().table.known.hold("erase")
+    rounds().table.known.hold("table erase")
     with pytest.raises(ConflictError, match="s3notify table erase"):
         roll_back(rounds().whole, at_first.version)
-    assert held(rounds) == "erase"
+    assert held(rounds) == "table erase"

@@ -1,0 +1,201 @@
+"""Columns of a table get other types: the version that does it, then requests to read what it could not have.
+
+Steps: the version (`table.retype`), which also asks for the objects that are to be read again; the signals of their
+slots; a retry of what is in quarantine for a value of one of these columns. Killed anywhere, a repetition goes on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from s3notify_platform.kernel.clock import Clock
+from s3notify_platform.kernel.parallel import Track, untracked
+from s3notify_platform.kernel.ports import ObjectStore
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.erasure import slot_assets
+from s3notify_platform.maintenance.task import Report
+from s3notify_platform.source.declared_schema import arrow_columns
+from s3notify_platform.source.location import CommitMode, Location
+from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.arrow_schema import spark_schema
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.quarantined import Choice, Retried, retry
+from s3notify_platform.table.retype import Doubts, Wanted, concerned, doubts_of, retyped
+from s3notify_platform.table.schema_change import SchemaChange
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.type_changes import ddl
+
+LOOK_SECONDS: Final = 2.0
+"""Between two looks at how much is still to be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTypes:
+    """The task: gives columns of a source's table, or of the slot asset `asset`, the types of `columns` (DDL).
+
+    `of_transform`: only the table's columns, not how objects are read. `read_again`: all objects that have one of the
+    columns are read again. `wait`: until nothing is left to be read.
+    """
+
+    location: Location
+    commit: CommitMode
+    columns: str
+    asset: str | None = None
+    of_transform: bool = False
+    read_again: bool = False
+    wait: bool = False
+    track: Track = untracked
+    asks: ClassVar[str] = "Change these columns?"
+
+    def plan(self) -> Report:
+        """See `Task`. Reads the columns of all rows, if their values can be in doubt."""
+        store = open_store(self.location.platform)
+        table = self.location.table(self.asset, store=store)
+        base = self._newest(table)
+        change = self._wanted.of(base)
+        doubts = doubts_of(table, base, self._wanted, track=self.track)
+        packs = [pack.size for pack in base.packs.values()] if change.columns else []
+        again = _Again.of(table, base, doubts, change)
+        retried = self._retry(table, store, change, dry_run=True)
+        return self._report(change, again, retried, (len(packs), sum(packs)))
+
+    def run(self) -> Report:
+        """See `Task`."""
+        location = self.location
+        store = open_store(location.platform)
+        location.open_table(store)  # refused as a run would be
+        mode = location.settle_commit_mode(self.commit, store)
+        table = location.table(self.asset, store=store, commit=mode)
+        base = self._newest(table)
+        change = self._wanted.of(base)
+        done, made = retyped(table, base, self._wanted, track=self.track)
+        asked = set(made.asked_slots)
+        if not isinstance(done, Committed):  # by an earlier run, which may not have come to the signals
+            facts = done.snapshot.manifest.slots.items()
+            asked = {slot for slot, each in facts if each.pending or each.backfill}
+        elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
+            asked |= {slot for slot, each in done.snapshot.manifest.slots.items() if each.rows}
+        if asked:
+            location.slot_signals(store).signal_slots(sorted(asked))
+        retried = self._retry(table, store, change)
+        again = _Again.of(table, done.snapshot, made.doubts, change)
+        if self.wait and (left := _unread(self._newest(table))):
+            for _ in self.track(_reading(table, left, table.committer.clock), left, "reading again"):
+                pass
+        became = done.snapshot.version if isinstance(done, Committed) else None
+        return self._report(change, again, retried, (made.packs, 0), became=became, done=True)
+
+    @property
+    def _wanted(self) -> Wanted:
+        return Wanted(
+            columns=spark_schema(self._given),
+            of_transform=self.of_transform,
+            read_again=self.read_again,
+            derived=self.asset is not None,
+        )
+
+    @property
+    def _given(self) -> Any:
+        return arrow_columns("schema set", self.columns)
+
+    def _newest(self, table: LogTable) -> Snapshot:
+        if isinstance(found := table.newest(), Absent):
+            raise self.location.no_table(self.asset)
+        return found
+
+    def _retry(
+        self, table: LogTable, store: ObjectStore, change: SchemaChange, *, dry_run: bool = False
+    ) -> Retried:
+        """Have what is in quarantine for one of these columns read again."""
+        if self.asset is not None:
+            return Retried()
+        choice = Choice(columns=change.names)
+        signals = self.location.slot_signals(store)
+        return retry(table, self.location.all_slots(), signals, choice, dry_run=dry_run)
+
+    def _report(
+        self,
+        change: SchemaChange,
+        again: "_Again",
+        retried: Retried,
+        packs: tuple[int, int],
+        *,
+        became: int | None = None,
+        done: bool = False,
+    ) -> Report:
+        lines = [f"{each}" for each in change.every]
+        if packs[0]:
+            size = f", {packs[1]} bytes," if packs[1] else ""
+            lines.append(f"{packs[0]} packs of the table{size} {'were' if done else 'are'} written again")
+        if texts := [each.name for each in change.columns if each.how == "text"]:
+            lines.append(
+                f"texts of {', '.join(texts)} are those of the values, like 7 where an object has 007; "
+                "--read-again: as they stand in the objects"
+            )
+        if self.asset is not None and again.slots:
+            lines.append(f"{len(again.slots)} slots are made again by their next batch")
+        elif again.slots:
+            lines.append(
+                f"{again.objects} objects of {again.bytes} bytes, in {len(again.slots)} slots, {again.rows} rows of "
+                "which have values that the table's files do not give, are read again by the next batch"
+            )
+        if retried.objects:
+            lines.append(
+                f"{retried.objects} objects, {retried.records} records of which are in quarantine for these columns, "
+                "are read again by the next batch"
+            )
+        if not change.every:
+            lines.append("the columns have these types already")
+        if became is not None:
+            lines.append(f"version {became} has them")
+        document = {
+            "columns": {
+                each.name: {"from": ddl(each.old), "to": ddl(each.new), "how": each.how}
+                for each in change.every
+            },
+            "packs": packs[0],
+            "slots": len(again.slots),
+            "objects": again.objects,
+            "bytes": again.bytes,
+            "rows": again.rows,
+            "retried": retried.objects,
+            "records": retried.records,
+            "became": became,
+        }
+        return Report(lines=tuple(lines), document=document, nothing=not change.every and not retried.objects)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    """What is read again: objects with their bytes, in these slots, for so many rows."""
+
+    slots: Sequence[Slot]
+    objects: int
+    bytes: int
+    rows: int
+
+    @classmethod
+    def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
+        """Of a change; a derived table has no objects."""
+        objects = size = 0
+        for state in concerned(table, base, doubts.keys) if change.every else ():
+            objects, size = objects + 1, size + state.size
+        return cls(slots=sorted(doubts.keys), objects=objects, bytes=size, rows=doubts.rows)
+
+
+def _unread(snapshot: Snapshot) -> int:
+    """The objects that wait to be read, further or again."""
+    facts = snapshot.manifest.slots.values()
+    return sum(each.objects - each.failing if each.backfill else each.pending for each in facts)
+
+
+def _reading(table: LogTable, left: int, clock: Clock) -> Iterator[None]:
+    """An item for each object that has been read, until none is left."""
+    while left:
+        clock.sleep(LOOK_SECONDS)
+        if isinstance(found := table.newest(), Absent):
+            return
+        now = min(left, _unread(found))
+        yield from [None] * (left - now)
+        left = now

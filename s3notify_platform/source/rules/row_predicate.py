@@ -1,0 +1,31 @@
+"""A predicate of rows, as a value: it pickles, and is bound to the columns of the rows that it is asked about."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from s3notify_platform.source.rules.evaluation import Evaluate, bound
+from s3notify_platform.source.rules.grammar import Node, parsed
+
+
+@dataclass(frozen=True, slots=True)
+class RowPredicate:
+    """Which rows a predicate holds for; null where that is not known."""
+
+    root: Node
+
+    @classmethod
+    def of(cls, text: str) -> "RowPredicate":
+        """The predicate of this text. `UsageError`: it does not parse."""
+        return cls(parsed(text))
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """`UsageError`: it names another column, or compares the wrong types."""
+        found = _bound(self.root, rows.schema)(dict(zip(rows.schema.names, rows.columns, strict=True)))
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+@lru_cache(maxsize=32)
+def _bound(root: Node, schema: pa.Schema) -> Evaluate:
+    return bound(root, schema)

@@ -1,0 +1,428 @@
+"""Gives columns of a table other types, by one version: its schema, and each pack that has one of them, written again.
+
+Packs are written again also where Parquet could widen a type. Delta allows files of narrower types only with the
+feature `typeWidening`, which raises the reader version and which many engines lack. Without it delta-rs and DuckDB read
+most of them, and Polars only an `int` as `bigint` and a `float` as `double` (`test_retyped_readers`).
+
+Steps
+    1. Convert the live packs and store the results, which no version names yet. Several passes, as batches go on.
+    2. Commit the version with the schema and all of them. What a batch has brought meanwhile is converted in between;
+       a change that is beaten again and again holds the table (`Known.held`).
+    3. The version also requests that the objects are read again whose values cannot be had from the packs: marks in
+       their states, or, for slots with too many or with an object that is being read in parts, a backfill of the slot.
+
+| another writer, since the change was planned | the change |
+|---|---|
+| committed rows of the old type, merged or rewrote packs | converts those packs, too |
+| let the schema grow | goes on, with its columns |
+| gave the column this type | nothing is left of it |
+| staged rows of the old type, and commits after it | those slots are a conflict (`round`, `derived_round`) |
+| began the table again, under another id | an error |
+
+So a reader sees all columns with the old types, or all with the new ones. A value that cannot be had is null until its
+object has been read; the object of a row that stays without one (`expired`) is refused. Where readers see other values,
+the slots change, and the packs count as changed data.
+
+Memory: `PACKS_AT_ONCE` packs, with their bodies before and after; a row group; `MARKED_MAX` keys.
+
+Requests: 1 GET for each live pack, 1 PUT for each that has a column, those of `StateReader.lookup`, and of a commit.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.kernel.clock import unique_name
+from s3notify_platform.kernel.errors import ConflictError, FencedError, UsageError
+from s3notify_platform.kernel.parallel import Track, in_parallel, untracked
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.commit import CommitResult
+from s3notify_platform.table.delta.actions import Add, MetaData, Protocol
+from s3notify_platform.table.delta.metadata import raised
+from s3notify_platform.table.log_table import LogTable
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.packs.pack_set import put
+from s3notify_platform.table.packs.round_packs import write
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, schema_of
+from s3notify_platform.table.proposal import Proposal
+from s3notify_platform.table.reading import read_slots
+from s3notify_platform.table.round import SlotRound
+from s3notify_platform.table.schema_change import SchemaChange, planned_change
+from s3notify_platform.table.snapshot import Absent, Snapshot
+from s3notify_platform.table.type_changes import How, converted
+from s3notify_platform.table.versions import RETYPED, VALUES
+
+HOLDER: Final = "schema set"
+
+PACKS_AT_ONCE: Final = 2
+
+MARKED_MAX: Final = 100_000
+"""Objects that are marked one by one; beyond, their slots are read again as a whole."""
+
+PASSES: Final = 4
+RESTARTS: Final = 2
+"""Others may be first so often; then they wait."""
+
+LOST_SHOWN: Final = 5
+
+_RESCUED: Final = "_rescued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The columns that are to have other types (Spark's JSON).
+
+    `of_transform`: as in `planned_change`. `read_again`: the objects of all their values are read again. `derived`: of
+    a derived table, whose slots are then made again.
+    """
+
+    columns: str
+    of_transform: bool = False
+    read_again: bool = False
+    derived: bool = False
+
+    def of(self, snapshot: Snapshot) -> SchemaChange:
+        """The change that leads there from this snapshot. `UsageError`: as `planned_change`."""
+        known = schema_of(snapshot.metadata, derived=self.derived) or NO_SCHEMA
+        return planned_change(known, self.columns, of_transform=self.of_transform)
+
+
+Objects = dict[Slot, set[str] | None]
+"""Keys by slot. None: any of the slot."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Doubts:
+    """The objects, by slot, of which a value cannot be had from a pack. `rows`: of all of them.
+
+    None in place of keys: too many of the slot, or a derived table, which names no objects. `lost`: objects with a
+    value that is null until they are read.
+    """
+
+    keys: Objects = field(default_factory=dict)
+    lost: Objects = field(default_factory=dict)
+    rows: int = 0
+    _room: int = MARKED_MAX
+
+    def add(self, rows: pa.Table, doubtful: pa.Array, lost: pa.Array) -> None:
+        """Take in the rows of which one is doubtful, or lost."""
+        self.rows += pc.sum(doubtful).as_py() or 0
+        if "_key" not in rows.schema.names:
+            self.keys |= dict.fromkeys(map(Slot, pc.unique(rows["_slot"].filter(doubtful)).to_pylist()))
+            return
+        self._take(self.keys, _objects(rows, doubtful))
+        self._take(self.lost, _objects(rows, lost))
+
+    def join(self, other: "Doubts") -> None:
+        """Take in those of another pack."""
+        self.rows += other.rows
+        self._take(self.keys, other.keys)
+        self._take(self.lost, other.lost)
+
+    def _take(self, into: Objects, objects: Objects) -> None:
+        for slot, keys in objects.items():
+            held = into.setdefault(slot, set())
+            if held is None or keys is None:
+                into[slot] = None
+                continue
+            self._room -= len(keys - held)
+            held |= keys
+            if self._room < 0:
+                into[slot] = None
+
+
+def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
+    """The objects of these rows, by slot."""
+    some = rows.select(["_slot", "_key"]).filter(mask).group_by(["_slot", "_key"]).aggregate([])
+    found: dict[Slot, set[str]] = {}
+    for slot, key in zip(some["_slot"].to_pylist(), some["_key"].to_pylist(), strict=True):
+        found.setdefault(Slot(slot), set()).add(key)
+    return {**found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pack:
+    """A pack that was converted. `adds`: None if it has none of the columns, and stays."""
+
+    adds: tuple[Add, ...] | None
+    doubts: Doubts
+
+
+@dataclass(slots=True, kw_only=True)
+class Retype:
+    """The change, as a writer's wish. `found`: as of the version that it was last asked about."""
+
+    table: LogTable
+    wanted: Wanted
+    base: Snapshot
+    found: SchemaChange = field(init=False)
+    doubts: Doubts = field(default_factory=Doubts)
+    packs: int = 0
+    asked_slots: tuple[Slot, ...] = ()
+    _made: dict[tuple[str, str], _Pack] = field(default_factory=dict)
+    _asked: int = 0
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.found = self.wanted.of(self.base)
+        self._began = self.table.committer.clock.monotonic()
+
+    def onto(self, base: Snapshot) -> Proposal | None:
+        """See `Change`, and the table above. `UsageError`: values would be lost for good."""
+        if base.table != self.base.table:
+            raise ConflictError(
+                f"the table below {self.table.layout.prefix!r} has another id now: repeat this"
+            )
+        self._asked += 1
+        if self._asked > RESTARTS:
+            self.table.reader.known.hold(HOLDER)
+        self.convert(base)
+        if not self.found.every:
+            return None
+        self._check_young()
+        made = {pack.id: self._made[pack.id] for pack in base.packs.values()}
+        again = [pack for pack in base.packs.values() if made[pack.id].adds is not None]
+        self.packs, self.doubts = len(again), Doubts()
+        for pack in base.packs.values():
+            self.doubts.join(made[pack.id].doubts)
+        change, now_ms = self.changes_values, self.table.committer.clock.wall_ms()
+        rounds, slots = self._requests(base)
+        metadata, protocol = self._schema(base)
+        states = base.manifest.states.after(
+            {slot: each.changes for slot, each in rounds.items()},
+            name=lambda: unique_name(self.table.committer.clock),
+        )
+        if change:
+            slots = {slot: facts for slot, facts in base.manifest.slots.items() if facts.rows} | slots
+        self.asked_slots = tuple(sorted(self.doubts.keys))
+        return Proposal(
+            adds=tuple(
+                replace(add, data_change=change) for pack in again for add in made[pack.id].adds or ()
+            ),
+            removes=tuple(pack.removed(now_ms, data_change=change) for pack in again),
+            slots=slots,
+            states=states.states if rounds else None,
+            metadata=metadata,
+            protocol=protocol,
+            files={self.table.layout.state(name): body for name, body in states.bodies.items()}
+            if rounds
+            else {},
+            operation="CHANGE COLUMNS",
+            note={
+                RETYPED: {each.name: [each.old, each.new] for each in self.found.every},
+                VALUES: change,
+                "slots": sorted(slots),
+            },
+        )
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether readers see other values than before."""
+        return any(each.how != "exact" for each in self.found.columns)
+
+    def _check_young(self) -> None:
+        limit = self.table.committer.max_run_seconds / 2
+        if self.table.committer.clock.monotonic() - self._began >= limit:
+            raise FencedError(
+                f"the packs below {self.table.layout.prefix!r} were not all converted within {limit:.0f} s, after "
+                "which vacuum may take the first ones for garbage: repeat this nearer to the bucket"
+            )
+
+    def _schema(self, base: Snapshot) -> tuple[MetaData, Protocol]:
+        metadata, protocol = described(
+            self.found.schema,
+            created_ms=base.metadata.created_ms,
+            table=base.table,
+            derived=self.wanted.derived,
+        )
+        properties = {**base.metadata.configuration, **metadata.configuration}
+        return replace(base.metadata, schema=metadata.schema, configuration=properties), raised(
+            base.protocol, protocol
+        )
+
+    def _requests(self, base: Snapshot) -> tuple[dict[Slot, SlotRound], dict[Slot, SlotFacts]]:
+        """The marks of objects to be read again, by slot; and the facts of all slots with a request."""
+        facts, doubts = base.manifest.slot, self.doubts.keys
+        if self.wanted.derived:
+            return {}, {slot: replace(facts(slot), source=0) for slot in doubts}
+        self._check_kept(base)
+        named = {slot: keys for slot, keys in doubts.items() if keys}
+        states = self.table.states.lookup(base.manifest.states, named)
+        rounds: dict[Slot, SlotRound] = {}
+        slots: dict[Slot, SlotFacts] = {}
+        for slot, keys in doubts.items():
+            held = {key: states[key] for key in sorted(keys or ()) if key in states}
+            held = {key: state for key, state in held.items() if not state.expired}
+            if keys is None or any(not state.reach_end for state in held.values()):
+                slots[slot] = replace(facts(slot), backfill=base.version + 1)
+            elif new := {key: state for key, state in held.items() if not state.again}:
+                marks = {key: replace(state, again=True) for key, state in new.items()}
+                rounds[slot] = SlotRound(changes=marks, before=new)
+                slots[slot] = rounds[slot].facts(facts(slot))
+        return rounds, slots
+
+    def _check_kept(self, base: Snapshot) -> None:
+        """`UsageError`: an object that has expired cannot be read again, and would lose a value."""
+        states = concerned(self.table, base, self.doubts.lost)
+        if lost := sorted(state.key for state in states if state.expired and state.rows):
+            columns = ", ".join(map(str, self.found.columns))
+            raise UsageError(
+                f"{columns}: {len(lost)} objects have left the bucket, whose rows stay and would lose values: "
+                f"{', '.join(map(repr, lost[:LOST_SHOWN]))}: choose a type that holds them, like string"
+            )
+
+    # Packs
+
+    def convert(self, base: Snapshot, *, track: Track = untracked) -> bool:
+        """Convert the live packs that were not converted yet, and store the results. False: there were none."""
+        self.found = self.wanted.of(base)
+        left = [pack for pack in base.packs.values() if pack.id not in self._made]
+        if not left or not self.found.every:
+            return False
+        old = arrow_schema(base.metadata.schema)
+        done = in_parallel(
+            lambda pack: self._converted(pack, old), left, PACKS_AT_ONCE, track=track, what="rewriting packs"
+        )
+        self._made |= {pack.id: each for pack, each in zip(left, done, strict=True)}
+        return True
+
+    def _converted(self, pack: Add, old: pa.Schema) -> _Pack:
+        packs, doubts = self.table.data, Doubts()
+        reader = packs.ordered(pack)
+        conversion = Conversion.of(self.found, self.wanted, old)
+        if not conversion.concerns(reader.schema):
+            return _Pack(adds=None, doubts=doubts)
+        rows = (conversion.converted(group, doubts) for group in reader.groups())
+        if not conversion.rewrites(reader.schema):
+            for _ in rows:
+                pass
+            return _Pack(adds=None, doubts=doubts)
+        adds = []
+        for new in write(rows, packs.sizes, schema=conversion.schema(reader.schema)):
+            add = packs.add(unique_name(packs.clock), new, since=pack.since, until=pack.until)
+            put(packs.store, packs.layout.file(add.path), new.body)
+            adds.append(add)
+        return _Pack(adds=tuple(adds), doubts=doubts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """How rows become those of the next schema. `kinds`: types of the columns before and after, and how."""
+
+    kinds: Mapping[str, tuple[pa.DataType, pa.DataType, How]]
+    looked_at: frozenset[str]
+    read_again: bool
+
+    @classmethod
+    def of(cls, change: SchemaChange, wanted: Wanted, old: pa.Schema) -> "Conversion":
+        """The one that a change needs."""
+        new = arrow_schema(described(change.schema, created_ms=0, derived=wanted.derived)[0].schema)
+        kinds = {
+            each.name: (old.field(each.name).type, new.field(each.name).type, each.how)
+            for each in change.columns
+        }
+        names = frozenset(each.name for each in change.every)
+        return cls(kinds=kinds, looked_at=names & {*old.names}, read_again=wanted.read_again)
+
+    def concerns(self, pack: pa.Schema) -> bool:
+        """Whether a pack has one of the columns."""
+        return not self.looked_at.isdisjoint(pack.names)
+
+    def rewrites(self, pack: pa.Schema) -> bool:
+        """Whether a pack has a column whose type changes."""
+        return not self.kinds.keys().isdisjoint(pack.names)
+
+    def schema(self, pack: pa.Schema) -> pa.Schema:
+        """The columns of a pack afterwards."""
+        kinds = {name: new for name, (_, new, _) in self.kinds.items()}
+        return pa.schema([pa.field(each.name, kinds.get(each.name, each.type)) for each in pack])
+
+    def converted(self, rows: pa.Table, doubts: Doubts) -> pa.Table:
+        """The rows with the new types. The objects of values that cannot be had are added to `doubts`."""
+        doubtful = pa.array([False] * rows.num_rows, pa.bool_())
+        lost, columns = doubtful, dict(zip(rows.schema.names, rows.columns, strict=True))
+        for name, (old, new, how) in self.kinds.items():
+            if name in columns:
+                values = columns[name].combine_chunks().cast(old)
+                columns[name], unsure = converted(values, new, how)
+                doubtful = pc.or_(doubtful, unsure)
+                gone = pc.and_(pc.is_valid(values), pc.is_null(columns[name]))
+                lost = pc.or_(lost, gone)
+        for name in self.looked_at & columns.keys():
+            if self.read_again:
+                doubtful = pc.or_(doubtful, pc.is_valid(rows[name].combine_chunks()))
+            if _RESCUED in columns:
+                doubtful = pc.or_(doubtful, _rescued(rows[_RESCUED].combine_chunks(), name))
+        if pc.any(doubtful, min_count=0).as_py():
+            doubts.add(rows, doubtful, lost)
+        return pa.table([*columns.values()], schema=self.schema(rows.schema))
+
+
+def _rescued(texts: pa.Array, column: str) -> pa.Array:
+    """Which rows have a rescued value of a column, or of a field in it: by the path's first letters."""
+    found = pc.match_substring_regex(texts, rf'[{{,]"`?{_escaped(column)}(`|\.|\[|")')
+    return pc.fill_null(found, False)
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        letter if letter.isalnum() or letter == "_" else f"\\x{{{ord(letter):x}}}" for letter in text
+    )
+
+
+def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
+    """The objects that are read again if the change is made on top of this snapshot; nothing is written.
+
+    Requests of `reading.read` for the columns concerned; none if no value can be in doubt.
+    """
+    change, doubts = wanted.of(snapshot), Doubts()
+    old = arrow_schema(snapshot.metadata.schema)
+    conversion = Conversion.of(change, wanted, old)
+    certain = all(each.how in ("exact", "text") for each in change.columns)
+    if not conversion.looked_at or (certain and not wanted.read_again and _RESCUED not in old.names):
+        return doubts
+    names = {"_slot", "_key", _RESCUED, *conversion.looked_at} & {*old.names}
+    packs = [*snapshot.packs.values()]
+    for pack in track(packs, len(packs), "looking for values"):
+        batches = read_slots(table.reader.store, table.layout, [pack], None, old, columns=names)
+        for batch in batches:
+            conversion.converted(pa.Table.from_batches([batch]), doubts)
+    return doubts
+
+
+def retyped(
+    table: LogTable, base: Snapshot, wanted: Wanted, *, track: Track = untracked
+) -> tuple[CommitResult, Retype]:
+    """Give the columns their types, on top of the newest version; and the change as it was made.
+
+    Safe beside running batches, to kill and to repeat. `UsageError`: as `planned_change`, or values would be lost.
+    `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat it. The caller signals the slots
+    of `Retype.asked_slots`.
+    """
+    change, found = Retype(table=table, wanted=wanted, base=base), base
+    for _ in range(PASSES):
+        if not change.convert(found, track=track):
+            break
+        newest = table.newest()
+        if isinstance(newest, Absent):
+            raise ConflictError(f"the table below {table.layout.prefix!r} left while it was changed")
+        found = newest
+    try:
+        done = table.committer.commit_alone(change, found, holder=HOLDER)
+    finally:
+        table.reader.known.release(HOLDER)
+    return table.noted(done), change
+
+
+def concerned(table: LogTable, snapshot: Snapshot, objects: Objects) -> Iterator[ObjectState]:
+    """The states of these objects; of a whole slot one is in memory."""
+    named = {slot: keys for slot, keys in objects.items() if keys}
+    yield from table.states.lookup(snapshot.manifest.states, named).values()
+    whole = [slot for slot, keys in objects.items() if keys is None]
+    for _, states in table.states.of_slots(snapshot.manifest.states, whole):
+        yield from states.values()

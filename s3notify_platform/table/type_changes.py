@@ -1,0 +1,224 @@
+"""Whether the values of one type can become those of another type, and how. Pure.
+
+| from | to | how |
+|---|---|---|
+| a shorter integer, a float, a shorter decimal | a longer one; double; decimal, if all of its values fit | exact |
+| a date | timestamp, as midnight in UTC | exact |
+| numbers, booleans, dates, times | string | text |
+| any other number, a timestamp, binary | another number, date, string | checked |
+| all else | anything | again |
+
+*exact*: each value stays the same value. *text*: each becomes its text, which need not be the one in its object (`007`,
+`1.50`). *checked*: a value that is the same one in the new type stays; where another one is, the object has to be read
+again. *again*: the objects of all values have to be read again. A type with fields or elements changes as they do; if
+one of them is checked, all of it is read again.
+
+Types are Spark's JSON, values are Arrow's.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+How = Literal["exact", "text", "checked", "again"]
+
+WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
+"""From the one that costs nothing on."""
+
+_DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_WHOLE: Final = {"float": 24, "double": 53}
+"""Bits of the integers that are all among them."""
+
+_EXACT_DIGITS: Final = 15
+"""Significant digits that a double keeps of any decimal."""
+
+_TIMES: Final = ("timestamp", "timestamp_ntz")
+_TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)
+_DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
+_NUMBER: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
+_INTEGER: Final = r"^-?0*[0-9]{1,19}(\.0*)?$"
+_DATE: Final = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
+
+
+def how(old: Any, new: Any) -> How | None:
+    """How values of the type `old` become values of `new`; None: they are the same type."""
+    if is_same_type(old, new):
+        return None
+    if (parts := _parts(old, new)) is None:
+        return _of_plain(old, new) if isinstance(old, str) and isinstance(new, str) else "again"
+    worst = max((found for pair in parts if (found := how(*pair))), key=WORST.index)
+    return "again" if worst == "checked" else worst
+
+
+def is_same_type(one: Any, other: Any) -> bool:
+    """Whether two types differ in nothing but comments and what may be null."""
+    if isinstance(one, str) or isinstance(other, str):
+        found = [each.replace(" ", "") if isinstance(each, str) else "" for each in (one, other)]
+        return found[0] == found[1]
+    parts = _parts(one, other)
+    return parts is not None and all(is_same_type(*pair) for pair in parts)
+
+
+def _parts(old: Any, new: Any) -> list[tuple[Any, Any]] | None:
+    """The types within two types, by pairs; None if they have not the same parts."""
+    if not isinstance(old, dict) or not isinstance(new, dict) or old["type"] != new["type"]:
+        return None
+    if old["type"] == "struct":
+        if [part["name"] for part in old["fields"]] != [part["name"] for part in new["fields"]]:
+            return None
+        return [(a["type"], b["type"]) for a, b in zip(old["fields"], new["fields"], strict=True)]
+    names = ("elementType",) if old["type"] == "array" else ("keyType", "valueType")
+    return [(old[name], new[name]) for name in names]
+
+
+def _of_plain(old: str, new: str) -> How:
+    if new == "string":
+        return "checked" if old == "binary" else "text" if old in _TEXTS or _decimal(old) else "again"
+    if old == "date" and new in _TIMES:
+        return "exact"
+    if (old, new) == ("timestamp", "date"):
+        return "checked"
+    if _is_number(old) and _is_number(new):
+        return "exact" if _all_fit(old, new) else "checked"
+    return "again"
+
+
+def _is_number(kind: str) -> bool:
+    return kind in _DIGITS or kind in _WHOLE or _decimal(kind) is not None
+
+
+def _decimal(kind: str) -> tuple[int, int] | None:
+    found = _DECIMAL.fullmatch(kind)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _all_fit(old: str, new: str) -> bool:
+    """Whether each value of a type of numbers is one of another type of numbers."""
+    before = _decimal(old) or ((_DIGITS[old], 0) if old in _DIGITS else None)
+    if (after := _decimal(new)) is not None:
+        return before is not None and before[1] <= after[1] and before[0] - before[1] <= after[0] - after[1]
+    if new in _DIGITS:
+        return old in _DIGITS and _DIGITS[old] <= _DIGITS[new]
+    if old in _WHOLE:
+        return _WHOLE[old] <= _WHOLE[new]
+    return old in _DIGITS and 10 ** _DIGITS[old] <= 2 ** _WHOLE[new]
+
+
+def ddl(kind: Any) -> str:
+    """A type as `s3notify schema set` takes it."""
+    match kind["type"] if isinstance(kind, dict) else "":
+        case "struct":
+            return f"struct<{', '.join(column_ddl(part['name'], part['type']) for part in kind['fields'])}>"
+        case "array":
+            return f"array<{ddl(kind['elementType'])}>"
+        case "map":
+            return f"map<{ddl(kind['keyType'])},{ddl(kind['valueType'])}>"
+        case _:
+            return _DDL.get(kind, str(kind))
+
+
+def column_ddl(name: str, kind: Any) -> str:
+    """A column as `s3notify schema set` takes it."""
+    plain = re.fullmatch(r"\w+", name)
+    return f"{name if plain else '`' + name.replace('`', '``') + '`'} {ddl(kind)}"
+
+
+# Values
+
+
+def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
+    """Values in another type, and a mask of those whose objects have to be read again.
+
+    Such a value is null until then, unless it is a text that may be meant so. `change`: as `how` says of both types.
+    """
+    nothing = pa.array([False] * len(values), pa.bool_())
+    match change:
+        case "exact" | "text":
+            return values.cast(kind), nothing
+        case "checked":
+            found = _checked(values, kind)
+            return found, pc.and_(pc.is_valid(values), pc.is_null(found))
+        case "again":
+            found = _of_text(values, kind) if pa.types.is_string(values.type) else pa.nulls(len(values), kind)
+            return found, pc.is_valid(values)
+
+
+def _where(values: pa.Array, ok: pa.Array) -> pa.Array:
+    """The values, null where they are not `ok`."""
+    return pc.if_else(pc.fill_null(ok, False), values, pa.nulls(len(values), values.type))
+
+
+def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values that are the same in the type `kind`; null in place of others."""
+    old = values.type
+    if pa.types.is_binary(old):
+        return _halved(values, lambda some: some.cast(kind))
+    if pa.types.is_timestamp(old):
+        days = values.cast(kind, safe=False)
+        return _where(days, pc.equal(days.cast(old), values))
+    if pa.types.is_decimal(kind):
+        return _of_text(values.cast(pa.string()), kind)
+    if pa.types.is_integer(kind):
+        if not pa.types.is_integer(old):
+            return _of_text(values.cast(pa.string()), kind)
+        shorter = values.cast(kind, safe=False)
+        return _where(shorter, pc.equal(shorter.cast(old), values))
+    if pa.types.is_floating(old):
+        shorter = values.cast(kind, safe=False)
+        same = pc.equal(shorter.cast(old), values)
+        return _where(shorter, pc.or_(same, pc.is_nan(values)))
+    bits = 24 if pa.types.is_float32(kind) else 53
+    most = 10**_EXACT_DIGITS if pa.types.is_decimal(old) else 2**bits
+    if not pa.types.is_decimal(old):
+        return _where(values, _between(values, most)).cast(kind)
+    # Digits behind the point count, too.
+    doubles = values.cast(pa.float64())
+    kept = _where(doubles, _between(doubles, most / 10**old.scale))
+    return kept if bits == 53 else pa.nulls(len(values), kind)
+
+
+def _between(values: pa.Array, most: float) -> pa.Array:
+    return pc.and_(pc.greater_equal(values, -most), pc.less_equal(values, most))
+
+
+def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts that are plainly numbers or dates of this type, as such; null in place of others."""
+    if pa.types.is_decimal(kind):
+        before = kind.precision - kind.scale
+        whole = rf"0*[0-9]{{1,{before}}}" if before else "0+"
+        pattern = rf"^-?{whole}(\.[0-9]{{0,{kind.scale}}}0*)?$"
+    elif pa.types.is_integer(kind):
+        pattern = _INTEGER
+    elif pa.types.is_floating(kind):
+        pattern = _NUMBER
+    elif pa.types.is_date(kind):
+        pattern = _DATE
+    else:
+        return pa.nulls(len(texts), kind)
+    plain = _where(texts, pc.match_substring_regex(texts, pattern))
+    if not pa.types.is_integer(kind):
+        return _halved(plain, lambda some: some.cast(kind))
+    whole = pc.replace_substring_regex(plain, r"\..*$", "")
+    numbers = _halved(whole, lambda some: some.cast(pa.int64()))
+    return numbers if kind == pa.int64() else _checked(numbers, kind)
+
+
+def _halved(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """All values converted, in halves where one of them does not fit, down to that; null in its place."""
+    return pa.concat_arrays([*_pieces(values, convert)])
+
+
+def _pieces(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> Iterator[pa.Array]:
+    try:
+        yield convert(values)
+    except pa.ArrowInvalid:
+        half = len(values) // 2
+        if not half:
+            yield convert(pa.nulls(1, values.type))
+        else:
+            yield from _pieces(values.slice(0, half), convert)
+            yield from _pieces(values.slice(half), convert)

@@ -1,0 +1,99 @@
+"""Columns that get another type, with Spark's inference, hints, transforms, and batches that run meanwhile."""
+
+import re
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.set_types import SetTypes
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+def set_types(lake: Lake, columns: str, **options: bool) -> None:
+    location = lake.source.location
+    SetTypes(location=location, commit=lake.source.commit, columns=columns, **options).run()
+
+
+def test_a_type_that_the_first_object_pinned(lake: Lake) -> None:
+    """The reject names the command; then the records come in that were good all along, and so do later ones."""
+    lake.put("a.jsonl", [{"zip": 501}])
+    lake.ingest()
+    lake.put("b.jsonl", [{"zip": "K1A"}])
+    lake.ingest()
+    (reject,) = lake.rejects()
+    (command,) = re.findall("`s3notify schema set orders '(.*)'`", reject["reason"])
+    assert command == "zip string"
+    set_types(lake, command)
+    lake.ingest()
+    lake.put("c.jsonl", [{"zip": "00501", "city": "Holtsville"}])
+    lake.ingest()
+    assert [(row["zip"], row["city"]) for row in lake.values()] == [
+        ("501", None),
+        ("K1A", None),
+        ("00501", "Holtsville"),
+    ]
+    assert lake.rejects() == []
+
+
+def test_all_texts_as_they_are_in_the_objects(lake_of) -> None:  # type: ignore[no-untyped-def] # a fixture
+    lake = lake_of(format="csv")
+    lake.store.put("raw/a.csv", b"zip\n00501\n")
+    lake.ingest()
+    assert lake.values() == [{"zip": 501}]
+    set_types(lake, "zip string", read_again=True)
+    assert lake.values() == [{"zip": "501"}]
+    lake.ingest()
+    assert lake.values() == [{"zip": "00501"}]
+
+
+def test_hints_that_differ(lake: Lake) -> None:
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    hinted = lake.with_source(schema_hints="id decimal(18,2)")
+    hinted.put("b.jsonl", [{"id": 2.5}])
+    with pytest.raises(
+        UsageError, match=r"schema_hints: .*`s3notify schema set orders 'id decimal\(18,2\)'`"
+    ):
+        hinted.ingest()
+    set_types(lake, "id decimal(18,2)")
+    hinted.ingest()
+    assert [float(row["id"]) for row in hinted.values()] == [1.0, 2.5]
+
+
+def test_a_transform_that_makes_other_types(lake: Lake) -> None:
+    """Of a column of its own, and of one that it reads: the command says which it is."""
+
+    def transform(kind: str) -> "object":
+        def run(rows: DataFrame) -> DataFrame:
+            return rows.withColumn("id", F.col("id").cast(kind)).withColumn("x", F.col("id").cast(kind))
+
+        return run
+
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest(transform=transform("int"))  # type: ignore[arg-type]
+    lake.put("b.jsonl", [{"id": 2}])
+    with pytest.raises(UsageError) as refused:
+        lake.ingest(transform=transform("string"))  # type: ignore[arg-type]
+    assert "`s3notify schema set orders 'id string' --of-transform` lets the table follow" in str(
+        refused.value
+    )
+    set_types(lake, "id string", of_transform=True)
+    with pytest.raises(UsageError, match="`s3notify schema set orders 'x string'`"):
+        lake.ingest(transform=transform("string"))  # type: ignore[arg-type]
+    set_types(lake, "x string")
+    lake.ingest(transform=transform("string"))  # type: ignore[arg-type]
+    assert lake.values() == [{"id": "1", "x": "1"}, {"id": "2", "x": "2"}]
+
+
+def test_a_batch_that_runs_meanwhile(lake: Lake) -> None:
+    """It has planned by the old type, and plans again: no row of that becomes one of the new type."""
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    lake.put("b.jsonl", [{"id": 2}, {"id": 2.25}])
+    lake.ingest(when_reading=lambda: set_types(lake, "id decimal(18,2)"))
+    assert [float(row["id"]) for row in lake.values()] == [1.0, 2.0, 2.25]
+    assert lake.rejects() == []

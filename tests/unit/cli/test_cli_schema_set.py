@@ -1,0 +1,232 @@
+"""`s3notify schema set`, on a real server: what it costs, what it does, and what the next batches make of it."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from s3notify_platform.cli.main import main
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.table.commit import Committed
+from s3notify_platform.table.retype import retyped
+from s3notify_platform.table.snapshot import Snapshot
+from tests.support.ingested import Place, derive
+from tests.support.local_jobs import LocalJobs
+from tests.support.retype_site import wanted
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A source whose first sample was of integers: two objects have none besides."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    made = Place(ministack)
+    made.put("a", 1, 2)
+    made.put("big", 10**17)
+    made.store.put("raw/text", b'{"a":"x"}\n{"a":3}\n')
+    made.store.put("raw/price", b'{"a":1.25}\n')
+    batch(made, pa.int64())
+    return made
+
+
+@pytest.fixture
+def run(place: Place) -> Run:
+    config = place.store.config
+    options = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url), "--slot-count", "4"]
+    return lambda *given, text=None: CliRunner().invoke(main, [*given, *options], input=text)
+
+
+def batch(place: Place, kind: pa.DataType) -> BatchResult:
+    """A batch over all slots, that reads by this type."""
+    source = place.source
+    jobs = LocalJobs(source=source, kind=kind, inferred=True)
+    return Ingest(jobs=jobs, source=source).run(source.location.all_slots(), batch="b")
+
+
+def of(answer: Result) -> Any:
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+def values(place: Place) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in place.rows():
+        found.setdefault(row["_key"].removeprefix("raw/"), []).append(row["a"])
+    return found
+
+
+def reasons(place: Place) -> set[str]:
+    return {row["reason"] for row in place.rows(rejects=True)}
+
+
+def test_the_reject_names_the_command(place: Place, run: Run) -> None:
+    """Which then lets those records in; so does the plan say, and a dry run changes nothing."""
+    assert reasons(place) == {
+        "a: 'x' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
+        "a: '1.25' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
+    }
+    before = place.objects()
+    said = run("schema", "set", "orders", "a string", "--dry-run")
+    assert said.exit_code == 0, said.output
+    assert "a bigint → string" in said.output
+    assert "2 objects, 2 records of which are in quarantine for these columns, are read again" in said.output
+    assert "--read-again: as they stand in the objects" in said.output
+    assert place.objects() == before
+    done = of(run("schema", "set", "orders", "a string", "--yes", "--json"))
+    assert (done["became"], done["retried"], done["objects"]) == (2, 2, 0)
+    assert values(place) == {"a": ["1", "2"], "big": ["1" + "0" * 17], "text": ["3"]}
+    assert of(run("table", "check", "orders", "--json"))["ok"]
+    batch(place, pa.string())
+    assert values(place)["text"] == ["x"], "numbers are no strings in JSON"
+    assert of(run("table", "check", "orders", "--json"))["ok"]
+    earlier = run("rows", "orders", "--version", "1").stdout.splitlines()
+    assert {json.loads(line)["a"] for line in earlier} == {1, 2, 3, 10**17}
+
+
+def test_what_does_not_fit_is_read_again(place: Place, run: Run) -> None:
+    """Only that object, besides those that are retried; signals move for just these slots."""
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    planned = of(run("schema", "set", "orders", "a decimal(18,2)", "--dry-run", "--json"))
+    size = len(b'{"a":%d}\n' % 10**17)
+    assert (planned["objects"], planned["bytes"], planned["rows"], planned["slots"]) == (1, size, 1, 1)
+    assert planned["columns"] == {"a": {"from": "bigint", "to": "decimal(18,2)", "how": "checked"}}
+    assert not watcher.poll().changed
+    done = of(run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--json"))
+    assert {name: done[name] for name in ("objects", "retried", "slots")} == {
+        name: planned[name] for name in ("objects", "retried", "slots")
+    }
+    keys = ("raw/big", "raw/text", "raw/price")
+    assert watcher.poll().changed.keys() == {slot_of(key, 4) for key in keys}
+    assert values(place) == {"a": [1, 2], "big": [None], "text": [3]}
+    result = batch(place, pa.decimal128(18, 2))
+    assert sum(each.objects for each in result.slots.values()) == 3
+    assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
+    assert "a: '100000000000000000' does not fit decimal128(18, 2)" in " ".join(reasons(place))
+    assert of(run("table", "check", "orders", "--json"))["ok"]
+    again = of(run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--json"))
+    assert (again["became"], again["columns"]) == (None, {})
+
+
+def test_it_asks(place: Place, run: Run) -> None:
+    before = place.snapshot().version
+    refused = run("schema", "set", "orders", "a string", text="n\n")
+    assert (refused.exit_code, "Change these columns?" in refused.output) == (1, True)
+    assert "packs of the table" in refused.output
+    assert place.snapshot().version == before
+    assert run("schema", "set", "orders", "a string", text="y\n").exit_code == 0
+    assert (
+        "the columns have these types already" in run("schema", "set", "orders", "a string", "--yes").output
+    )
+
+
+def test_killed_after_its_version(place: Place, run: Run) -> None:
+    """A repetition moves the signals, and has the quarantine read again."""
+    table = place.source.table()
+    base = table.newest()
+    assert isinstance(base, Snapshot)
+    done, _ = retyped(table, base, wanted(a=pa.decimal128(18, 2)))
+    assert isinstance(done, Committed)
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    again = of(run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--json"))
+    assert (again["became"], again["retried"]) == (None, 2)
+    keys = ("raw/big", "raw/text", "raw/price")
+    assert watcher.poll().changed.keys() == {slot_of(key, 4) for key in keys}
+    batch(place, pa.decimal128(18, 2))
+    assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
+
+
+def test_it_waits(place: Place, run: Run) -> None:
+    """Until a batch has read again what it asked for."""
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    big = slot_of("raw/price", 4)
+
+    def read_again() -> None:
+        while big not in watcher.poll().changed:
+            pass
+        batch(place, pa.decimal128(18, 2))
+
+    with ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(read_again)
+        done = run("schema", "set", "orders", "a decimal(18,2)", "--yes", "--wait")
+        assert done.exit_code == 0, done.output
+        found = place.source.table().newest()
+        assert isinstance(found, Snapshot)
+        assert not any(facts.pending for facts in found.manifest.slots.values())
+        reading.result()
+
+
+def test_it_is_shown(run: Run) -> None:
+    of(run("schema", "set", "orders", "a string", "--yes", "--json"))
+    newest, first = of(run("schema", "show", "orders", "--json"))
+    assert (newest["changed"], newest["added"]) == ({"a": "bigint → string"}, {})
+    assert first["changed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ("a", "does not parse"), ("a varchar(3)", "no column can have the type varchar(3)"),
+        ("nope bigint", "no column 'nope'"), ("_key binary", "is the platform's"), ("a int, A int", "is there twice"),
+    ],
+)  # fmt: skip
+def test_wrong_columns(run: Run, columns: str, error: str) -> None:
+    refused = run("schema", "set", "orders", columns, "--yes")
+    assert (refused.exit_code, error in refused.output) == (1, True), refused.output
+
+
+def test_a_slot_asset_follows(place: Place, run: Run) -> None:
+    """Its slots are made again where values are not the same; those of the source are signalled for it."""
+    rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
+    derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})
+    watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
+    watcher.poll()
+    done = of(run("schema", "set", "orders", "a decimal(18,2)", "--asset", "daily", "--yes", "--json"))
+    assert (done["slots"], done["objects"]) == (1, 0)
+    assert of(run("table", "check", "orders", "--asset", "daily", "--json"))["ok"]
+    facts = place.source.table("daily").newest().manifest.slots
+    assert [facts[Slot(number)].source for number in (1, 2)] == [0, 1]
+    assert [*watcher.poll().changed] == [1]
+
+
+def test_going_back(place: Place, run: Run) -> None:
+    """As a whole; the schema alone would be another one than that of the files."""
+    of(run("schema", "set", "orders", "a string", "--yes", "--json"))
+    refused = run("schema", "rollback", "orders", "--to", "1")
+    assert (refused.exit_code, "got another type" in refused.output) == (1, True)
+    assert run("table", "rollback", "orders", "--to", "1").exit_code == 0
+    assert values(place) == {"a": [1, 2], "big": [10**17], "text": [3]}
+    assert of(run("table", "check", "orders", "--json"))["ok"]
+
+
+def test_doctor_refuses_other_types(place: Place, tmp_path: Path) -> None:
+    """Of the source's YAML, with the command that was meant."""
+    config = place.store.config
+    folder = tmp_path / "defs" / "orders"
+    folder.mkdir(parents=True)
+    for schema, code in (("a bigint", 0), ("a string", 1)):
+        (folder / "defs.yaml").write_text(
+            "type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: orders\n  slots: 4\n"
+            f"  bucket: {config.bucket}\n  prefix: raw/\n  schema: {schema}\n  commit: native\n"
+            f"  s3:\n    endpoint_url: {config.endpoint_url}\n"
+        )
+        answer = CliRunner().invoke(main, ["doctor", "orders", "--defs", str(tmp_path / "defs")])
+        assert answer.exit_code == code, answer.output
+        named = "`s3notify schema set orders 'a string'` lets the table follow" in answer.output
+        assert named == bool(code), answer.output
