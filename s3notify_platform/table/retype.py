@@ -214,6 +214,7 @@ class Retype:
             else {},
             operation="CHANGE COLUMNS",
             note={
+                "batch": HOLDER,
                 RETYPED: {each.name: [each.old, each.new] for each in self.found.every},
                 VALUES: change,
                 "slots": sorted(slots),

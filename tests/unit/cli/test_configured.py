@@ -197,6 +197,7 @@ def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) ->
 GIVEN = {
     "key": "raw/orders/1", "keys": "raw/orders/1", "topic": "orders", "topics": "orders", "name": "orders",
     "into": "units", "home": ".", "slot": "1", "chosen": "1", "set_queue_url": "https://queue", "version": "1",
+    "columns": "amount string", "since": "0",
 }  # fmt: skip
 """What commands take beside what YAML has."""
 

@@ -9,11 +9,14 @@ import pytest
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.arrow_schema import spark_schema
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed, NothingLeft
 from s3notify_platform.table.delta.actions import LogVersion, MetaData
 from s3notify_platform.table.derived_round import DERIVED, MAX_OTHERS
 from s3notify_platform.table.packs.pack_file import PackSizes
+from s3notify_platform.table.pinned_schema import TableSchema, described
+from s3notify_platform.table.retype import Wanted, retyped
 from tests.support.log_derived import Derived
 from tests.support.log_tables import LAYOUT
 
@@ -185,6 +188,26 @@ def test_others_gave_a_column_another_type(derived):
     assert isinstance(two.commit(second), Committed)
     assert second.dropped.keys() == {Slot(B)}
     assert derived().contents() == {A: ["a"]}
+
+
+def test_others_gave_a_column_that_is_there_another_type(derived):
+    """A round that changes no schema is of the old type, too; slots with values that are not certain are made again."""
+    one, two = derived(), derived()
+    one.table.opened()
+    first = one.planned({A: ["1"], C: [None]})
+    columns = spark_schema(pa.schema([("value", pa.string())]))
+    schema = TableSchema(source="{}", rows=columns)
+    first.metadata, first.protocol = described(schema, created_ms=1, table=first.base.table, derived=True)
+    one.commit(first)
+    second = two.planned({B: ["2"]})
+    new = Wanted(columns=spark_schema(pa.schema([("value", pa.int64())])), derived=True)
+    done, made = retyped(one.whole, one.table.opened(), new)
+    assert isinstance(done, Committed)
+    assert isinstance(two.commit(second), NothingLeft)
+    assert second.dropped.keys() == {Slot(B)}
+    assert derived().contents() == {A: [1], C: [None]}
+    facts = derived().table.opened().manifest.slots
+    assert ({slot: facts[slot].source for slot in (A, C)}, made.asked_slots) == ({A: 0, C: 1}, (A,))
 
 
 def test_the_table_began_anew(derived):
