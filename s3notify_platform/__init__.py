@@ -68,6 +68,8 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     sweep                       a full LIST compared with the committed state
     quarantine, retry           records and objects that could not be taken in; ask for them again
     mismatch, rescued value     a value that does not fit its column; that value, kept in `_rescued`
+    notation                    how the texts of a source write dates, times and numbers
+    rule, broken                what a row must hold (`expect`); of a row that does not
     cursor                      Dagster's sensor state only
 """
 
