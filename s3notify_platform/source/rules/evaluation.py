@@ -144,7 +144,8 @@ def _compared(name: str, left: _Bound, right: _Bound) -> Evaluate:
 def _as(values: Any, kind: pa.DataType) -> Any:
     if pa.types.is_date(values.type) and pa.types.is_timestamp(kind):
         values = pc.cast(values, pa.timestamp("us"))
-    return values if values.type.equals(kind) else pc.cast(values, kind)
+    # An integer may be beyond what floating point numbers have exactly.
+    return values if values.type.equals(kind) else pc.cast(values, kind, safe=not pa.types.is_floating(kind))
 
 
 def _literal(column: _Bound, literal: Literal) -> tuple[pa.DataType, pa.Scalar]:

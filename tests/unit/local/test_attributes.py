@@ -64,7 +64,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "decimal_comma": (["all", "amount|price", ""], ["|", 7, True]),
     "payload_column": (["raw", ""], ["_raw", 7]),
     "expect": (["amount >= 0", "positive: amount >= 0; region is not null", ""], ["amount >", "1 = 1", "a = 'x", 7]),
-    "expect_warn": (["positive: amount >= 0"], ["amount like 7", "a: b = 1; a: c = 1", 7]),
+    "expect_warn": (["positive: amount >= 0"], ["amount like", "a: b = 1; a: c = 1", 7]),
     "description": (["Orders", "{{ env.WORD }}", None], [7]),
     "owners": ([["ann@example.com", "team:sales"], []], ["ann@example.com", [7], None]),
     "group": (["landing", None], [7]),

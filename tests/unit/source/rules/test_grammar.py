@@ -115,6 +115,7 @@ def test_as_duckdb_has_it(predicate: str) -> None:
         ("amount >= 0.005", [None, False, False, True, True, True]),
         ("n > 1.5", [None, False, False, False, True, True]),
         ("n = m", [None, False, None, False, True, False]),
+        ("n > rate", [None, False, False, True, False, False]),
         ("n < 1e30", [None, True, True, True, True, True]),
         ("N >= 0", [None, False, True, True, True, True]),
         ("`n` >= 0", [None, False, True, True, True, True]),
