@@ -11,6 +11,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.local.project import sources_of
 from s3notify_platform.orchestration.source_assets import SlotAsset
 from tests.support.site import Site
 
@@ -187,3 +188,17 @@ def test_a_transform_without_source(coded: Callable[..., Site]) -> None:
     site.write(*SLOTS)
     site.settle()
     assert statuses(site, "orders") == {}
+
+
+def test_commands_know_the_same_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
+    """From the same YAML, without an import."""
+    site = coded(JOBS)
+    folder = tmp_path / "defs" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "defs.yaml").write_text(
+        "attributes: {name: orders, bucket: b, transform: stale_project.clean, slot_assets: [stale_project.daily]}"
+    )
+    (source,) = sources_of(str(tmp_path / "defs"))
+    sys.modules.pop("stale_project")
+    assert source.code_versions == site.component.assets().code_versions
+    assert all(source.code_versions.values())
