@@ -215,7 +215,7 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""The engine that skips no file by such a column, of a table of delta-rs either; where NaN is, none may."""
+"""The engine that skips no file by such a column; where NaN is, none may skip."""
 
 
 EDGES = row("k3-2", 0, 3013) | {"place.x": "x003013", "place.in.n": 3013}
