@@ -41,12 +41,12 @@ def test_one_a_home(tmp_path):
         with pytest.raises(UsageError, match=rf"served by another process \(dagster dev: pid {first.pid}\)"):
             second.start()
         assert second.pid is None
-        assert "dagster dev" in command_of(first.pid)
+        until(lambda: "dagster dev" in command_of(first.pid))  # an exec that is under way shows none yet
         pid = first.pid
     assert not command_of(pid)
     with Watched(tmp_path, port=second_port, environment={}) as third:
         assert third.seen == [[1, 1, 1], [1, 1, 1]]
-        until(lambda: "dagster dev" in command_of(third.pid))  # an exec that is under way shows none yet
+        until(lambda: "dagster dev" in command_of(third.pid))
 
 
 @pytest.mark.parametrize("command", ["dev", "demo"])
