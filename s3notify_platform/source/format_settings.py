@@ -85,5 +85,8 @@ class FormatSettings:
     ] = ""
     expect_warn: Annotated[
         str,
-        About("Rules, as those of expect, whose breaches are counted in the batch's results; the rows stay"),
+        About(
+            "Rules, as those of expect, whose breaches are counted in the batch's results, like region is not null; "
+            "the rows stay"
+        ),
     ] = ""

@@ -18,9 +18,10 @@ class Anything:
     """Stands for Spark and for what ingests."""
 
     failing: dict[int, str]
+    behind: str
 
     def __init__(self) -> None:
-        self.failing = {}
+        self.failing, self.behind = {}, ""
 
     def __getattr__(self, name: str) -> "Anything":
         return self

@@ -18,8 +18,9 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.local.project import sources_of
-from s3notify_platform.orchestration.io_manager import SOURCE, SlotIOManager
+from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables
+from s3notify_platform.source.settings import UNGROUPED
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
@@ -219,7 +220,7 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
     """No option has the name of a setting that means something else."""
     attributes = {
         setting.name: OTHERS.get(setting.name, setting.default)
-        for setting in settings_of(*SOURCE)
+        for setting in settings_of(*UNGROUPED)
         if setting.name not in ("name", "bucket", "commit")
         and OTHERS.get(setting.name, setting.default) is not None
     }
@@ -227,6 +228,7 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
         "bucket": "b",
         "transform": "json.loads",
         "dynamodb": {"records_table": "t"},
+        "latest": {"key": "dt", "order_by": "_size"},
     }
     project("orders", "\n".join(f"{name}: {json.dumps(value)}" for name, value in attributes.items()))
     seen = []

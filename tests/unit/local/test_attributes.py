@@ -76,6 +76,11 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "resources": ([{"s3": "lake"}], [{"duckdb": "x"}, {"s3": 7}, "s3"]),
     "transform": ([None, "json.loads"], [7, ["json.loads"]]),
     "slot_assets": ([[]], ["defs.orders.paid", [7]]),
+    "cluster_by": (["dt", "dt, customer_id", ""], [7, ["dt"]]),
+    "latest": (
+        [None, {"key": "a, b", "order_by": "c"}, {"key": "a", "order_by": "b", "deleted_when": "op = 'D'"}],
+        [{"key": "a"}, {"order_by": "b"}, {"key": "a", "order_by": "b", "deleted_when": "op ="}, {"keys": "a"}, "a", 7],
+    ),
     "s3": (
         [
             {},
@@ -202,7 +207,7 @@ def test_keys_of_groups_that_there_are_not(tmp_path: Path) -> None:
         attributes = PLACE | {name: {"nonsense": 1}}
         assert f"{name}.nonsense: there is no such setting" in refusal_of_commands(tmp_path, attributes)
         assert refusal_of_dagster(attributes)
-    assert groups == {"s3", "dynamodb", "spark", *SERVICES}
+    assert groups == {"s3", "dynamodb", "latest", "spark", *SERVICES}
 
 
 @pytest.fixture

@@ -23,8 +23,10 @@ from s3notify_platform.source.build import build
 from s3notify_platform.source.settings import (
     SETTINGS,
     SOURCE,
+    UNGROUPED,
     DynamoSettings,
     InputSettings,
+    LatestSettings,
     LeaseTimeSettings,
     S3Settings,
     TopicSizeSettings,
@@ -34,8 +36,8 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 
-OWN = settings_of(*SOURCE)
-OF_COMPONENT = settings_of(*SOURCE, TopicSizeSettings, BatchSettings)
+OWN = settings_of(*UNGROUPED)
+OF_COMPONENT = settings_of(*UNGROUPED, TopicSizeSettings, BatchSettings)
 
 OTHERS: dict[str, Any] = {
     "name": "clicks",
@@ -60,7 +62,7 @@ OTHERS: dict[str, Any] = {
     "on_delete": "keep",
     "overwrites": "vectors",
     "partition_columns": "dt date",
-    "metadata_columns": "_size",
+    "metadata_columns": "_size, _modified",
     "committed_tags": "archive=yes",
     "encoding": "cp1252",
     "mismatches": "rescue",
@@ -80,6 +82,7 @@ OTHERS: dict[str, Any] = {
     "expect": "dt is not null",
     "expect_warn": "_size > 0",
     "signals": "root",
+    "cluster_by": "dt",
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""
 
@@ -116,7 +119,7 @@ def test_all_that_the_component_takes_is_described() -> None:
     """Its own fields, and those of its groups."""
     schema = S3NotifyComponent.model().model_json_schema()
     assert [name for name, of in schema["properties"].items() if not of.get("description")] == []
-    for group in (S3Settings, DynamoSettings):
+    for group in (S3Settings, DynamoSettings, LatestSettings):
         shown = group_of(group).model().model_json_schema()["properties"]
         assert {setting.name: setting.help for setting in settings_of(group)} == {
             name: of["description"] for name, of in shown.items()
@@ -161,6 +164,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "dynamodb": ACCESS
     | {"region": "eu-west-2", "records_table": "r", "lease_table": "l"}
     | {setting.name: other(setting) for setting in settings_of(LeaseTimeSettings)},
+    "latest": {"key": "dt", "order_by": "_size", "deleted_when": "_size = 0"},
 }
 
 
@@ -212,6 +216,10 @@ def test_it_has_its_effect_from_everywhere(without: tuple[str, ...], tmp_path: P
         if setting.name not in without:
             assert getattr(source.input, setting.name) == given[setting.name] != setting.default
     assert source.input.bucket.region == "eu-west-1"
+    assert source.latest is not None
+    assert (source.latest.key, source.latest.deleted_when) == (("dt",), "_size = 0")
+    assert source.clustered is not None
+    assert source.clustered.file_bytes == given["cluster_file_bytes"]
     assert source.location.records_table is not None
     assert source.location.records_table.region == "eu-west-2"
 
