@@ -61,7 +61,7 @@ class Ingest:
     reads: Callable[[Reading | None], None] = lambda _: None
     """Called when a round begins to read, and with None when it has read."""
     code_version: str = ""
-    """Of the transform, if the source declares none: what the slots are noted to be made by."""
+    """The fingerprint of the transform, with which slots are noted if the source declares no version."""
     opened: OpenTable | None = None
     """The source's table; opened by the first round, if it is not given."""
     state: Run = field(init=False)

@@ -160,7 +160,7 @@ def _nearest(path: str, given: Mapping[str, str]) -> str | None:
 
 
 def _at(path: str, given: Mapping[str, str]) -> str:
-    """What is given for a path; "" if nothing."""
+    """The setting's value for a path; "" if there is none."""
     return given.get(_nearest(path, given) or "", "")
 
 
@@ -189,7 +189,7 @@ def kinds_at(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def notation_of(settings: Any) -> Notation:
-    """What a source's settings say (`source.format_settings`). `UsageError` for what cannot be."""
+    """The notation of a source's settings (`source.format_settings`). `UsageError` names one that does not parse."""
     return _notation(
         settings.date_format, settings.timestamp_format, settings.time_zone, settings.decimal_comma
     )

@@ -53,7 +53,7 @@ MAX_PATTERN: Final = 200
 """Characters of a pattern."""
 
 _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z", "x": "z", "Z": "z"}
-"""What a letter gives."""
+"""The field of a date or time that a letter gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ def _text(node: ast.expr) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """What a function of module `root` leads to, in the order in which it is named."""
+    """The statements that a function of module `root` leads to, in the order in which it is named."""
 
     root: str
     _found: "list[tuple[_Module, ast.stmt]]" = field(default_factory=list)
@@ -246,7 +246,7 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, list[Target]]:
-        """What its top level imports, by name."""
+        """The imports of its top level, by name."""
         found: dict[str, list[Target]] = {}
         for statement in self.statements:
             if not isinstance(statement, _SCOPES):
@@ -264,7 +264,7 @@ class _Module:
         ]
 
     def imports_in(self, statement: ast.stmt) -> dict[str, list[Target]]:
-        """What a statement, or what is in it, imports, by name."""
+        """The imports of a statement and of those within it, by name."""
         found: dict[str, list[Target]] = {}
         for node in ast.walk(statement):
             match node:
@@ -338,7 +338,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _tokens(statement: ast.stmt) -> Iterator[str]:
-    """What the code says, as the syntax tree has it. No recursion, since calls may be chained deeply."""
+    """The code as its syntax tree has it, in one text. No recursion, since calls may be chained deeply."""
     left: list[object] = [statement]
     while left:
         match left.pop():

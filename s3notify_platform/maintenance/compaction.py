@@ -219,7 +219,7 @@ class _Run:
 
 @dataclass(slots=True, kw_only=True)
 class _ClusteredRun(_Run):
-    """Of a clustered table: small files, and those whose ranges lie over each other, become files with other ranges.
+    """Small files of a clustered table, and those whose ranges lie over each other, become files with other ranges.
 
     Each file that was there at the beginning is merged once.
     """

@@ -168,7 +168,7 @@ class SetTypes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Again:
-    """What is read again: objects with their bytes, in these slots, for so many rows."""
+    """Data that is read again: objects with their bytes, in these slots, for so many rows."""
 
     slots: Sequence[Slot]
     objects: int
@@ -177,7 +177,7 @@ class _Again:
 
     @classmethod
     def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
-        """Of a change; a derived table has no objects."""
+        """The counts of a change; a derived table has no objects."""
         objects = size = 0
         for state in concerned(table, base, doubts.keys) if change.every else ():
             objects, size = objects + 1, size + state.size

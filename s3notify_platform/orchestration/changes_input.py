@@ -34,7 +34,7 @@ CHANGES_TAG: Final = "s3notify/changes"
 """Tag of a run. `full`: its assets are given all rows."""
 
 METADATA_KEY: Final = "s3notify/changes/{}"
-"""Of a materialization: up to which version of which table of a source its asset was given changes."""
+"""Metadata of a materialization: the version of a source's table up to which its asset was given changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Changes:
 
 
 def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -> Changes:
-    """What the asset of this step is to be given, and notes the version that it leads to with its materialization.
+    """The changes for the asset of this step, and notes the version that it leads to with its materialization.
 
     `UsageError`: the changes are not kept any more, or the table was begun again: a full read is needed, and it says
     how to get one. Requests: those of `LogTable.newest` and `row_changes`; for all rows 1 GET.
@@ -103,7 +103,7 @@ def is_full(tags: Mapping[str, str]) -> bool:
 
 
 def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Mapping[str, Any] | None:
-    """What the assets of a step were last given; None: one of them has never been given changes."""
+    """The version up to which the assets of a step were last given changes; None: one of them never was."""
     found: list[Mapping[str, Any]] = []
     for each in keys:
         event = instance.get_latest_materialization_event(each)

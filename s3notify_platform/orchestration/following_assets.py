@@ -1,6 +1,6 @@
 """The assets whose tables follow a source's as a whole: `{name}_latest`, `{name}_clustered`.
 
-Each batch leads them on in its own run, and reports them. Their own steps do the same for a person, or make them anew:
+Each batch leads them on in its own run, and reports them. Their own steps do the same for a person, or rebuild them:
 in a backfill, and in a run with the tag `s3notify/changes: full`.
 """
 
@@ -39,7 +39,7 @@ def _asset(settings: SourceAssets, name: str) -> dg.AssetsDefinition:
         io = settings.io_of(context)
         with step_failures():
             io.settle_commit_mode()
-            done = follow(io.spark.spark_session, io.source, name, anew=is_full(context.run.tags))
+            done = follow(io.spark.spark_session, io.source, name, rebuild=is_full(context.run.tags))
             yield dg.MaterializeResult(asset_key=name, metadata=_metadata(done))
 
     return following
@@ -90,5 +90,5 @@ def _metadata(done: FollowResult) -> dict[str, Any]:
         "version": done.version,
         "source_version": done.source,
         "changed": done.changed,
-        **({"made_anew": done.made_again} if done.made_again else {}),
+        **({"rebuilt": done.rebuilt} if done.rebuilt else {}),
     }

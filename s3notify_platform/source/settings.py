@@ -412,7 +412,7 @@ class ClusterSettings:
 
 
 UNGROUPED: Final = (BucketSettings, LocationSettings, InputSettings, ClusterSettings)
-"""What has the same names in component, IO manager, data source and command line."""
+"""Settings that have the same names in component, IO manager, data source and command line."""
 
 SOURCE: Final = (*UNGROUPED, LatestColumns)
 """All that is the same in them."""

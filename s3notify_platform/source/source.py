@@ -105,7 +105,7 @@ class Input(InputSettings):
 
     @property
     def rules(self) -> RowRules:
-        """What rows must hold."""
+        """The rules that rows must hold."""
         return RowRules.of(self.expect, self.expect_warn)
 
     def delivered(self, data: pa.Schema) -> pa.Schema:

@@ -90,7 +90,7 @@ class ContinuousIngest:
     source: Source
     transform: Transform | None = None
     code_version: str = ""
-    """Of the transform, if the source declares none."""
+    """The fingerprint of the transform, if the source declares no version."""
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
     """Called when a round begins to read."""
@@ -309,8 +309,8 @@ class ContinuousIngest:
                 self.progress(self.behind)
                 continue
             self._counts["followed"] += done.changed
-            if done.made_again:
-                self.progress(f"{asset} was made anew, {done.rows} rows: {done.made_again}")
+            if done.rebuilt:
+                self.progress(f"{asset} was rebuilt, {done.rows} rows: {done.rebuilt}")
 
     def _topic_epoch(self) -> str:
         location = self.source.location

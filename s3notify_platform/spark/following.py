@@ -39,10 +39,10 @@ PART_ROWS: Final = 1_000_000
 
 
 def follow(
-    spark: SparkSession, source: Source, asset: str, *, batch: str = "", anew: bool = False
+    spark: SparkSession, source: Source, asset: str, *, batch: str = "", rebuild: bool = False
 ) -> FollowResult:
     """Lead one of the tables of `Source.kinds` to the newest version of the source's. See `FollowingTable.follow`."""
-    return source.following(asset, partial(_jobs, spark, source, asset)).follow(batch=batch, anew=anew)
+    return source.following(asset, partial(_jobs, spark, source, asset)).follow(batch=batch, rebuild=rebuild)
 
 
 def _jobs(spark: SparkSession, source: Source, asset: str, rows: LogTable, table: LogTable) -> FollowJobs:

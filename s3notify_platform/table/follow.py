@@ -8,7 +8,7 @@ Steps
     3. One version of the table has the change, and the version of the source that it leads to. So a step that is
        repeated finds nothing left to do, and one that was killed is begun again.
 
-The table is made anew as one version: at first; where the feed is not kept, or a version went back; where more changed
+The table is rebuilt as one version: at first; where the feed is not kept, or a version went back; where more changed
 at once than fits; where another definition, or another type of a column, is wanted.
 
 Requests of a step with little to do: those of `LogTable.newest` for both tables and of `row_changes`, 1 GET for each
@@ -42,11 +42,11 @@ from s3notify_platform.table.proposal import Change, Proposal
 from s3notify_platform.table.row_changes import RowChanges, row_changes, sizes_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.states.state_levels import StateSet
-from s3notify_platform.table.versions import MADE_AGAIN, snapshot_of
+from s3notify_platform.table.versions import REBUILT, snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
-"""Changed objects, and bytes that came with them, of one step; if one version has more, the table is made anew."""
+"""Changed objects, and bytes that came with them, of one step; if one version has more, the table is rebuilt."""
 
 CONFLICTS: Final = 6
 """Times that another writer may be first."""
@@ -87,11 +87,11 @@ class Step:
 
 
 class Kind(Protocol):
-    """What a table is made of another one. Changes leave `Step.follows` in the manifest, or nothing of them."""
+    """A way to make one table of another. Changes leave `Step.follows` in the manifest, or nothing of them."""
 
     @property
     def definition(self) -> str:
-        """By which one kind is told from another: kept with the table."""
+        """A text that no other kind or definition has; it is kept with the table."""
         ...
 
     def check(self, columns: pa.Schema) -> None:
@@ -105,10 +105,10 @@ class Kind(Protocol):
         ...
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """The change that the feed leads to, and how many rows or keys it changes. `NoFeedError`: make it anew."""
+        """The change that the feed leads to, and how many rows or keys it changes. `NoFeedError`: rebuild it."""
         ...
 
-    def anew(self, step: Step) -> tuple[Change, int]:
+    def rebuild(self, step: Step) -> tuple[Change, int]:
         """The change by which all of the table is made from `step.target`; None of it is left of before.
 
         `step.columns` is empty if the source has no schema yet.
@@ -117,8 +117,8 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeAgain:
-    """All of a table anew, on top of `base`. `slots`: the facts of those that have rows or keys.
+class Rebuilt:
+    """All of a table, rebuilt, on top of `base`. `slots`: the facts of those that have rows or keys.
 
     If another writer has led the table on since, nothing of it is left to do.
     """
@@ -146,7 +146,7 @@ class MadeAgain:
             follows=self.follows,
             metadata=self.metadata,
             protocol=self.protocol,
-            note={**self.note, MADE_AGAIN: bool(base.packs), "slots": sorted(facts)},
+            note={**self.note, REBUILT: bool(base.packs), "slots": sorted(facts)},
         )
 
 
@@ -158,14 +158,14 @@ class _TooMuchError(Exception):
 class FollowResult:
     """How it ended: the version of the table (-1: none), and that of its source that it is made from; its rows.
 
-    `changed`: rows or keys, as the kind counts them. `made_again`: why it was made anew; "" if it was not.
+    `changed`: rows or keys, as the kind counts them. `rebuilt`: why it was rebuilt; "" if it was not.
     """
 
     version: int = -1
     source: int = -1
     rows: int = 0
     changed: int = 0
-    made_again: str = ""
+    rebuilt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +182,10 @@ class FollowingTable:
     step_objects: int = STEP_OBJECTS
     step_bytes: int = STEP_BYTES
 
-    def follow(self, *, batch: str = "", anew: bool = False) -> FollowResult:
+    def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
         """Lead the table to the newest version of its source. Safe to repeat, also at once.
 
-        `anew`: make it again, whatever it has. `UsageError`: the kind's columns are missing, or are of no use.
+        `rebuild`: from all rows, whatever it has. `UsageError`: the kind's columns are missing, or are of no use.
         `ConflictError`: others were first again and again. Errors of `open_table` and `Committer.commit` else.
         """
         done, conflicts = FollowResult(), 0
@@ -199,9 +199,13 @@ class FollowingTable:
             done.version, done.rows = held.version, held.rows
             follows = held.manifest.follows
             done.source = follows.version if follows else -1
-            if not anew and follows == Followed(table=now.table, version=now.version) and self._is_of(held):
+            if (
+                not rebuild
+                and follows == Followed(table=now.table, version=now.version)
+                and self._is_of(held)
+            ):
                 return done
-            why = "asked for" if anew else self._why_anew(held, now)
+            why = "asked for" if rebuild else self._why_rebuilt(held, now)
             try:
                 change, count, why = self._change(held, now, why, batch)
                 committed = self.table.commit(change, held)
@@ -209,8 +213,8 @@ class FollowingTable:
                 committed = None
             if isinstance(committed, Committed):
                 done.changed += count
-                done.made_again = done.made_again or why
-                anew = False
+                done.rebuilt = done.rebuilt or why
+                rebuild = False
                 continue
             conflicts += 1
             if conflicts > CONFLICTS:
@@ -228,8 +232,8 @@ class FollowingTable:
     def _is_of(self, held: Snapshot) -> bool:
         return held.metadata.configuration.get(DEFINITION) == self.kind.definition
 
-    def _why_anew(self, held: Snapshot, now: Snapshot) -> str:
-        """Why the table is to be made anew; "" if it can go on from where it is."""
+    def _why_rebuilt(self, held: Snapshot, now: Snapshot) -> str:
+        """Why the table is to be rebuilt; "" if it can go on from where it is."""
         follows = held.manifest.follows
         if follows is None:
             return "it was never made"
@@ -245,7 +249,7 @@ class FollowingTable:
         return ""
 
     def _change(self, held: Snapshot, now: Snapshot, why: str, batch: str) -> tuple[Change, int, str]:
-        """The next change, how much it changes, and why the table is made anew by it; "" if it is not."""
+        """The next change, how much it changes, and why the table is rebuilt by it; "" if it is not."""
         if not why:
             try:
                 return (*self._step(held, now, batch), "")
@@ -267,11 +271,11 @@ class FollowingTable:
             self.kind.check(columns)
             metadata, protocol = self._schema(held, now)
             step = replace(step, columns=columns, metadata=metadata, protocol=protocol)
-        return (*self.kind.anew(step), why)
+        return (*self.kind.rebuild(step), why)
 
     def _step(self, held: Snapshot, now: Snapshot, batch: str) -> tuple[Change, int]:
         follows = held.manifest.follows
-        assert follows is not None, "else it is made anew"
+        assert follows is not None, "else it is rebuilt"
         until = self._until(follows.version, now.version)
         target = now if until == now.version else snapshot_of(self.source.reader, until)
         columns = arrow_schema(target.metadata.schema)
@@ -292,7 +296,7 @@ class FollowingTable:
         return self.kind.changed(step, row_changes(self.source.reader, follows.version, until))
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
-        """Of the table, for these columns of its source."""
+        """Schema and protocol of the table, for these columns of its source."""
         found, protocol = self.kind.schema(
             source.metadata, created_ms=self.clock.wall_ms(), vectors=self.vectors
         )

@@ -53,7 +53,7 @@ Kind = Literal["failing", "rejected"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to retry: of `keys`, or of all, those whose reason contains `reason`.
+    """A choice of objects to retry: among `keys`, or all, those whose reason contains `reason`.
 
     `columns`: those that are there for a value of one of these columns, or of a field in it.
     """

@@ -30,7 +30,7 @@ from s3notify_platform.table.feed import NoFeedError, VersionChanges, changes_of
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
 from s3notify_platform.table.snapshot import LogReader, Snapshot
-from s3notify_platform.table.versions import MADE_AGAIN, RETYPED, ROLLBACK, VALUES
+from s3notify_platform.table.versions import REBUILT, RETYPED, ROLLBACK, VALUES
 
 CHANGE_COLUMNS: Final = pa.schema(
     [
@@ -241,7 +241,7 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Begin with the files as of the version that was taken in last."""
+        """Begin with the files as of the version that was read last."""
         self.left.clear()
         self._added.clear()
 
@@ -296,7 +296,7 @@ def _check_forward(each: VersionChanges) -> None:
     did = ""
     if ROLLBACK in note and note.get("slots"):
         did = f"went back to version {note[ROLLBACK]}"
-    if note.get(MADE_AGAIN):
+    if note.get(REBUILT):
         did = "made the table again"
     if RETYPED in note and note.get(VALUES):
         did = f"gave {', '.join(note[RETYPED])} another type and other values"

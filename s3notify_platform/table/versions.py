@@ -20,7 +20,7 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 ROLLBACK: Final = "rollback"
 """A version's note of the version that it went back to."""
 
-MADE_AGAIN: Final = "made_again"
+REBUILT: Final = "rebuilt"
 """A version's note that all of its table was made again, so that it does not say which rows changed."""
 
 RETYPED: Final = "retyped"

@@ -1,4 +1,4 @@
-"""(20) Keeping the newest row of each key: 1,000 changed keys among 10 million, against all anew, and against a MERGE.
+"""(20) Keeping the newest row of each key: 1,000 changed keys among 10 million, beside a recomputation and a MERGE.
 
 The table of the source is there, and the batch is committed: what is measured is what follows for the newest rows. The
 alternatives get the changed rows as they are: a window of Spark over the whole table, written as Parquet; a MERGE by
@@ -76,7 +76,7 @@ class _Kept:
     overwrites: str
     rows: int
     others: list[Seconds] = field(default_factory=list)
-    """Of all anew, and of the MERGE, once they were measured."""
+    """The recomputation and the MERGE, once they were measured."""
     source: Source = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,12 +107,12 @@ class _Kept:
             Figure(
                 what=f"the object with these rows is deleted, and the next-newest come back{how}",
                 ours=short(back),
-                instead=f"all newest rows made anew {short(built)}",
+                instead=f"all newest rows rebuilt {short(built)}",
                 ratio=times(built, back),
             ),
         ]
         self.others = self.others or [self._anew(), self._merged(ids)]
-        anew, merged = self.others
+        window, merged = self.others
         return [
             Figure(
                 what=what,
@@ -121,10 +121,10 @@ class _Kept:
                 ratio=times(merged, first),
             ),
             Figure(
-                what=f"{what}, against all anew",
+                what=f"{what}, against a recomputation",
                 ours=short(first),
-                instead=f"a window of Spark over all rows {short(anew)}; all made anew by ours {short(built)}",
-                ratio=times(anew, first),
+                instead=f"a window of Spark over all rows {short(window)}; all rebuilt by ours {short(built)}",
+                ratio=times(window, first),
             ),
             *found,
         ]

@@ -1,4 +1,4 @@
-"""The asset of the newest rows: led on by each batch in its own run, by its own step, and made anew when asked for."""
+"""The asset of the newest rows: led on by each batch in its own run, by its own step, and rebuilt when asked for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +57,7 @@ def test_each_batch_leads_it_on(site: Site) -> None:
     assert site.run(sorted(slots)).success
     assert shown(site) == {1: 3.0, 2: 5.0}
     (first,) = materializations(site)
-    assert (first["dagster/row_count"], first["changed"], first["made_anew"]) == (
+    assert (first["dagster/row_count"], first["changed"], first["rebuilt"]) == (
         2,
         2,
         "it was never made",
@@ -71,19 +71,19 @@ def test_each_batch_leads_it_on(site: Site) -> None:
 
 
 def test_by_its_own_step(site: Site) -> None:
-    """It goes on from where it is; all of it is made anew in a backfill, or where a tag says so."""
+    """It goes on from where it is; all of it is rebuilt in a backfill, or where a tag says so."""
     assert site.run([put(site, 1, (1, 1.0))]).success
     source = site.io.settle_commit_mode()
     assert site.run([put(site, 2, (1, 2.0))]).success
     roll_back(source.table(), newest(source).version - 1)
     assert materialize(site).success
     assert shown(site) == {1: 1.0}
-    assert "went back to version" in materializations(site)[0]["made_anew"]
+    assert "went back to version" in materializations(site)[0]["rebuilt"]
     for tags in ({"dagster/backfill": "abc"}, {CHANGES_TAG: "full"}):
         assert materialize(site, tags=tags).success
-        assert materializations(site)[0]["made_anew"] == "asked for"
+        assert materializations(site)[0]["rebuilt"] == "asked for"
     assert materialize(site).success
-    assert "made_anew" not in materializations(site)[0]
+    assert "rebuilt" not in materializations(site)[0]
 
 
 def test_an_asset_takes_it_as_its_input(site: Site) -> None:

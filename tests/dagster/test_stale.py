@@ -155,7 +155,7 @@ def summary(site: Site) -> dict[str, object]:
 
 
 def test_a_first_transform(coded: Callable[..., Site]) -> None:
-    """Makes slots stale that were taken in without one, and so does its removal."""
+    """Makes slots stale that were committed without one, and so does its removal."""
     before = coded(JOBS, transform=None)
     before.write(*SLOTS)
     before.settle()

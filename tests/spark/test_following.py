@@ -93,7 +93,7 @@ def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
     )
     lake.put("null.jsonl", [{"id": None, "at": "2026-01-01T00:00:00Z"}, {"id": 77}])
     lake.ingest()
-    assert follow(lake).made_again == "it was never made"
+    assert follow(lake).rebuilt == "it was never made"
     first = shown(lake)
     assert first == window(lake)
     assert {*first} == {*map(str, range(8)), "77"}
@@ -102,7 +102,7 @@ def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
     lake.put("late.jsonl", [line(3, 0), line(100, 5)])
     lake.ingest()
     done = follow(lake)
-    assert (done.made_again, done.rows) == ("", len(window(lake)))
+    assert (done.rebuilt, done.rows) == ("", len(window(lake)))
     assert shown(lake) == window(lake)
     assert follow(lake).changed == 0
 
@@ -259,13 +259,13 @@ def test_in_the_order_of_columns(lake_of: Callable[..., Lake], anywhere: str) ->
         rows = load_slots(lake.spark, lake.source, None, asset="orders_clustered").toArrow().to_pylist()
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
-    assert follow_clustered().made_again == "it was never made"
+    assert follow_clustered().rebuilt == "it was never made"
     assert clustered() == lake.load()
     lake.delete("3.jsonl")
     lake.put("4.jsonl", [{"id": 4, "day": "2026-01-04"}])
     lake.put("new.jsonl", [{"id": 999, "day": "2027-01-01"}])
     lake.ingest()
-    assert follow_clustered().made_again == ""
+    assert follow_clustered().rebuilt == ""
     assert clustered() == lake.load()
     table = lake.source.table("orders_clustered")
     before = table.newest()

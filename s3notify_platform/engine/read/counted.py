@@ -1,4 +1,4 @@
-"""What was parsed of objects, on its way to rows and rejects: lineage, rules of rows, and counts of each object."""
+"""Parsed objects on their way to rows and rejects: lineage, rules of rows, and counts of each object."""
 
 from base64 import b64encode
 from collections import Counter
@@ -137,7 +137,7 @@ class Counted:
             yield ParsedReject(index=index, offset=offset, reason=reason[:MAX_REASON], raw=raw)
 
     def beyond(self) -> Iterator[Rejected]:
-        """Of each object with more rejects than are kept, one that says how many."""
+        """One reject for each object that has more of them than are kept: it says how many."""
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
             for index, first in self._beyond.items()
@@ -149,7 +149,7 @@ class Counted:
             yield rejects_of(rows)
 
     def of(self, place: int) -> dict[str, Any]:
-        """What `Outcome` is to say of an object."""
+        """The counts of an object, for its `Outcome`."""
         return {
             "rows": int(self._rows[place]),
             "rejects": int(self._rejects[place]),

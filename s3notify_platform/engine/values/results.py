@@ -150,7 +150,7 @@ class Run:
     """Segments of the topic that were read already, for the first round."""
     seen_ms: int = 0
     code_version: str = ""
-    """Of the code that makes its rows; "": it is not known."""
+    """The version of the code that makes its rows; "": it is not known."""
     planned_ms: int = 0
     """When the round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)

@@ -69,7 +69,7 @@ class JsonReader:
         return pa.string() if written and (commas or not written.comma) else kind
 
     def typed(self, values: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-        """What was read, as `kind`; fields that it does not have are left out."""
+        """The values that were read, as `kind`; fields that it does not have are left out."""
         written = self._notation.written(path, kind) if pa.types.is_string(values.type) else None
         if written:
             values = written.values(values, kind)

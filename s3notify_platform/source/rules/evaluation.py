@@ -28,7 +28,7 @@ _COMPARISONS: Final = {
 
 
 def bound(node: Node, schema: pa.Schema) -> Evaluate:
-    """What evaluates a predicate on columns of `schema`. `UsageError` for a column of another name or a wrong type.
+    """A function that evaluates a predicate on columns of `schema`. `UsageError`: another column, or a wrong type.
 
     A column whose type is null may be of any: then the predicate may only be bound, not evaluated.
     """

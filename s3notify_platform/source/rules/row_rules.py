@@ -1,4 +1,4 @@
-"""What rows must hold: the rules of `expect` and `expect_warn`, of a source's columns before its transform.
+"""Rules that rows must hold: those of `expect` and `expect_warn`, of a source's columns before its transform.
 
 The rules of a setting stand between semicolons or on lines of their own, each behind a name, or with its text for one:
 `positive: amount >= 0; region is not null`. As of SQL's CHECK constraints, a row of which a rule is null holds it.

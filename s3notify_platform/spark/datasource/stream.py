@@ -102,7 +102,7 @@ class Offset:
 
 @dataclass
 class Work(InputPartition):
-    """What one task reads."""
+    """The part of the changes that one task reads."""
 
     share: Share
 

@@ -21,12 +21,12 @@ class Clustered:
     file_bytes: int = CLUSTER_FILE_BYTES
 
     def dumps(self) -> str:
-        """By which one definition is told from another. The size of files is none of it: those that are there stay."""
+        """The text that another definition does not have. The size of files is not in it, so that files stay."""
         return json.dumps({"cluster_by": self.columns})
 
     @property
     def sizes(self) -> PackSizes:
-        """Of its files; small ones are merged from the smallest on."""
+        """The size of its files; small ones are merged from the smallest on."""
         return PackSizes(
             target=self.file_bytes, smallest=max(1, self.file_bytes // 64), budget=self.file_bytes
         )

@@ -11,7 +11,7 @@ from s3notify_platform.table.clustered.clustered_round import ALL, ClusteredRoun
 from s3notify_platform.table.delta import actions
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.feed import NoFeedError
-from s3notify_platform.table.follow import Kind, MadeAgain, Step
+from s3notify_platform.table.follow import Kind, Rebuilt, Step
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import StagedPack
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, described, schema_of
@@ -78,11 +78,11 @@ class ClusteredRows(Kind):
         )
         return change, came.num_rows + left.num_rows
 
-    def anew(self, step: Step) -> tuple[Change, int]:
+    def rebuild(self, step: Step) -> tuple[Change, int]:
         """See `Kind`: so many rows."""
         packs = self.jobs.clustered(self.clustered, step.target, step.label) if step.columns else ()
         rows = sum(pack.add.rows for pack in packs)
-        change = MadeAgain(
+        change = Rebuilt(
             base=step.held,
             packs=packs,
             slots={ALL: SlotFacts(rows=rows)} if rows else {},

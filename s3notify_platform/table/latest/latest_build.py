@@ -1,4 +1,4 @@
-"""A table of newest rows, made anew from all rows of its source's table, as one version.
+"""A table of newest rows, rebuilt from all rows of its source's table, as one version.
 
 Rows are sorted by (`_slot`, `_key`) and by rank, the newest first, so that a task writes the first row of each key, and
 its state, as they come. A task has a range of slots for itself. So the files of object states do not overlap, and go

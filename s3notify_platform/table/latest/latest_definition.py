@@ -48,7 +48,7 @@ class Latest:
     slots: int = SLOT_COUNT
 
     def dumps(self) -> str:
-        """By which one definition is told from another: as the table's properties have it."""
+        """The text that another definition does not have: as the table's properties have it."""
         return json.dumps({"key": self.key, "order_by": self.order_by, "deleted_when": self.deleted_when})
 
     def check(self, columns: pa.Schema) -> None:
@@ -126,7 +126,7 @@ def _zeros(count: int) -> list[int]:
 
 
 def newest_of(rows: pa.Table) -> pa.Table:
-    """Of rows on their way the newest of each key, in the order of packs. Pure."""
+    """The newest row of each key among rows on their way, in the order of packs. Pure."""
     order = [("_slot", "ascending"), ("_key", "ascending"), ("_etag", "descending")]
     found = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
     return found.filter(is_first(found["_slot"], found["_key"]))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.changes import key_hash
 from s3notify_platform.table.delta.actions import MetaData, Protocol
-from s3notify_platform.table.follow import Kind, MadeAgain, Step
+from s3notify_platform.table.follow import Kind, Rebuilt, Step
 from s3notify_platform.table.latest.latest_build import BuiltPart, facts_of, states_of
 from s3notify_platform.table.latest.latest_definition import MODIFIED, ORIGIN, OWN, Latest, newest_of
 from s3notify_platform.table.latest.latest_round import FollowingRound, Keys, key_changes, staged
@@ -89,12 +89,12 @@ class NewestRows(Kind):
         )
         return change, keys
 
-    def anew(self, step: Step) -> tuple[Change, int]:
+    def rebuild(self, step: Step) -> tuple[Change, int]:
         """See `Kind`: so many keys."""
         parts: list[BuiltPart] = []
         if step.columns:
             parts += self.jobs.newest(self.latest, step.target, step.label)
-        change = MadeAgain(
+        change = Rebuilt(
             base=step.held,
             packs=[pack for part in parts for pack in part.packs],
             slots=facts_of(parts),

@@ -124,7 +124,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _order_of(kind: pa.DataType) -> Callable[[pa.Array], pa.StringArray] | None:
-    """What makes texts of values without null."""
+    """A function that makes texts of values without null."""
     if _is_text(kind):
         return _ended
     if pa.types.is_decimal128(kind):

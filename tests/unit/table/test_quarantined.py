@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from s3notify_platform.engine.commit import new_states as settle
 from s3notify_platform.kernel.errors import ConflictError, UnavailableError
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
-from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import quarantined as quarantine
@@ -441,32 +439,3 @@ def test_states_in_files_keep_their_reasons():
     place.unreadable = {}
     place.committed()
     assert place.is_exact()
-
-
-def test_a_state_that_is_chosen_by_its_reason():
-    state = ObjectState(key="a", etag="1", size=1, reason="no such column x")
-    assert Choice(reason="column").has(state)
-    assert not Choice(reason="row").has(state)
-    assert not Choice(keys=frozenset({"b"})).has(state)
-
-
-@pytest.mark.parametrize(
-    ("reason", "chosen"),
-    [
-        ("n: 'x' does not fit int64", True),
-        ("n.x: 'x' does not fit", True),
-        ("n[2].x: 'x' does not fit", True),
-        ("`n`: 'x' does not fit", True),
-        ("2 more, the first: n: 'x' does not fit int64", True),
-        ("Parquet: row group 0: column 'n' does not fit int64: overflow", True),
-        ("nn: 'x' does not fit int64", False),
-        ("m: 'n: x' does not fit int64", False),
-        ("field 'n' is not in the schema", False),
-    ],
-)
-def test_what_is_there_for_a_column(reason, chosen):
-    """Rejects and objects whose reason begins with it."""
-    choice = Choice(columns=("m.m", "n"))
-    rejects = pa.table({"_key": ["a"], "reason": [reason]})
-    assert choice.among(rejects).num_rows == chosen
-    assert choice.has(ObjectState(key="a", etag="e", size=1, reason=reason)) == chosen

@@ -34,9 +34,9 @@ def files(source):
 
 def test_rows_come_and_leave(source):
     bucket = {f"{c}{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for c in "abc" for n in range(5)}
-    assert followed(source, bucket).made_again == "it was never made"
+    assert followed(source, bucket).rebuilt == "it was never made"
     bucket |= {"a1": ("f", (1, 2)), "d1": ("e", (4, 5))}
-    assert followed(source, bucket).made_again == ""
+    assert followed(source, bucket).rebuilt == ""
     del bucket["b2"]
     assert followed(source, bucket).changed == 10
     assert followed(source, {}).changed > 0
@@ -92,7 +92,7 @@ def test_columns_that_are_not_there(source, columns, message):
 def test_another_order_makes_it_again(source):
     followed(source, {"a1": ("e", (1, 2, 4))})
     done = followed(source, {"a1": ("e", (1, 2, 4))}, clustered=Clustered(columns=("id",)))
-    assert done.made_again == "its definition is another one"
+    assert done.rebuilt == "its definition is another one"
 
 
 def test_compaction_leaves_ranges_apart(source):
@@ -110,4 +110,4 @@ def test_compaction_leaves_ranges_apart(source):
     assert len(files(source)) < len(before.packs)
     assert sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
     assert compact(following(CLUSTERED, source).table).packs == 0
-    assert followed(source, bucket | {"b1": ("e", (1,))}).made_again == ""
+    assert followed(source, bucket | {"b1": ("e", (1,))}).rebuilt == ""

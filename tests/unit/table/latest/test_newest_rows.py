@@ -37,7 +37,7 @@ def commit(source, bucket):
 
 
 def followed(source, bucket, **more):
-    """The newest rows after a bucket was taken in, which are those of a window."""
+    """The newest rows after a bucket was committed, which are those of a window."""
     commit(source, bucket)
     newest = following(NEWEST, source, **more)
     done = newest.follow()
@@ -101,9 +101,9 @@ def test_a_rollback_makes_it_again(source):
     followed(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})
     roll_back(source.whole, 1)
     newest = following(NEWEST, source)
-    assert "went back to version 1" in newest.follow().made_again
+    assert "went back to version 1" in newest.follow().rebuilt
     assert shown(newest.table) == window(source.rows())
-    assert newest.follow().made_again == ""
+    assert newest.follow().rebuilt == ""
 
 
 @pytest.mark.parametrize("limits", [{"step_objects": 3}, {"step_bytes": 10_000}])
@@ -116,7 +116,7 @@ def test_many_versions_at_once_are_taken_in_steps(source, limits):
     newest = following(NEWEST, source, **limits)
     before = newest.table.newest().version
     done = newest.follow()
-    assert done.made_again == ""
+    assert done.rebuilt == ""
     assert done.version > before + 1
     assert shown(newest.table) == window(source.rows())
 
@@ -125,7 +125,7 @@ def test_too_much_at_once_is_made_again(source):
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {f"b{n}": ("e", (row("k2", 3),)) for n in range(5)})
     newest = following(NEWEST, source, step_objects=3)
-    assert newest.follow().made_again.startswith("6 objects, ")
+    assert newest.follow().rebuilt.startswith("6 objects, ")
     assert shown(newest.table) == window(source.rows())
 
 
@@ -133,8 +133,8 @@ def test_another_definition_makes_it_again(source):
     followed(source, {"a1": ("e", (OLD, NEW)), "b1": ("e", (DELETED,))})
     other = Latest(key=("id",), order_by=("n",), slots=7)
     newest = following(NEWEST, source, latest=other)
-    assert newest.follow().made_again == "its definition is another one"
-    assert newest.follow().made_again == ""
+    assert newest.follow().rebuilt == "its definition is another one"
+    assert newest.follow().rebuilt == ""
 
 
 @pytest.mark.parametrize(
