@@ -42,7 +42,7 @@ from s3notify_platform.table.proposal import Change, Proposal
 from s3notify_platform.table.row_changes import RowChanges, row_changes, sizes_of
 from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.states.state_levels import StateSet
-from s3notify_platform.table.versions import REBUILT, snapshot_of
+from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
@@ -146,7 +146,7 @@ class Rebuilt:
             follows=self.follows,
             metadata=self.metadata,
             protocol=self.protocol,
-            note={**self.note, REBUILT: bool(base.packs), "slots": sorted(facts)},
+            note={**self.note, "slots": sorted(facts)},
         )
 
 

@@ -30,7 +30,7 @@ from s3notify_platform.table.feed import NoFeedError, VersionChanges, changes_of
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reading import ReadTask, plan_read, read, shaped
 from s3notify_platform.table.snapshot import LogReader, Snapshot
-from s3notify_platform.table.versions import REBUILT, RETYPED, ROLLBACK, VALUES
+from s3notify_platform.table.versions import RETYPED, ROLLBACK, VALUES
 
 CHANGE_COLUMNS: Final = pa.schema(
     [
@@ -70,7 +70,7 @@ def with_changes(table: pa.Schema) -> pa.Schema:
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
     """Each version after `since`, up to `until`, with its changed objects and about how many bytes it brought.
 
-    `NotFoundError`: as `changes_of`. `NoFeedError`: one of them went back to an earlier version, made all again, or
+    `NotFoundError`: as `changes_of`. `NoFeedError`: one of them went back to an earlier version, or
     gave a column another type and other values.
     """
     for each in changes_of(reader, since, until):
@@ -296,8 +296,6 @@ def _check_forward(each: VersionChanges) -> None:
     did = ""
     if ROLLBACK in note and note.get("slots"):
         did = f"went back to version {note[ROLLBACK]}"
-    if note.get(REBUILT):
-        did = "made the table again"
     if RETYPED in note and note.get(VALUES):
         did = f"gave {', '.join(note[RETYPED])} another type and other values"
     if did:

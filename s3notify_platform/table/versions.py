@@ -20,9 +20,6 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 ROLLBACK: Final = "rollback"
 """A version's note of the version that it went back to."""
 
-REBUILT: Final = "rebuilt"
-"""A version's note that all of its table was made again, so that it does not say which rows changed."""
-
 RETYPED: Final = "retyped"
 """A version's note of columns that got another type, by name, with both."""
 

@@ -1,0 +1,84 @@
+"""A table that follows another one, led on by several writers at once: each step counts once, and none goes back."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.kernel.errors import ConflictError
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.follow import CONFLICTS
+from s3notify_platform.table.versions import snapshot_of
+from tests.support.keyed_rounds import (
+    CLUSTERED,
+    NEWEST,
+    KeyedRounds,
+    clustered_rows,
+    following,
+    shown,
+    window,
+)
+from tests.support.log_tables import beaten
+
+FIRST = {"a1": ("e", (1, 2, 4)), "b1": ("e", (5, 7, 8))}
+SECOND = FIRST | {"a1": ("f", (10, 11))}
+THIRD = SECOND | {"c1": ("e", (13, 14))}
+
+name = pytest.mark.parametrize("name", [NEWEST, CLUSTERED])
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
+def source(request):
+    found = KeyedRounds(store=MemoryObjectStore(), vectors=request.param)
+    found.commit(found.planned(FIRST))
+    return found
+
+
+def is_in_step(name, source):
+    table = following(name, source).table
+    if name == NEWEST:
+        return shown(table) == window(source.rows())
+    return sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
+
+
+def led_to(name, source):
+    """The version of the source that each version of the table was made from."""
+    table = following(name, source).table
+    snapshots = [snapshot_of(table.reader, number) for number in range(1, table.newest().version + 1)]
+    return [snapshot.manifest.follows.version for snapshot in snapshots]
+
+
+@name
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_another_writer_is_first(name, source, rebuild):
+    """It has led the table further: the step is left out, and what there is to do is decided by what there is now."""
+    following(name, source).follow()
+    source.commit(source.planned(SECOND))
+
+    def leads_on():
+        source.commit(source.planned(THIRD))
+        following(name, source).follow()
+
+    ours = following(name, source)
+    done = replace(ours, table=beaten(ours.table, [leads_on])).follow(rebuild=rebuild)
+    assert done.source == source.table.opened().version
+    versions = led_to(name, source)
+    assert versions == sorted(versions)
+    assert is_in_step(name, source)
+
+
+@name
+def test_others_are_always_first(name, source):
+    """An error says so, after a bounded number of steps; the next call leads the table on."""
+    following(name, source).follow()
+    numbers = iter(range(20, 100, 3))
+
+    def leads_on():
+        following(name, source).follow()
+        source.commit(source.planned(SECOND | {"d1": (str(number := next(numbers)), (number,))}))
+
+    source.commit(source.planned(SECOND))
+    ours = following(name, source)
+    with pytest.raises(ConflictError, match="try again"):
+        replace(ours, table=beaten(ours.table, [leads_on] * (CONFLICTS + 1))).follow()
+    following(name, source).follow()
+    assert is_in_step(name, source)
