@@ -111,7 +111,7 @@ class _Kept:
                 ratio=times(built, back),
             ),
         ]
-        self.others = self.others or [self._anew(), self._merged(ids)]
+        self.others = self.others or [self._recomputed(), self._merged(ids)]
         window, merged = self.others
         return [
             Figure(
@@ -148,7 +148,7 @@ class _Kept:
         written = sum(pack.size for path, pack in after.packs.items() if before.packs.get(path) != pack)
         return took, f"{written / (1 << 20):,.1f} MB of packs written"
 
-    def _anew(self) -> Seconds:
+    def _recomputed(self) -> Seconds:
         newest = Window.partitionBy("id").orderBy(
             *(F.desc(n) for n in ("at", "_modified", "_key", "_offset"))
         )
