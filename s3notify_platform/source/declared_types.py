@@ -24,10 +24,12 @@ def check_declared_types(source: Source, opened: OpenTable, *, transformed: bool
     given = source.input
     declared: list[tuple[str, str, str]] = []
     if given.schema_hints and known.inferred:
-        declared.append(("schema_hints", spark_schema(given.hints), known.source))
+        hints = given.table_names(spark_schema(given.hints), known.source)
+        declared.append(("schema_hints", hints, known.source))
     if not transformed:
         if given.schema:
-            declared.append(("schema", spark_schema(declared_columns(given.schema)), known.rows))
+            columns = spark_schema(declared_columns(given.schema))
+            declared.append(("schema", given.table_names(columns, known.source), known.rows))
         declared.append(("partition_columns", spark_schema(given.object_columns.paths), known.rows))
-    for setting, columns, pinned in declared:
-        check_types(source.name, pinned, columns, setting=setting)
+    for setting, wanted, pinned in declared:
+        check_types(source.name, pinned, wanted, setting=setting)

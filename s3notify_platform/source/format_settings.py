@@ -1,14 +1,14 @@
-"""The settings of how records and values are written, and of what rows must hold: declared as those of `settings`."""
+"""The settings of how records are written, how columns are named, and what rows must hold; see `settings`."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from s3notify_platform.kernel.setting import About
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatSettings:
-    """How records are separated, how their values are written, and what the rows made of them must hold."""
+    """How records are separated and their values written, and how the rows made of them are named and must be."""
 
     csv_delimiter: Annotated[
         str,
@@ -38,7 +38,15 @@ class FormatSettings:
     json_path: Annotated[
         str, About("Where the records of a JSON document are, like data.items; empty: the document itself")
     ] = ""
-
+    column_names: Annotated[
+        Literal["as_is", "safe"],
+        About(
+            "Names of new columns: as they are in the objects; or safe, of letters, digits and _, so that order id is "
+            "order_id for the table, its transform, and all settings but schema, schema_hints and those of notation. "
+            "Engines without Delta's column mapping read no table whose columns have a space or one of ,;{}()= in "
+            "their names"
+        ),
+    ] = "as_is"
     date_format: Annotated[
         str,
         About(

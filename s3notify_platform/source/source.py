@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.notation import NOTATION, kinds_at, notation_of
-from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema
+from s3notify_platform.formats.registry import FORMATS, RESERVED, check_schema, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
@@ -23,8 +23,10 @@ from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.stores.s3.tags import tags_of
+from s3notify_platform.table.arrow_schema import arrow_schema, spark_schema
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.clustered.clustered_rows import ClusteredRows
+from s3notify_platform.table.column_names import table_names
 from s3notify_platform.table.follow import FollowingTable, Kind
 from s3notify_platform.table.follow_jobs import FollowJobs, InProcess
 from s3notify_platform.table.known import Identity
@@ -101,15 +103,20 @@ class Input(InputSettings):
                 "it out"
             )
         if columns:
-            rules.bound(self.delivered(columns))
+            rules.bound(self.delivered(arrow_schema(self.table_names(spark_schema(columns)))))
 
     @property
     def rules(self) -> RowRules:
         """The rules that rows must hold."""
         return RowRules.of(self.expect, self.expect_warn)
 
+    def table_names(self, schema: str, held: str = "{}") -> str:
+        """A schema with names as in objects, under those that the table gives. See `column_names.table_names`."""
+        taken = (*RESERVED, *self.object_columns.schema.names)
+        return table_names(schema, held, safe=self.column_names == "safe", taken=taken)
+
     def delivered(self, data: pa.Schema) -> pa.Schema:
-        """The columns of rows before a transform, but for their lineage."""
+        """The columns of rows before a transform, but for their lineage. `data`: names as in the table."""
         rescued = [RESCUED] if self.mismatches == "rescue" else []
         return pa.schema([*data, *rescued, *self.object_columns.schema])
 

@@ -30,11 +30,12 @@ from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.declared import arrow_schema, hinted, object_columns, parse_schema
+from s3notify_platform.spark.declared import arrow_schema, hinted, json_schema, object_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory_limit import limited
-from s3notify_platform.table.pinned_schema import TableSchema, added_fields, grown, merged
+from s3notify_platform.table.column_names import bare_names, object_names
+from s3notify_platform.table.pinned_schema import NO_SCHEMA, TableSchema, added_fields, grown, merged
 from s3notify_platform.table.schema_change import check_types
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -58,7 +59,7 @@ class BatchSchemas:
         if (fixed := fixed_schema(declared.format)) is not None:
             return self._grown(known, from_arrow_schema(fixed), run, inferred=False)
         if known is not None and known.inferred and json.loads(known.source)["fields"]:
-            return self._grown(known, self._with_new_hints(json_schema(known.source)), run, inferred=True)
+            return self._grown(known, self._with_new_hints(known), run, inferred=True)
         self.progress("inferring the schema from a sample")
         started = self.clock.monotonic()
         sample = sample_of(self.source, [s.version for p in busy for s in p.changes.read])
@@ -75,8 +76,8 @@ class BatchSchemas:
             schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names
         )
         added = from_arrow_schema(wider) if wider else StructType()
-        source = merged(schema.source, added.json(), strict=False, bounded=True)
-        return self._grown(known, json_schema(source), run, inferred=True)
+        source = merged(object_names(schema.source), added.json(), strict=False, bounded=True)
+        return self._grown(known, json_schema(source), run, inferred=True, named=schema)
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read. `UsageError` for a rule that cannot be evaluated on them."""
@@ -86,21 +87,33 @@ class BatchSchemas:
         rescued = [StructField(RESCUED.name, StringType())] if chosen.mismatches == "rescue" else []
         return StructType([*source.fields, *object_columns(self.source, source), *rescued])
 
-    def _with_new_hints(self, pinned: StructType) -> StructType:
+    def _with_new_hints(self, known: TableSchema) -> StructType:
         """Hinted columns are added to the pinned ones; `UsageError` if one of these has another type."""
+        pinned = json_schema(object_names(known.source))
         if not self.source.input.schema_hints:
             return pinned
         wanted = hinted(pinned, self.source).json()
-        check_types(self.source.name, pinned.json(), wanted, setting="schema_hints")
+        named = self.source.input.table_names(wanted, known.source)
+        check_types(self.source.name, known.source, named, setting="schema_hints")
         return json_schema(merged(pinned.json(), wanted, strict=True))
 
     def _grown(
-        self, known: TableSchema | None, found: StructType, run: Run, *, inferred: bool
+        self,
+        known: TableSchema | None,
+        found: StructType,
+        run: Run,
+        *,
+        inferred: bool,
+        named: TableSchema | None = None,
     ) -> TableSchema:
-        """The pinned schema, grown so that it parses with `found`, with the columns of the rows that this leads to."""
-        held = known.source if known is not None and inferred else StructType().json()
+        """The pinned schema, grown so that it parses with `found`, with the columns of the rows that this leads to.
+
+        `found`: names as in objects. `named`: the schema that has named some of them already, if not the pinned one.
+        """
+        held = object_names(known.source) if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)
-        rows = self._check_transform(self.delivered(json_schema(source))).json()
+        source = self.source.input.table_names(source, (named or known or NO_SCHEMA).source)
+        rows = self._check_transform(self.delivered(json_schema(bare_names(source)))).json()
         if known is not None:
             check_types(self.source.name, known.rows, rows, source=source)
         schema = grown(known, source=source, rows=rows, inferred=inferred)
@@ -142,11 +155,6 @@ class BatchSchemas:
 
 def _comment(field: StructField) -> dict[str, Any]:
     return {name: value for name, value in field.metadata.items() if name == "comment"}
-
-
-def json_schema(text: str) -> StructType:
-    """A Spark schema from its JSON."""
-    return StructType.fromJson(json.loads(text))
 
 
 def infer_schema(

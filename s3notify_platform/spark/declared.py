@@ -1,5 +1,6 @@
 """Schemas that a source declares, as Spark DDL."""
 
+import json
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -46,6 +47,11 @@ def object_columns(source: Source, data: Iterable[StructField]) -> list[StructFi
         StructField(c.name, c.dataType, metadata={"comment": said[c.name]}) if c.name in said else c
         for c in from_arrow_schema(own.schema)
     ]
+
+
+def json_schema(text: str) -> StructType:
+    """A Spark schema from its JSON."""
+    return StructType.fromJson(json.loads(text))
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:

@@ -50,8 +50,8 @@ from s3notify_platform.protocols.notification_queue import Entry, TopicUser
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.any_names import map_in_arrow
-from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
-from s3notify_platform.spark.declared import arrow_schema
+from s3notify_platform.spark.batch_schema import BatchSchemas, Transform
+from s3notify_platform.spark.declared import arrow_schema, json_schema
 from s3notify_platform.spark.failures import (
     JOB_ERRORS,
     MAX_JOBS,
@@ -64,6 +64,7 @@ from s3notify_platform.spark.failures import (
 )
 from s3notify_platform.spark.memory_limit import limited
 from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.table.column_names import bare_names, object_names
 from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.pinned_schema import TableSchema, size_of
 
@@ -220,10 +221,11 @@ class SparkJobs:
     def _staged(self, part: Sequence[SlotPlan], schema: TableSchema, run: Run, label: int) -> StagedPart:
         """What one job makes of these slots."""
         found, splits = Collected(), _splits(part)
-        columns = json_schema(schema.source)
+        columns = json_schema(bare_names(schema.source))
         reader = SplitReader(
             source=self._source,
-            schema=arrow_schema(columns),
+            schema=arrow_schema(json_schema(object_names(schema.source))),
+            named=arrow_schema(columns),
             inferred=schema.inferred,
             size=size_of(schema.source),
         )

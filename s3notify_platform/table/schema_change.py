@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.table.column_names import name_in_objects
 from s3notify_platform.table.delta.metadata import LINEAGE
 from s3notify_platform.table.pinned_schema import TableSchema
 from s3notify_platform.table.type_changes import How, column_ddl, ddl, how, is_same_type
@@ -117,7 +118,7 @@ class ColumnChange:
 class SchemaChange:
     """The next schema. `columns`: of the table; `parsed`: the ones that are read in another way, and `how` that is.
 
-    `names`: of all columns that were asked for, as the table has them.
+    `names`: of all columns that were asked for, as objects have them, or the table alone.
     """
 
     schema: TableSchema
@@ -138,7 +139,8 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
     """
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))
-    cases = {name.casefold(): name for name in (*read, *held)}
+    cases = {name_in_objects(part).casefold(): name for name, part in read.items()}
+    cases |= {name.casefold(): name for name in (*read, *held)}
     columns, parsed, names = [], [], []
     for given in json.loads(wanted)["fields"]:
         name = cases.get(given["name"].casefold(), "")
@@ -149,7 +151,7 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
                 f"the table has no column {given['name']!r}; new ones come with the rows that have them. It has: "
                 f"{', '.join(held) or 'none'}"
             )
-        names.append(name)
+        names.append(name_in_objects(read.get(name, {"name": name})))
         alike = name in read and name in held and is_same_type(read[name]["type"], held[name]["type"])
         if name in read and not of_transform and (change := _change(read[name], given)):
             parsed.append(change)

@@ -181,6 +181,15 @@ def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
         rows_of(lake, None, read="table")
 
 
+def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> None:
+    """A declared schema has the objects' names; the table's are known once there is one."""
+    lake = bare_lake(schema="`order id` bigint")
+    source = S3NotifyDataSource(options_of(lake.source, read="table"))  # type: ignore[arg-type]
+    assert "`order id` bigint" in str(source.schema())
+    with pytest.raises(NotFoundError, match="no commit yet"):
+        rows_of(lake, None, read="table", column_names="safe")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,12 +1,22 @@
 """Columns of every name that Spark can hold, through all that looks at columns."""
 
+from collections.abc import Callable
+from decimal import Decimal
+from io import BytesIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
 from s3notify_platform.engine.loop import Round, commit_round
+from s3notify_platform.maintenance.set_types import SetTypes
+from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.load import load_slots
+from tests.support.engines import Place, by_polars
 from tests.support.spark import Lake
+from tests.support.spark_options import options_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -37,3 +47,51 @@ def test_every_name(lake: Lake) -> None:
     derived = load_slots(lake.spark, source, slots, asset="same").drop("_slot").toArrow()
     assert derived.to_pylist() == [ROW] * 3
     assert lake.snapshot().protocol.writer == 5, "names are mapped"
+
+
+def test_safe_names(lake_of: Callable[..., Lake]) -> None:
+    """Inferred, transformed, with rules, retyped: every engine reads the table, and each column stays what it is."""
+    lake = lake_of(
+        column_names="safe", format="auto", expect="order_id > 0", schema_hints="`Amount (EUR)` decimal(9,2)"
+    )
+    lake.put("a.jsonl", [{"order id": 1, "Amount (EUR)": 1.5, "by": {"first name": "Ann"}}, {"order id": 0}])
+    lake.put("b.csv", b"order id,Amount (EUR)\n2,2.25\n")
+    lake.ingest(transform=lambda rows: rows.where("order_id < 9 and by.first_name is null or Amount_EUR > 0"))
+    first = {"order_id": 1, "Amount_EUR": Decimal("1.50"), "by": {"first_name": "Ann"}}
+    second = {"order_id": 2, "Amount_EUR": Decimal("2.25"), "by": None}
+    assert lake.values() == [first, second]
+    assert [row["reason"] for row in lake.rejects()] == ["breaks the rule order_id > 0"]
+    assert lake.snapshot().protocol.writer == 2
+    lake.put("c.jsonl", [{"order id": 3, "order_id": "C", "order-id": True}])
+    lake.ingest()
+    third = {**dict.fromkeys(second), "order_id": 3, "order_id_2": "C", "order_id_3": True}
+    assert lake.values()[2] == third
+    lake.put("d.jsonl", [{"order id": "D"}])
+    lake.ingest()
+    assert [row["_key"] for row in lake.rejects() if "order id" in row["reason"]] == ["raw/d.jsonl"]
+    lake = lake.with_source(expect="")
+    SetTypes(location=lake.source.location, commit=lake.source.commit, columns="order_id string").run()
+    lake.ingest()
+    assert [row["order_id"] for row in lake.values()] == ["1", "2", "3", "D"]
+    config, layout = lake.source.location.platform, lake.source.location.layout
+    place = Place(uri=f"s3://{config.bucket}/{layout.prefix}", config=config)
+    assert sorted(row["order_id"] for row in by_polars(place)) == ["1", "2", "3", "D"], (
+        "no mapping of columns"
+    )
+
+
+def test_safe_names_of_files_with_columns(lake_of: Callable[..., Lake]) -> None:
+    """Parquet's own names, within lists too; and objects that Spark reads without a table."""
+    lake = lake_of(column_names="safe", format="parquet")
+    table = pa.table({"a b": [1], "l": pa.array([[{"c d": 2}]])})
+    body = BytesIO()
+    pq.write_table(table, body)
+    lake.put("a.parquet", body.getvalue())
+    lake.ingest()
+    row = {"a_b": 1, "l": [{"c_d": 2}]}
+    assert lake.values() == [row]
+    register(lake.spark)
+    objects = (
+        lake.spark.read.format("s3notify").options(**options_of(lake.source, column_names="safe")).load()
+    )
+    assert objects.select("a_b", "l").toArrow().to_pylist() == [row]

@@ -85,7 +85,11 @@ class Counted:
                 self._mismatches.append(
                     {n: Counter(dict.fromkeys(texts, int(rows[n]))) for n, texts in self._mismatched.items()}
                 )
-            columns = [*parsed.table.columns, *self._of_objects(parsed)]
+            data = parsed.table.columns
+            columns = [
+                *map(_under_its_names, data, self._behind_lineage),
+                *self._of_objects(parsed),
+            ]
             if self._rules and (leaving := self._leaving(parsed, columns)).any():
                 parsed, kept_rows = parsed.without(leaving), pa.array(~leaving)
                 columns = [column.filter(kept_rows) for column in columns]
@@ -162,6 +166,13 @@ class Counted:
         """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
         wider = new_fields(self._fields, form, self._object_columns.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
+
+
+def _under_its_names(column: pa.ChunkedArray, named: pa.Field) -> pa.ChunkedArray:
+    """The column, with the names that fields within it have in the table."""
+    if column.type.equals(named.type):
+        return column
+    return pa.chunked_array([chunk.view(named.type) for chunk in column.chunks], named.type)
 
 
 def _row_batches(

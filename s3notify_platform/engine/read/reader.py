@@ -44,17 +44,21 @@ Found: TypeAlias = pa.RecordBatch | Rejected | ReadObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
-    """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`."""
+    """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`.
+
+    `schema` has the columns' names in objects; `named` their names in rows, if these are others.
+    """
 
     source: Source
     schema: pa.Schema
     inferred: bool
     size: tuple[int, int] = (0, 0)
+    named: pa.Schema | None = None
 
     @property
     def output(self) -> pa.Schema:
         """Columns of lineage, then the data's, then those of the object."""
-        return pa.schema([*LINEAGE_SCHEMA, *self.target.output, *self.source.input.object_columns.schema])
+        return pa.schema([*LINEAGE_SCHEMA, *self.source.input.delivered(self.named or self.schema)])
 
     @property
     def target(self) -> Target:

@@ -46,7 +46,7 @@ from s3notify_platform.spark.datasource.read_rows import (
     whole_schema,
     work_of,
 )
-from s3notify_platform.spark.declared import hinted, object_columns
+from s3notify_platform.spark.declared import hinted, json_schema, object_columns
 from s3notify_platform.spark.load import columns_of, columns_of_changes, newest
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.spark_versions import to_arrow_schema
@@ -101,7 +101,7 @@ class S3NotifyDataSource(DataSource):
                 try:
                     columns = columns_of(source, snapshot_for(reading))
                 except NotFoundError:
-                    if source.input.schema is None:
+                    if source.input.schema is None or source.input.column_names == "safe":
                         raise
                     ddl = _CHANGES_DDL if changes else _TABLE_DDL
                     return ddl.format(source.input.schema)  # a stream waits for the table
@@ -180,7 +180,8 @@ def inferred_schema(reading: Reading) -> StructType:
     versions = [*islice(listed, SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
     columns = hinted(from_arrow_schema(found), source) if found is not None else ()
-    first, *others = whole_schema(columns, source)
+    named = json_schema(source.input.table_names(StructType([*columns]).json()))
+    first, *others = whole_schema(named, source)
     return StructType([StructField(first.name, first.dataType, metadata=INFERRED), *others])
 
 

@@ -20,9 +20,10 @@ from s3notify_platform.kernel.errors import ConflictError, UnavailableError, Usa
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.datasource.options import Reading, Rejects
-from s3notify_platform.spark.declared import arrow_schema, object_columns
+from s3notify_platform.spark.declared import arrow_schema, json_schema, object_columns
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.spark_versions import to_arrow_schema
+from s3notify_platform.table.column_names import bare_names, object_names
 from s3notify_platform.table.reading import shaped
 
 CHANGE: Final = "_change"
@@ -71,10 +72,11 @@ class RowReader:
         """A reader for what Spark wants; `UsageError` if the format cannot give it, or rules are of other columns."""
         others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])
-        columns = arrow_schema(data)
+        columns = arrow_schema(json_schema(object_names(data.json())))
+        named = arrow_schema(json_schema(bare_names(data.json())))
         check_schema(columns, reading.source.input.format)
-        if columns:  # else there is nothing to read
-            reading.source.input.rules.bound(reading.source.input.delivered(columns))
+        if named:  # else there is nothing to read
+            reading.source.input.rules.bound(reading.source.input.delivered(named))
         if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
                 f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
@@ -83,7 +85,9 @@ class RowReader:
         if rejects == "column" and "_rejected" not in schema.names:
             rejects = "fail"  # they would look like rows
         return cls(
-            splits=SplitReader(source=reading.source, schema=columns, inferred=is_inferred(schema)),
+            splits=SplitReader(
+                source=reading.source, schema=columns, named=named, inferred=is_inferred(schema)
+            ),
             output=to_arrow_schema(schema),
             rejects=rejects,
         )

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.table.column_descriptions import comment_of
+from s3notify_platform.table.column_names import name_in_objects
 from s3notify_platform.table.delta.actions import Json, LogVersion, MetaData, Protocol
 
 LINEAGE: Final = (
@@ -283,7 +284,7 @@ def _bare(kind: Any) -> Any:
 
 
 def united(theirs: str, mine: str) -> str | None:
-    """The schema with the columns of both, theirs first; None: a column has two types. Pure."""
+    """The schema with the columns of both, theirs first; None: a column has two types or two sources. Pure."""
     try:
         return json.dumps(_united(json.loads(theirs), json.loads(mine)))
     except _TwoTypesError:
@@ -291,7 +292,7 @@ def united(theirs: str, mine: str) -> str | None:
 
 
 class _TwoTypesError(Exception):
-    """A column has two types."""
+    """A column has two types, or is read from two fields of objects."""
 
 
 def _united(theirs: Any, mine: Any) -> Any:
@@ -299,6 +300,8 @@ def _united(theirs: Any, mine: Any) -> Any:
         held = {field["name"]: field for field in theirs["fields"]}
         for field in mine["fields"]:
             earlier = held.get(field["name"])
+            if earlier is not None and name_in_objects(earlier) != name_in_objects(field):
+                raise _TwoTypesError
             kind = field["type"] if earlier is None else _united(earlier["type"], field["type"])
             held[field["name"]] = {**(earlier or field), "type": kind}
         return {**theirs, "fields": list(held.values())}

@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "csv_names": (["id,amount"], [7]),
     "csv_nulls": (["NULL|-"], [7]),
     "json_path": (["data.items"], [7]),
+    "column_names": (["safe", "as_is"], ["snake", 7]),
     "date_format": (["dd.MM.yyyy", "d/M/yy|born=yyyyMMdd", ""], ["dd.MM.YYYY", "MM", "|", 7]),
     "timestamp_format": (["yyyy-MM-dd'T'HH:mm[:ss]XXX"], ["HH:mm", "at=", "a=yy|a=yyyy", 7]),
     "time_zone": (["Europe/Berlin", "UTC"], ["Europe/Berln", 7]),

@@ -74,6 +74,7 @@ OTHERS: dict[str, Any] = {
     "csv_names": "a;b",
     "csv_nulls": "-",
     "json_path": "data.items",
+    "column_names": "safe",
     "date_format": "dd.MM.yyyy",
     "timestamp_format": "dd.MM.yyyy HH:mm",
     "time_zone": "Europe/Berlin",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.table.column_names import object_names, table_names
 from s3notify_platform.table.pinned_schema import TableSchema
 from s3notify_platform.table.schema_change import check_types, contradictions, planned_change, set_command
 
@@ -46,6 +47,17 @@ def test_what_a_transform_makes_stays() -> None:
     assert (kinds(made.schema.source)["b"], kinds(made.schema.rows)["b"]) == ("string", "decimal(7,2)")
     assert kinds(planned_change(KNOWN, columns(made="string")).schema.rows)["made"] == "string"
     assert kinds(planned_change(KNOWN, columns(left_out="string")).schema.source)["left_out"] == "string"
+
+
+def test_a_column_with_another_name_in_the_objects() -> None:
+    """It goes by both; quarantine speaks of the one in the objects."""
+    held = columns(**{"order id": "long"})
+    known = TableSchema(source=table_names(held, safe=True), rows=columns(order_id="long"), inferred=True)
+    for name in ("order_id", "Order ID"):
+        found = planned_change(known, columns(**{name: "string"}))
+        assert kinds(found.schema.source) == kinds(found.schema.rows) == {"order_id": "string"}
+        assert kinds(object_names(found.schema.source)) == {"order id": "string"}
+        assert found.names == ("order id",)
 
 
 def test_fields_that_are_not_named_stay() -> None:

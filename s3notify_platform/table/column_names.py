@@ -1,0 +1,120 @@
+"""Names of columns in the table, and in the objects that they are read from. Pure.
+
+A parsing schema (`TableSchema.source`) has the table's names, at any depth. A field that has another name in the
+objects keeps that one in its metadata. So a column has its name for good: fields that come later, and another setting,
+change only the names of new columns.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+_IN_OBJECTS: Final = "s3notify.name"
+"""Metadata of a field: its name in the objects, where the table has another one."""
+
+
+def safe_name(name: str) -> str:
+    """The name with letters, digits and _ alone, which no engine has to quote and no table feature has to map.
+
+    Each run of other characters is one _, and at the ends none: `Amount (EUR)` is `Amount_EUR`.
+    """
+    return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
+
+
+def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[str] = ()) -> str:
+    """The schema (Spark's JSON, names as in objects) under the names that the table gives its fields.
+
+    `held`: the parsing schema so far; its fields keep their names. New ones have `safe` names, or their own. A name
+    that another field has, in whatever case, or a safe one that is `taken`, gets a number: `a_b_2`.
+    """
+    naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
+    return json.dumps(naming.named(json.loads(schema), json.loads(held)))
+
+
+def object_names(schema: str) -> str:
+    """Inverse of `table_names`: a parsing schema under the names that its fields have in objects."""
+    return json.dumps(_each_field(json.loads(schema), _as_in_objects))
+
+
+def bare_names(schema: str) -> str:
+    """A parsing schema without the names that its fields have in objects."""
+    return json.dumps(_each_field(json.loads(schema), _bare))
+
+
+def name_in_objects(column: Mapping[str, Any]) -> str:
+    """The name in objects of a field of a parsing schema."""
+    return str(column.get("metadata", {}).get(_IN_OBJECTS, column["name"]))
+
+
+def _bare(column: Json) -> Json:
+    metadata = {name: value for name, value in column.get("metadata", {}).items() if name != _IN_OBJECTS}
+    return {**column, "metadata": metadata}
+
+
+def _as_in_objects(column: Json) -> Json:
+    return {**_bare(column), "name": name_in_objects(column)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Naming:
+    safe: bool
+    taken: Collection[str]
+
+    def named(self, kind: Any, held: Any) -> Any:
+        """One type; `held` is what the parsing schema has in its place."""
+        if not isinstance(kind, dict):
+            return kind
+        earlier = held if isinstance(held, dict) else {}
+        if "fields" in kind:
+            return {**kind, "fields": self.fields(kind["fields"], earlier.get("fields", ()))}
+        return {
+            **kind,
+            **{part: self.named(kind[part], earlier.get(part)) for part in _PARTS if part in kind},
+        }
+
+    def fields(self, fields: Sequence[Json], held: Sequence[Json]) -> list[Json]:
+        """The fields of a struct. Those whose names stay come first: another one's safe name never takes theirs."""
+        earlier = {name_in_objects(field): field for field in held}
+        used = {field["name"].casefold() for field in held}
+        names = {}
+        for name in sorted((field["name"] for field in fields), key=lambda name: self._wanted(name) != name):
+            names[name] = earlier[name]["name"] if name in earlier else self._unused(name, used)
+            used.add(names[name].casefold())
+        return [self._field(field, names[field["name"]], earlier.get(field["name"])) for field in fields]
+
+    def _wanted(self, name: str) -> str:
+        return safe_name(name) if self.safe else name
+
+    def _unused(self, name: str, used: Collection[str]) -> str:
+        wanted = found = self._wanted(name)
+        number = 1
+        while found.casefold() in used or (found != name and found.casefold() in self.taken):
+            number += 1
+            found = f"{wanted}_{number}"
+        return found
+
+    def _field(self, field: Json, name: str, held: Json | None) -> Json:
+        kind = self.named(field["type"], held and held["type"])
+        found = _bare({**field, "name": name, "type": kind})
+        return (
+            found
+            if name == field["name"]
+            else {**found, "metadata": found["metadata"] | {_IN_OBJECTS: field["name"]}}
+        )
+
+
+_PARTS: Final = ("elementType", "keyType", "valueType")
+
+
+def _each_field(kind: Any, change: Callable[[Json], Json]) -> Any:
+    """A type with each of its fields, at any depth, changed."""
+    if not isinstance(kind, dict):
+        return kind
+    if "fields" in kind:
+        fields = [change({**field, "type": _each_field(field["type"], change)}) for field in kind["fields"]]
+        return {**kind, "fields": fields}
+    return {**kind, **{part: _each_field(kind[part], change) for part in _PARTS if part in kind}}
