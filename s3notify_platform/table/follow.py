@@ -282,6 +282,7 @@ class FollowingTable:
         self.kind.check(columns)
         metadata, protocol = self._schema(held, target)
         grew = united(held.metadata.schema, metadata.schema) != held.metadata.schema
+        grew |= not metadata.configuration.items() <= held.metadata.configuration.items()
         step = Step(
             table=self.table,
             source=self.source,

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,9 @@ from s3notify_platform.kernel.limits import CLUSTER_FILE_BYTES
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.pinned_schema import DEFINITION
+
+FILE_BYTES: Final = "delta.targetFileSize"
+"""Property of a clustered table: the bytes from which on a file is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,4 +55,9 @@ class Clustered:
 def clustered_as(metadata: MetaData) -> Clustered | None:
     """The order in which a table has the rows of another one; None: it is another kind of table. Pure."""
     found = json.loads(metadata.configuration.get(DEFINITION, "{}"))
-    return Clustered(columns=tuple(found["cluster_by"])) if "cluster_by" in found else None
+    if "cluster_by" not in found:
+        return None
+    size = metadata.configuration.get(FILE_BYTES, "")  # another engine may have set it, like 128mb
+    return Clustered(
+        columns=tuple(found["cluster_by"]), file_bytes=int(size) if size.isdecimal() else CLUSTER_FILE_BYTES
+    )

@@ -1,12 +1,12 @@
 """The same rows in another order as a kind of table that follows another one (`follow`)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
 
-from s3notify_platform.table.clustered.cluster_order import Clustered
+from s3notify_platform.table.clustered.cluster_order import FILE_BYTES, Clustered
 from s3notify_platform.table.clustered.clustered_round import ALL, ClusteredRound
 from s3notify_platform.table.delta import actions
 from s3notify_platform.table.delta.actions import MetaData
@@ -51,7 +51,9 @@ class ClusteredRows(Kind):
     ) -> tuple[MetaData, actions.Protocol]:
         """See `Kind`."""
         rows = (schema_of(source) or NO_SCHEMA).rows
-        return described(TableSchema(rows=rows), created_ms=created_ms, vectors=vectors)
+        metadata, protocol = described(TableSchema(rows=rows), created_ms=created_ms, vectors=vectors)
+        properties = {**metadata.configuration, FILE_BYTES: str(self.clustered.file_bytes)}
+        return replace(metadata, configuration=properties), protocol
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
         """See `Kind`: so many rows."""

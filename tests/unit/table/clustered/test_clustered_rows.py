@@ -8,7 +8,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.snapshot import Snapshot
-from tests.support.keyed_rounds import CLUSTERED, KeyedRounds, clustered_rows, following
+from tests.support.keyed_rounds import CLUSTERED, ORDER, KeyedRounds, clustered_rows, following
 
 NUMBERS = [n for n in range(1, 400) if n % 3]
 
@@ -93,6 +93,23 @@ def test_another_order_makes_it_again(source):
     followed(source, {"a1": ("e", (1, 2, 4))})
     done = followed(source, {"a1": ("e", (1, 2, 4))}, clustered=Clustered(columns=("id",)))
     assert done.rebuilt == "its definition is another one"
+
+
+def test_compaction_goes_by_the_size_of_files(source):
+    """As the setting is now; another one changes no file by itself."""
+    bucket = {f"a{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for n in range(8)}
+    small = Clustered(columns=("id", "at"), file_bytes=1)
+    followed(source, bucket, clustered=small)
+    table = following(CLUSTERED, source).table
+    rows = len(source.rows())
+    compact(table)
+    assert len(files(source)) == rows, "each file is full"
+    bucket["b1"] = ("e", (1,))
+    assert followed(source, bucket).rebuilt == ""
+    found = following(CLUSTERED, source).table.newest()
+    assert found.metadata.configuration["delta.targetFileSize"] == str(ORDER.file_bytes)
+    assert len(files(source)) < rows / 4
+    assert sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
 
 
 def test_compaction_leaves_ranges_apart(source):
