@@ -25,6 +25,7 @@ from tests.benchmarks.lake import (
     small_objects,
     source_of,
 )
+from tests.benchmarks.profiled import shares
 from tests.benchmarks.ways import (
     IN_FLIGHT,
     WARM,
@@ -49,6 +50,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
     """`source` as a whole, and the others for what of it is below `part`."""
     config = source.input.bucket
+    (planning, staging), _ = apart(shares, source)
     ours, memory = apart(ingested, source)
     others: list[tuple[str, Took, Memory]] = [_by_spark(config, part)]
     for how, function in (
@@ -85,6 +87,10 @@ def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
             ratio="–",
         )
     )
+    for work, profile in (("plan", planning), ("a task that reads and stages", staging)):
+        figures.append(
+            Figure(what=f"the same: where the time goes, {work}", ours=profile, instead="–", ratio="–")
+        )
     return figures
 
 
