@@ -56,7 +56,7 @@ from tests.support.fuzz.operations import (
     Phase,
     read_journal,
 )
-from tests.support.fuzz.retyping import Retyping, Values, mixture, values_of
+from tests.support.fuzz.retyping import Retyping, Values, kinds_of, mixture, values_of
 from tests.support.ingested import rows_at
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
@@ -162,6 +162,7 @@ class Fuzz:
             log=folder / "schema-set.log",
             say=self.tell,
             kinds={"order_id": "bigint", "amount": "string"},
+            pause=(20.0, 60.0) if OPERATIONS >= LONG else (3.0, 8.0),
         )
 
     def phase(self, phase: Phase, kills: int) -> None:
@@ -269,6 +270,8 @@ class Fuzz:
             return "no table"
         if wrong := mixture(shown, snapshot):
             return wrong
+        if (kinds := kinds_of(snapshot)) != self.retyping.kinds:
+            return f"the types are {kinds}, not {self.retyping.kinds}"
         names = ("_key", "_etag", "_offset")
         table = Counter((*(row[name] for name in names), values_of(row)) for row in rows_at(shown, snapshot))
         missing, surplus = expected - table, table - expected

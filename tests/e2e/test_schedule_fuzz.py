@@ -49,7 +49,7 @@ HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 SECONDS = HOURS * 3600 or 30.0
 PAUSE = (20.0, 60.0) if HOURS else (2.0, 6.0)
-RETYPE_PAUSE = (40.0, 120.0) if HOURS else (3.0, 6.0)
+RETYPE_PAUSE = min(40.0, SECONDS / 10), min(120.0, SECONDS / 5)
 PREFIX = "raw/orders/"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(SECONDS + 1800)]
@@ -182,7 +182,9 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             pause=RETYPE_PAUSE,
         )
         platform.until("a topic", lambda: "orders" in {topic.name for topic in platform.queue.topics.all()})
-        platform.until("a table", lambda: bool(source.open_table(create=False).id))
+        for _ in range(5):
+            writer.write()
+        platform.until("columns", lambda: snapshots.take() and snapshots.kinds == retyping.kinds, 600.0)
         looking = threading.Thread(target=snapshots.run)
         drifting = threading.Thread(target=drift.run)
         breaking = threading.Thread(target=break_things, args=(chaos, began + SECONDS, say))
@@ -224,7 +226,12 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                     if (rows := writer.expected(*version, retyping.kinds))
                 }
                 given = {row[:2] for row in streamed(changes)}
-                return snapshots.take() == expected and given >= expected.keys() and not behind(source)
+                return (
+                    snapshots.take() == expected
+                    and snapshots.kinds == retyping.kinds
+                    and given >= expected.keys()
+                    and not behind(source)
+                )
 
             platform.until("the table and the stream equal the bucket", settled, 600 + SECONDS / 20)
         finally:

@@ -120,8 +120,8 @@ class Retyping:
     environment: Mapping[str, str]
     log: Path
     say: Callable[[str], None]
+    pause: tuple[float, float]
     declare: Callable[[Mapping[str, str]], None] = lambda _: None
-    pause: tuple[float, float] = (5.0, 15.0)
     kinds: dict[str, str] = field(default_factory=lambda: {name: kinds[0] for name, kinds in KINDS.items()})
     done: int = 0
     killed: int = 0

@@ -181,6 +181,8 @@ class Snapshots:
     writer: Writer
     taken: int = 0
     rows: int = 0
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """As of the last one."""
     feed: FeedCopy = field(init=False)
     wrong: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -208,7 +210,7 @@ class Snapshots:
             by_version[key, etag][offset] = values_of(row)
             if etags.setdefault(key, etag) != etag:
                 self.wrong.append(f"{key}: rows of versions {etags[key]} and {etag} at once")
-        kinds = kinds_of(found)
+        self.kinds = kinds = kinds_of(found)
         for version, shown in by_version.items():
             self._check(version, shown, kinds)
         self.taken, self.rows = self.taken + 1, len(rows)
