@@ -321,6 +321,9 @@ class Fuzz:
                     causes.append(operation)
                 if what == "done":
                     break
+            else:
+                if key not in there:
+                    continue  # none of them may have been applied
             announced = all(cause.way in ANNOUNCED for cause in causes)
             if announced and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
