@@ -172,7 +172,7 @@ class Retyping:
                 command, stdout=log, stderr=log, env={**os.environ, **self.environment}
             ) as process:  # fmt: skip
                 try:
-                    # Half of the first tries die, at any time of it.
+                    # Half of the tries die, at any time of them.
                     process.wait(self.dice.uniform(1, 6) if self.dice.random() < 0.5 else 300)
                 except subprocess.TimeoutExpired:
                     process.kill()
