@@ -1,5 +1,7 @@
 """Four writer processes through all inlets at once, everything SIGKILLed at random: the table equals the bucket.
 
+Meanwhile columns, whose types were inferred from a first object, get other types again and again.
+
 `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
 A long run begins with the writers that tell the queue, so that what an entry fails to tell of is missing from the
@@ -11,6 +13,7 @@ begins with an unqueued writer.
 
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter, defaultdict
@@ -32,6 +35,7 @@ from s3notify_platform.protocols.notification_queue import TopicSettings, decode
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.snapshot import Absent
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.feed_copy import FeedCopy
@@ -52,7 +56,8 @@ from tests.support.fuzz.operations import (
     Phase,
     read_journal,
 )
-from tests.support.ingested import rows_of
+from tests.support.fuzz.retyping import Retyping, Values, kinds_of, mixture, values_of
+from tests.support.ingested import rows_at
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
 from tests.support.sources import source_of
@@ -66,6 +71,7 @@ LONG = 1000
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600 + OPERATIONS)]
 
+FIRST = b'{"order_id": 1, "customer": "first", "amount": "1.5"}\n'
 HOOK = "hook"
 SECRET = "a-secret-of-some-length"
 
@@ -76,7 +82,6 @@ attributes:
   bucket: {BUCKET}
   prefix: {PREFIX}
   format: jsonl
-  schema: "order_id bigint, customer string, amount decimal(12,2)"
   latest: {{key: order_id, order_by: amount}}
   cluster_by: customer, order_id
   interval_seconds: 1
@@ -150,6 +155,16 @@ class Fuzz:
         self.phases: list[tuple[Phase, list[Path]]] = []
         self.killed: list[str] = []
 
+        self.retyping = Retyping(
+            dice=random.Random(SEED + 2),
+            command=[*cli, "schema", "set", "orders", *place],
+            environment=self.environment,
+            log=folder / "schema-set.log",
+            say=self.tell,
+            kinds={"order_id": "bigint", "amount": "string"},
+            pause=(20.0, 60.0) if OPERATIONS >= LONG else (3.0, 8.0),
+        )
+
     def phase(self, phase: Phase, kills: int) -> None:
         """Let the writers do their part, kill, and wait until everything has been announced."""
         journals = [self.folder / f"journal-{phase.first}-{n}" for n in range(WRITERS)]
@@ -182,14 +197,20 @@ class Fuzz:
                 process.reconcile()
             killer.strike(share, time.monotonic() - self.began)
 
+        self.retyping.start()
         try:
             while not all(writer.done for writer in writers.values()):
                 reconcile(sum(len(read_journal(journal)) for journal in journals) / total)
                 time.sleep(0.3)
             written = time.monotonic() - began
+            self.retyping.stop()
+            assert not self.retyping.wrong, self.retyping.wrong
+            # A batch leads on the tables that follow.
+            self.platform.publisher.put(f"{PREFIX}last-{phase.last}.jsonl", FIRST)
             # Whoever died last is back, and nobody dies any more but a run.
             self.wait(lambda: reconcile(1.0))
         finally:
+            self.retyping.stop()
             for writer in writers.values():
                 writer.kill()
         settled = time.monotonic() - began - written
@@ -230,21 +251,29 @@ class Fuzz:
     def differences(self) -> str:
         """Between bucket and table, row by row; empty if there are none."""
         objects = list(list_all(self.store, PREFIX))
-        expected: Counter[tuple[str, str, int, int]] = Counter()
+        expected: Counter[tuple[str, str, int, Values]] = Counter()
 
         def rows(key: str):
             found = self.store.get(key)
             assert isinstance(found, StoredObject), key
             offset = 0
             for line in found.body.splitlines(keepends=True):
-                yield key, found.meta.etag, offset, json.loads(line)["order_id"]
+                yield key, found.meta.etag, offset, values_of(json.loads(line))
                 offset += len(line)
 
         with ThreadPoolExecutor(16) as pool:
             for part in pool.map(lambda meta: list(rows(meta.key)), objects):
                 expected.update(part)
-        names = ("_key", "_etag", "_offset", "order_id")
-        table = Counter(tuple(row[name] for name in names) for row in rows_of(self.source))
+        shown = self.source.table()
+        snapshot = shown.newest()
+        if isinstance(snapshot, Absent):
+            return "no table"
+        if wrong := mixture(shown, snapshot):
+            return wrong
+        if (kinds := kinds_of(snapshot)) != self.retyping.kinds:
+            return f"the types are {kinds}, not {self.retyping.kinds}"
+        names = ("_key", "_etag", "_offset")
+        table = Counter((*(row[name] for name in names), values_of(row)) for row in rows_at(shown, snapshot))
         missing, surplus = expected - table, table - expected
         if not missing and not surplus:
             return self.feed.differences() or behind(self.source)
@@ -292,6 +321,9 @@ class Fuzz:
                     causes.append(operation)
                 if what == "done":
                     break
+            else:
+                if key not in there:
+                    continue  # none of them may have been applied
             announced = all(cause.way in ANNOUNCED for cause in causes)
             if announced and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
@@ -360,10 +392,11 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
         fuzz.queue.topics.create(HOOK, TopicSettings(bucket=BUCKET, prefix=PREFIX, endpoint=endpoint))
         plain = Publisher(platform.store, prefix=KEYSPACE)
         try:
+            # From it the schema is inferred.
+            platform.store.put(f"{PREFIX}first.jsonl", FIRST)
+            plain.signal([f"{PREFIX}first.jsonl"])
+            platform.until("the first batch", lambda: not fuzz.differences(), 600.0)
             if OPERATIONS >= LONG:
-                platform.store.put(f"{PREFIX}first.jsonl", b'{"order_id": 1}\n')
-                plain.signal([f"{PREFIX}first.jsonl"])
-                platform.until("the first batch", lambda: not fuzz.differences())
                 fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=ANNOUNCED, keys=keys), KILLS // 2)
                 plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
                 platform.until(
@@ -381,7 +414,9 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
         finally:
             for service in fuzz.services.values():
                 service.kill()
-    fuzz.tell(f"killed {fuzz.killed}")
+    retyping = fuzz.retyping
+    fuzz.tell(f"killed {fuzz.killed}, and {retyping.killed} of the commands of {retyping.done} other types")
+    assert retyping.done
     killed = {name.partition(" at")[0] for name in fuzz.killed}
     assert killed >= {"run", *fuzz.services}
     assert any(name.startswith("writer") for name in killed)

@@ -1,9 +1,10 @@
 """Everything at once on one source: poison, outages, restarts, SIGSTOP and SIGKILL, for as long as asked.
 
-Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted.
-Others, with a prefix or slots that are not the table's, are refused.
-Snapshots taken all along never show a duplicate, nor a row of a version that was never written; in the end the table
-and the stream equal the bucket, the newest rows and the clustered ones the table, and what is poison is in quarantine.
+Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted,
+and columns get other types. Others, with a prefix or slots that are not the table's, are refused.
+Snapshots taken all along never show a duplicate, nor a row of a version that was never written, nor two types of a
+column; in the end the table and the stream equal the bucket, by the types of then, the newest rows and the clustered
+ones the table, and what is poison is in quarantine.
 
 `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. Without hours, half a minute of faults.
 """
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from s3notify_platform.table.quarantined import key_quarantine
 from tests.e2e.test_kills import processes
 from tests.support.followed import behind
 from tests.support.fuzz.kills import Supervised
+from tests.support.fuzz.retyping import KINDS, Retyping
 from tests.support.fuzz.schedule import (
     POISON,
     POISONED,
@@ -47,8 +49,8 @@ HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 SECONDS = HOURS * 3600 or 30.0
 PAUSE = (20.0, 60.0) if HOURS else (2.0, 6.0)
+RETYPE_PAUSE = min(40.0, SECONDS / 10), min(120.0, SECONDS / 5)
 PREFIX = "raw/orders/"
-SCHEMA = "order_id bigint, customer string"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(SECONDS + 1800)]
 
@@ -59,7 +61,7 @@ attributes:
   bucket: {BUCKET}
   prefix: {PREFIX}
   format: auto
-  schema: "{SCHEMA}"
+  schema: "SCHEMA"
   latest: {{key: customer, order_by: order_id}}
   cluster_by: customer, order_id
   interval_seconds: 1
@@ -75,12 +77,17 @@ attributes:
 """
 
 
+def schema_of(kinds: Mapping[str, str]) -> str:
+    return f"order_id {kinds['order_id']}, customer string, amount {kinds['amount']}"
+
+
 def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
     """See the module."""
     dice = random.Random(SEED)
+    schema = schema_of({name: kinds[0] for name, kinds in KINDS.items()})
     (tmp_path / "defs" / "orders").mkdir(parents=True)
     (tmp_path / "defs" / "__init__.py").touch()
-    (tmp_path / "defs" / "orders" / "defs.yaml").write_text(DEFS)
+    (tmp_path / "defs" / "orders" / "defs.yaml").write_text(DEFS.replace("SCHEMA", schema))
     changes = tmp_path / "changes"
     changes.mkdir()
     outage = Outage()
@@ -103,15 +110,16 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             "FUZZ_FOLDER": str(tmp_path),
         }
         cli = [sys.executable, "-m", "s3notify_platform.cli"]
-        options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "auto", "schema": SCHEMA}
+        options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "auto", "schema": schema}
         flags = [
             word
             for name, value in (options | following).items()
             for word in (f"--{name.replace('_', '-')}", value)
-            if name != "name"
+            if name not in ("name", "schema")
         ]
 
-        ingest = [*cli, "ingest", "orders", *flags, "--master", "local[1]", "--every", "2"]
+        undeclared = [*cli, "ingest", "orders", *flags, "--master", "local[1]", "--every", "2", "--schema"]
+        ingest = [*undeclared, schema]
         stream = [str(changes), str(tmp_path / "checkpoint"), json.dumps(options)]
         commands = {
             "ingest 0": ingest,
@@ -128,6 +136,18 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             )
             for name, command in commands.items()
         }
+
+        def declare(kinds: Mapping[str, str]) -> None:
+            """In the YAML, which is loaded again, and for both ingests, which are started again."""
+            schema = schema_of(kinds)
+            place = tmp_path / "defs" / "orders" / "defs.yaml"
+            place.with_suffix(".new").write_text(DEFS.replace("SCHEMA", schema))
+            place.with_suffix(".new").rename(place)
+            for name in ("ingest 0", "ingest 1"):
+                services[name].command = [*undeclared, schema]
+                services[name].kill()
+            platform.reload()
+
         publisher = QueuedPublisher(Publisher(platform.store, prefix=KEYSPACE), platform.queue, bucket=BUCKET)
         other_settings = [("--prefix", f"{PREFIX}1"), ("--slot-count", "8")]
         drift = Drift(
@@ -152,12 +172,24 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         def say(text: str) -> None:
             print(f"{time.monotonic() - began:6.0f} s: {text}", flush=True)
 
+        retyping = Retyping(
+            dice=random.Random(SEED + 2),
+            command=[*cli, "schema", "set", "orders", "--bucket", BUCKET],
+            environment=environment,
+            log=tmp_path / "schema-set.log",
+            say=say,
+            declare=declare,
+            pause=RETYPE_PAUSE,
+        )
         platform.until("a topic", lambda: "orders" in {topic.name for topic in platform.queue.topics.all()})
-        platform.until("a table", lambda: bool(source.open_table(create=False).id))
+        for _ in range(5):
+            writer.write()
+        platform.until("columns", lambda: snapshots.take() and snapshots.kinds == retyping.kinds, 600.0)
         looking = threading.Thread(target=snapshots.run)
         drifting = threading.Thread(target=drift.run)
         breaking = threading.Thread(target=break_things, args=(chaos, began + SECONDS, say))
         looking.start()
+        retyping.start()
         breaking.start()
         drifting.start()
         try:
@@ -166,15 +198,21 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                     service.reconcile()
                 writer.write()
                 assert not snapshots.wrong, (snapshots.wrong[:5], chaos.done)
+                assert not retyping.wrong, retyping.wrong
                 time.sleep(0.5)
             breaking.join()
             drift.stop()
             drifting.join()
+            retyping.stop()
+            assert not retyping.wrong, retyping.wrong
+            # Tables that follow are led on by a batch.
+            writer.write()
             said = drift.once()
             assert all("has other settings than its table" in each for each in said), said
             say(
                 f"{writer.number} changes, {snapshots.taken} snapshots, {drift.refused} refused; "
-                f"{len(writer.poisoned)} of {len(POISON)} bad objects; {dict(chaos.done)}"
+                f"{len(writer.poisoned)} of {len(POISON)} bad objects; {retyping.done} other types, by commands of "
+                f"which {retyping.killed} were killed; {snapshots.feed.again} times the feed ended; {dict(chaos.done)}"
             )
 
             def settled() -> bool:
@@ -182,9 +220,18 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                     service.reconcile()
                 assert not snapshots.wrong, snapshots.wrong[:5]
                 held = {meta.key: meta.etag for meta in list_all(platform.store, PREFIX)}
-                rows = {key: etag for key, etag in held.items() if writer.offsets[key, etag]}
+                expected = {
+                    version: rows
+                    for version in held.items()
+                    if (rows := writer.expected(*version, retyping.kinds))
+                }
                 given = {row[:2] for row in streamed(changes)}
-                return snapshots.take() == rows and given >= set(rows.items()) and not behind(source)
+                return (
+                    snapshots.take() == expected
+                    and snapshots.kinds == retyping.kinds
+                    and given >= expected.keys()
+                    and not behind(source)
+                )
 
             platform.until("the table and the stream equal the bucket", settled, 600 + SECONDS / 20)
         finally:
@@ -192,11 +239,12 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             drift.stop()
             outage.on = False
             looking.join()
+            retyping.stop()
             for service in services.values():
                 service.kill()
         assert not drift.wrong
         # An object that comes again with the same bytes is another one, and its rows come again.
-        assert {row[:2] for row in streamed(changes)} <= writer.offsets.keys()
+        assert {row[:2] for row in streamed(changes)} <= writer.rows.keys()
         poisoned = {
             key
             for key, etag in writer.live.items()
@@ -206,6 +254,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         assert not {key for key in poisoned if not key_quarantine(table, slot_of(key), key, limit=1)}
     assert not snapshots.wrong
     assert chaos.done.total() >= 3
+    assert retyping.done
 
 
 def break_things(chaos: Chaos, ends: float, say: Callable[[str], None]) -> None:

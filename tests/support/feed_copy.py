@@ -1,11 +1,13 @@
-"""A copy of a table that is kept by its change feed alone."""
+"""A copy of a table that is kept by its change feed alone, but for what the feed says cannot be had from it."""
 
 from collections import Counter
+from decimal import Decimal
 from threading import Lock
 from typing import Any
 
 from s3notify_platform.source.source import Source
 from s3notify_platform.table.arrow_schema import arrow_schema
+from s3notify_platform.table.feed import NoFeedError
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.row_changes import CHANGE_COLUMNS, all_rows, row_changes, with_changes
@@ -14,14 +16,23 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 Row = tuple[tuple[str, Any], ...]
 
 
+def ends_at_new_values(error: str) -> bool:
+    """Whether the feed says that it ends at new values of a column, and how to go on."""
+    return "another type and other values" in error and "begin again, with a snapshot" in error
+
+
 class FeedCopy:
-    """Follows the table of a source, from wherever it is when it is first looked at."""
+    """Follows the table of a source, from wherever it is when it is first looked at.
+
+    Where the feed ends at new values, all rows are read, as the error says: `again` times.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.rows: Counter[Row] = Counter()
         self.version: int | None = None
         self.changes = 0
+        self.again = 0
         self._lock = Lock()
 
     def differences(self) -> str:
@@ -44,13 +55,22 @@ class FeedCopy:
         return f"the change feed of version {found.version}: {[*missing][:3]} are missing, {[*surplus][:3]} too many"
 
     def _follow(self, table: LogTable, found: Snapshot) -> None:
-        if self.version is None:
-            shares: Any = all_rows(found)
-        else:
-            shares = row_changes(table.reader, self.version, found.version).shares()
+        shares: Any = None
+        if self.version is not None:
+            try:
+                shares = row_changes(table.reader, self.version, found.version).shares()
+            except NoFeedError as error:
+                if not ends_at_new_values(str(error)):
+                    raise
+                self.again += 1
+        whole = shares is None
+        if whole:
+            shares = all_rows(found)
         output = with_changes(arrow_schema(found.metadata.schema))
         # All of them, or none if the store fails; deletions come first.
         read = [batch for share in shares for batch in share.read(table.reader.store, table.layout, output)]
+        if whole:
+            self.rows.clear()
         for row in (row for batch in read for row in batch.to_pylist()):
             kind, *_ = (row.pop(name) for name in CHANGE_COLUMNS.names)
             self._apply(kind, _row(row))
@@ -66,5 +86,9 @@ class FeedCopy:
 
 
 def _row(row: dict[str, Any]) -> Row:
-    """Without columns that are null: the table may have got them later."""
-    return tuple((name, str(value)) for name, value in sorted(row.items()) if value is not None)
+    """Without columns that are null: the table may have got them later. A number is the same in any type of numbers."""
+    return tuple((name, _plain(value)) for name, value in sorted(row.items()) if value is not None)
+
+
+def _plain(value: Any) -> Any:
+    return Decimal(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else repr(value)

@@ -21,6 +21,7 @@ from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.derived_round import NewSlot, Replacement
+from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.open_table import Forgotten, forget, open_table
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.pinned_schema import NO_SCHEMA, described, grown, schema_of
@@ -40,12 +41,17 @@ def rows_of(
     found = table.newest()
     if isinstance(found, Absent):
         return []
+    return rows_at(table, found, rejects=rejects)
+
+
+def rows_at(table: LogTable, found: Snapshot, *, rejects: bool = False) -> list[dict[str, Any]]:
+    """All rows of a version, or its rejects, in order; it is whole."""
     assert not check_table(table, found).problems
     packs = found.manifest.rejects if rejects else found.packs.values()
     schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
     rows = [
         row
-        for batch in read_slots(table.reader.store, location.layout, packs, None, schema)
+        for batch in read_slots(table.reader.store, table.layout, packs, None, schema)
         for row in batch.to_pylist()
     ]
     return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))

@@ -3,7 +3,8 @@
 import json
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,13 @@ class Platform:
         self.publisher = QueuedPublisher(Publisher(self.store, prefix=KEYSPACE), self.queue, bucket=BUCKET)
         self.location = Location(name="orders", platform=server.config(BUCKET))
 
-    def graphql(self, query: str, **variables: Any) -> Any:
-        """The webserver's answer; an error in it fails the test."""
+    def graphql(self, query: str, *, seconds: float = 60.0, **variables: Any) -> Any:
+        """The webserver's answer, within `seconds`; an error in it fails the test."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(
             f"{self.dagster.url}/graphql", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=seconds) as response:
             answer = json.load(response)
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
@@ -89,6 +90,20 @@ class Platform:
         }
         answer = self.graphql(query, params=params)["launchRun"]
         assert answer["__typename"] == "LaunchRunSuccess", answer
+
+    def reload(self) -> None:
+        """Have the definitions loaded again, as the button of the UI does."""
+        query = """
+        mutation Reload { reloadRepositoryLocation(repositoryLocationName: "s3notify_platform.definitions") {
+          ... on WorkspaceLocationEntry { locationOrLoadError { __typename } } } }"""
+
+        def reloaded() -> bool:
+            with suppress(OSError, HTTPException):  # it is being restarted
+                found = self.graphql(query, seconds=300.0)["reloadRepositoryLocation"]
+                return found.get("locationOrLoadError") == {"__typename": "RepositoryLocation"}
+            return False
+
+        self.until("the definitions loaded again", reloaded, 600.0)
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = 180.0) -> None:
         """Wait for a condition of the running system; fails with `what` after `seconds`."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import md5
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -27,8 +27,10 @@ from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
 from s3notify_platform.source.source import Source
+from s3notify_platform.table.snapshot import Absent
 from tests.support.feed_copy import FeedCopy
-from tests.support.ingested import rows_of
+from tests.support.fuzz.retyping import Values, is_whole, is_wide, kinds_of, may_be, mixture, values_of
+from tests.support.ingested import rows_at
 from tests.support.poison import corpus
 
 Version = tuple[str, str]
@@ -59,18 +61,27 @@ def _in_jsonl() -> dict[str, bytes]:
     }
 
 
-SCHEMA: Final = pa.schema([("order_id", pa.int64()), ("customer", pa.string())])
+SCHEMA: Final = pa.schema(
+    [("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(12, 2))]
+)
 POISON: Final = {**_in_jsonl(), **corpus(heavy=False)}
 
 
 @cache
-def poison_rows(name: str) -> tuple[frozenset[int], bool]:
-    """Offsets of the rows that a bad object has when it is read alone, and whether some of it is refused."""
+def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
+    """The rows that a bad object has when it is read alone, by offset, and whether some of it is refused.
+
+    The same by all types of columns: its numbers are small ones, and else nothing in it is a value of these columns.
+    """
     form = format_of(name, "auto")
     assert form is not None
     parsed = list(form.parse([(name, POISON[name])], Target(schema=SCHEMA, inferred=False)))
-    offsets = (offset for part in parsed for offset in part.offset.tolist())
-    return frozenset(offsets), any(part.rejects for part in parsed)
+    rows = {
+        offset: values_of(row)
+        for part in parsed
+        for offset, row in zip(part.offset.tolist(), part.table.to_pylist(), strict=True)
+    }
+    return rows, any(part.rejects for part in parsed)
 
 
 POISONED: Final = "poison-"
@@ -89,8 +100,8 @@ class Writer:
     prefix: str
     dice: random.Random
     keys: int
-    offsets: dict[Version, frozenset[int]] = field(default_factory=dict)
-    """Of the rows of each version."""
+    rows: dict[Version, Mapping[int, Values]] = field(default_factory=dict)
+    """Of each version, by offset."""
     live: dict[str, str | None] = field(default_factory=dict)
     """ETag of what the bucket holds of each key, once a write is confirmed."""
     number: int = 0
@@ -116,18 +127,32 @@ class Writer:
         key = f"{self.prefix}{place}.jsonl"
         if self.dice.random() < 0.2:
             return Delete(key=key)
-        rows = [
-            {"order_id": self.number * 100 + n, "customer": "c"} for n in range(self.dice.randrange(1, 6))
-        ]
+        rows = [self._row(self.number * 100 + n) for n in range(self.dice.randrange(1, 6))]
         return Put(key=key, body=b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+
+    def _row(self, number: int) -> dict[str, Any]:
+        """Now and then with a value that only some types have."""
+        wide = self.dice.random()
+        return {
+            "order_id": number + (10**12 if wide < 0.05 else 0),
+            "customer": "c",
+            "amount": f"x{number}" if wide > 0.95 else f"{number}.125" if wide > 0.9 else f"{number}.5",
+        }
+
+    def expected(self, key: str, etag: str, kinds: Mapping[str, str]) -> dict[int, Values]:
+        """The rows of a version that has been read by these types."""
+        rows = self.rows[key, etag].items()
+        return {offset: values for offset, values in rows if is_whole(values, kinds)}
 
     def _known(self, put: Put) -> str:
         etag = md5(put.body, usedforsecurity=False).hexdigest()
         if POISONED in put.key:
-            self.offsets[put.key, etag], _ = poison_rows(bad_name(put.key))
+            self.rows[put.key, etag], _ = poison_rows(bad_name(put.key))
             return etag
         lines = put.body.splitlines(keepends=True)
-        self.offsets[put.key, etag] = frozenset(sum(map(len, lines[:n])) for n in range(len(lines)))
+        self.rows[put.key, etag] = {
+            sum(map(len, lines[:n])): values_of(json.loads(line)) for n, line in enumerate(lines)
+        }
         return etag
 
     def _until_written(self, changes: Sequence[Change]) -> None:
@@ -147,12 +172,17 @@ class Writer:
 
 @dataclass
 class Snapshots:
-    """Reads the table again and again: never a row twice, of two versions, of one never written, nor a part of one."""
+    """Reads the table again and again: never a row twice, of two versions, of one never written, nor a part of one.
+
+    Nor files of two types of a column, nor a value that is not the object's, but for nulls as `retyping` says.
+    """
 
     source: Source
     writer: Writer
     taken: int = 0
     rows: int = 0
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """As of the last one."""
     feed: FeedCopy = field(init=False)
     wrong: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -160,24 +190,42 @@ class Snapshots:
     def __post_init__(self) -> None:
         self.feed = FeedCopy(self.source)
 
-    def take(self) -> dict[str, str]:
-        """ETags of the rows' versions by key."""
+    def take(self) -> dict[Version, dict[int, Values]]:
+        """The rows by version and offset."""
         if wrong := self.feed.differences():
             self.wrong.append(wrong)
-        found = Counter((row["_key"], row["_etag"], row["_offset"]) for row in rows_of(self.source))
-        by_key: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
-        for (key, etag, offset), times in found.items():
-            by_key[key].setdefault(etag, set()).add(offset)
-            if times > 1:
-                self.wrong.append(f"{times} times: {key} {etag} at {offset}")
-        for key, versions in by_key.items():
-            if len(versions) > 1:
-                self.wrong.append(f"{key}: rows of versions {sorted(versions)} at once")
-            for etag, offsets in versions.items():
-                if offsets != self.writer.offsets.get((key, etag)):
-                    self.wrong.append(f"{key} {etag}: rows at {sorted(offsets)}, not as written")
-        self.taken, self.rows = self.taken + 1, len(found)
-        return {key: next(iter(versions)) for key, versions in by_key.items()}
+        table = self.source.location.table()
+        found = table.newest()
+        if isinstance(found, Absent):
+            return {}
+        if wrong := mixture(table, found):
+            self.wrong.append(wrong)
+        by_version: defaultdict[Version, dict[int, Values]] = defaultdict(dict)
+        etags: dict[str, str] = {}
+        rows = rows_at(table, found)
+        for row in rows:
+            key, etag, offset = row["_key"], row["_etag"], row["_offset"]
+            if offset in by_version[key, etag]:
+                self.wrong.append(f"twice: {key} {etag} at {offset}")
+            by_version[key, etag][offset] = values_of(row)
+            if etags.setdefault(key, etag) != etag:
+                self.wrong.append(f"{key}: rows of versions {etags[key]} and {etag} at once")
+        self.kinds = kinds = kinds_of(found)
+        for version, shown in by_version.items():
+            self._check(version, shown, kinds)
+        self.taken, self.rows = self.taken + 1, len(rows)
+        return by_version
+
+    def _check(self, version: Version, shown: Mapping[int, Values], kinds: Mapping[str, str]) -> None:
+        written = self.writer.rows.get(version)
+        if written is None or not shown.keys() <= written.keys():
+            self.wrong.append(f"{version}: rows at {sorted(shown)}, not as written")
+            return
+        if missing := [n for n in written.keys() - shown.keys() if not is_wide(written[n])]:
+            self.wrong.append(f"{version}: no rows at {missing}")
+        for offset, values in shown.items():
+            if not may_be(values, written[offset], kinds):
+                self.wrong.append(f"{version} at {offset}: {values}, not {written[offset]} as {kinds}")
 
     def run(self) -> None:
         """Until stopped. A server that is down has no snapshot to give."""

@@ -1,16 +1,20 @@
 """A streaming query that notes what comes in a file of each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
 OPTIONS is JSON, of the data source. A micro-batch that Spark repeats replaces its file: so the files hold what an
-idempotent sink would hold. Credentials are in the environment.
+idempotent sink would hold. Where the feed ends at new values it does as the error says: with another checkpoint, and
+without what it has noted, it begins again when it is started again. Credentials are in the environment.
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from s3notify_platform.spark.datasource.batch import register
+from tests.support.feed_copy import ends_at_new_values
 from tests.support.spark import start_spark
 
 
@@ -28,7 +32,14 @@ def main() -> None:
         place.with_suffix(".new").rename(place)
 
     query = changes.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint)
-    query.trigger(processingTime="2 seconds").start().awaitTermination()
+    try:
+        query.trigger(processingTime="2 seconds").start().awaitTermination()
+    except StreamingQueryException as error:
+        if ends_at_new_values(str(error)):
+            for place in folder.glob("*.json"):
+                place.unlink()
+            shutil.rmtree(checkpoint)
+        raise
 
 
 if __name__ == "__main__":
