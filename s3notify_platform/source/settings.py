@@ -18,7 +18,12 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import CLUSTER_FILE_BYTES, WITHDRAWN_SHARE
 from s3notify_platform.kernel.setting import About, Setting, named
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
-from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
+from s3notify_platform.protocols.conditional_commit import (
+    DEFAULT_LEASES,
+    LEASE_FORM,
+    is_lease_text,
+    lease_text,
+)
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.source.format_settings import FormatSettings
 from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
@@ -38,6 +43,17 @@ def _mirrors() -> Sequence[str]:
     from s3notify_platform.table.mirrors import MIRRORS
 
     return tuple(MIRRORS)
+
+
+COMMITS: Final = ("auto", "native", "dynamodb")
+
+
+def check_commit(text: str) -> None:
+    """`UsageError` for a value that `commit` cannot have."""
+    if is_lease_text(text):
+        lease_text(text)
+    elif text not in COMMITS:
+        raise UsageError(f"{text[:100]!r}: use one of {', '.join(COMMITS)}, {LEASE_FORM}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,9 +255,12 @@ class BucketSettings:
         About("Bucket of the platform's own objects, like acme-own; default: the bucket of the objects"),
     ] = None
     commit: Annotated[
-        Literal["auto", "native", "dynamodb"],
+        str,
         About(
-            "auto: native where the store can, else dynamodb (leases) if there is a lease_table; see its limits"
+            "auto: native where the store can, else dynamodb (leases) if there is a lease_table, see its limits; "
+            f"native; dynamodb; or {LEASE_FORM}, as object_store has it, which gives lease_table and "
+            "lease_timeout_seconds, too",
+            check=check_commit,
         ),
     ] = "auto"
 
