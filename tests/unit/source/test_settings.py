@@ -239,9 +239,11 @@ def test_it_has_its_effect_from_everywhere(without: tuple[str, ...], tmp_path: P
         ),
         ({"commit": "dynamodb"}, "source 'orders': commit: dynamodb needs a lease_table"),
         (
-            {"commit": "dynamo"},
-            "commit: 'dynamo' does not name a table of leases: write dynamo:TABLE or dynamo:TABLE:MILLISECONDS, like "
-            "dynamo:acme-leases:20000",
+            {"commit": "dynamo:l:s"},
+            (
+                "commit: 'dynamo:l:s' does not name a table of leases: write dynamo:TABLE or "
+                "dynamo:TABLE:MILLISECONDS, like dynamo:acme-leases:20000"
+            ),
         ),
         (
             {"commit": "nativ"},
