@@ -181,7 +181,13 @@ class InputSettings(FormatSettings):
             "Tags that committed objects get, like archive=yes, for lifecycle rules of the bucket, which needs versions"
         ),
     ] = ""
-    format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
+    format: Annotated[
+        str,
+        About(
+            "Format of the objects; auto goes by suffix; objects .json may be lists of records or JSON lines then",
+            choices=_formats,
+        ),
+    ] = "auto"
     schema: Annotated[
         str | None,
         About(

@@ -81,7 +81,7 @@ def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]
         table=found.table,
         endpoint_url=bucket.endpoint_url,
         region=bucket.region,
-        **bucket.credentials,  # type: ignore[arg-type] # texts, by the names of fields
+        **bucket.credentials,
     )
     times = {} if found.timeout_seconds is None else {"timeout_seconds": found.timeout_seconds}
     return table, LeaseSettings(**times)
