@@ -14,7 +14,8 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import Setting, named
 from s3notify_platform.kernel.slots import Slot, slots_in
 from s3notify_platform.source.bucket_settings import with_leases
-from s3notify_platform.source.settings import SETTINGS, LeaseTimeSettings, S3Settings, TableSettings
+from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings
+from s3notify_platform.source.settings import SETTINGS, S3Settings
 
 if TYPE_CHECKING:
     from s3notify_platform.kernel.ports import ObjectStore

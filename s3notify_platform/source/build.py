@@ -11,13 +11,13 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
 from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of, with_leases
+from s3notify_platform.source.commit_settings import LeaseTimeSettings
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.rules.row_predicate import RowPredicate
 from s3notify_platform.source.settings import (
     LATEST,
     SETTINGS,
     InputSettings,
-    LeaseTimeSettings,
     LocationSettings,
 )
 from s3notify_platform.source.source import Input, Source

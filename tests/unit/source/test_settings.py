@@ -20,6 +20,7 @@ from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSe
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.build import build
+from s3notify_platform.source.commit_settings import LeaseTimeSettings
 from s3notify_platform.source.settings import (
     SETTINGS,
     SOURCE,
@@ -27,7 +28,6 @@ from s3notify_platform.source.settings import (
     DynamoSettings,
     InputSettings,
     LatestSettings,
-    LeaseTimeSettings,
     S3Settings,
     TopicSizeSettings,
     ungrouped,
