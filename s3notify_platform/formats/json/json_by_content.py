@@ -26,7 +26,7 @@ from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.protocols.source_enumerator import Split
 
 BEGINNING_BYTES: Final = 4 << 10
-CHUNK_BYTES: Final = 256 << 10
+FIRST_READ_BYTES: Final = 256 << 10
 """Of a compressed object: the first block of bz2 may take 900 KB."""
 
 _DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
@@ -91,8 +91,8 @@ class JsonByContent(Format):
         yield from self._form_of(source, key, encoding).schemas(source, key, encoding)
 
     def _form_of(self, source: ObjectBytes, key: str, encoding: str) -> Format:
-        """What an object is, by its beginning. 1 GET; 1 more for each `CHUNK_BYTES` that decode to nothing."""
-        raw = chunks(source, 0, source.size, chunk_bytes=CHUNK_BYTES, ahead=1)
+        """What an object is, by its beginning. 1 GET; 1 more for each `FIRST_READ_BYTES` that decode to nothing."""
+        raw = chunks(source, 0, source.size, chunk_bytes=FIRST_READ_BYTES, ahead=1)
         text, _ = peek(decoded(raw, key, encoding), BEGINNING_BYTES)
         return self._document if _is_document(text) else self._lines
 

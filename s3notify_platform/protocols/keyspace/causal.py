@@ -44,7 +44,10 @@ HOT_SECONDS: Final = 30.0
 """The background reads an entry again that was used within this time; others wait for their next reader."""
 
 CLOSE_SECONDS: Final = 5.0
+"""How long `close` waits for a request that does not come back; the thread ends with it."""
+
 WAIT_SECONDS: Final = 60.0
+"""How long a reader waits at most for what a poll holds back, if hits may be served longer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -317,7 +320,10 @@ class CausalCache:
         return answer, True
 
     def refresh(self) -> None:
-        """Return after a poll that began after this call: 1 or 2 requests, shared by all who wait for one."""
+        """Return after a poll that began after this call: 1 or 2 requests, shared by all who wait for one.
+
+        In the background, hot entries that are stale are read again before it returns, as by `tick`.
+        """
         began = self._clock.monotonic()
         with self._turn:
             ticket = self._started + 1
@@ -341,8 +347,8 @@ class CausalCache:
             attempt += 1
 
     def _poll(self, number: int) -> UnavailableError | None:
-        # Only the one thread that set `_polling` is here, so `_state` has one writer; it may end what it holds, or
-        # another thread does that, which then polls.
+        # Only the one thread that set `_polling` is here, so `_state` has one writer. If another thread shows what this
+        # one holds back, this one leaves `_state` alone from then on.
         held: _Held | None = None
         began = self._clock.monotonic()
         try:
@@ -408,11 +414,12 @@ class CausalCache:
         with self._turn:
             if not self._in_background:
                 return []
+            busy = self._loading | self._reading_again
             stale = (
                 (key, entry)
                 for key, entry in self._entries.used_within(HOT_SECONDS)
                 if max(self._moved_at[entry.slot], held.moved.get(entry.slot, 0)) > entry.as_of
-                and key not in self._loading | self._reading_again
+                and key not in busy
             )
             found = list(islice(stale, self._revalidate_max))
             self._reading_again.update(key for key, _ in found)
