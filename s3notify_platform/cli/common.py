@@ -13,7 +13,9 @@ from s3notify_platform.cli.printing import say
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import Setting, named
 from s3notify_platform.kernel.slots import Slot, slots_in
-from s3notify_platform.source.settings import SETTINGS, LeaseTimeSettings, S3Settings, TableSettings
+from s3notify_platform.source.bucket_settings import with_leases
+from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings
+from s3notify_platform.source.settings import SETTINGS, S3Settings
 
 if TYPE_CHECKING:
     from s3notify_platform.kernel.ports import ObjectStore
@@ -224,7 +226,8 @@ def options_as(place: type[BucketPlace], *names: str, first: Option | None = Non
         @functools.wraps(command)
         def placed(**given: Any) -> None:
             own = {name: given.pop(name) for name in (*names, *(["name"] if first else []))}
-            command(place=place({name: value for name, value in own.items() if value is not None}), **given)
+            settings = with_leases({name: value for name, value in own.items() if value is not None})
+            command(place=place(settings), **given)
 
         return options(*([first] if first else []), settings_options(*names))(placed)
 

@@ -15,6 +15,7 @@ from s3notify_platform.formats.blocks.orc import Orc
 from s3notify_platform.formats.blocks.parquet import Parquet
 from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.csv.csv_format import Csv, Tsv
+from s3notify_platform.formats.json.json_by_content import JsonByContent
 from s3notify_platform.formats.json.json_document import JsonDocument
 from s3notify_platform.formats.json.jsonl import Jsonl
 from s3notify_platform.formats.rescue import RESCUED
@@ -28,6 +29,8 @@ FORMATS: Final[dict[str, Format]] = {
     one.name: one
     for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Avro(), Orc(), Text(), Binary())
 }
+
+_BY_CONTENT: Final = JsonByContent()
 
 RESERVED: Final = frozenset(
     {
@@ -50,12 +53,13 @@ def is_name(name: str) -> bool:
 def format_of(key: str, setting: str) -> Format | None:
     """The format of an object: as set, or under `auto` by the key's last suffix, or None. Pure.
 
-    The suffix of a compression does not count.
+    The suffix of a compression does not count. Under `auto`, objects `.json` are told apart by their content.
     """
     if setting != AUTO:
         return FORMATS[setting]
     suffix = without_suffix(key.rsplit("/", 1)[-1]).rsplit(".", 1)[-1].lower()
-    return next((one for one in FORMATS.values() if suffix in one.suffixes), None)
+    possible = (*FORMATS.values(), _BY_CONTENT)
+    return next((one for one in possible if suffix in one.suffixes), None)
 
 
 def format_for(key: str, settings: Any) -> Format | None:

@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named, unknown
 from s3notify_platform.local.attributes import Attributes, known_now
 from s3notify_platform.local.defs_yaml import documents_of, evaluated
-from s3notify_platform.source.bucket_settings import unusual_prefixes
+from s3notify_platform.source.bucket_settings import unusual_prefixes, with_leases
 from s3notify_platform.source.settings import (
     DEFS_VARIABLE,
     SETTINGS,
@@ -97,6 +97,7 @@ class ConfiguredSource:
         found = {name: known_now(given[name]) for name in (*SETTINGS, *_MORE) if given.get(name) is not None}
         found |= {name: value for name, value in groups["spark"].items() if value and name in _OF_SPARK}
         try:
+            found = with_leases(found)
             place = LocationSettings(**given_of(found, LocationSettings))
         except UsageError as error:
             raise UsageError(f"source {self.name!r}: {error}") from error

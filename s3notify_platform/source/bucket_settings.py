@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of
-from s3notify_platform.source.settings import DYNAMODB, LocationSettings, S3Settings
+from s3notify_platform.protocols.conditional_commit import is_lease_text, lease_text
+from s3notify_platform.source.settings import DYNAMODB, SETTINGS, LocationSettings, S3Settings
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.own_objects import USUAL
 
@@ -33,6 +35,26 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
     given: dict[str, Any] = {"region": values.get("region")}
     given |= {name: values[flat] for name, flat in DYNAMODB.items() if values.get(flat)}
     return DynamoConfig(table=values[setting], **given)
+
+
+def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with `commit` in one word: object_store's text in place of it gives table and timeout of the leases.
+
+    `UsageError` if other settings name another table, or another timeout.
+    """
+    text = values.get("commit")
+    if not isinstance(text, str) or not is_lease_text(text):
+        return {**values}
+    found = lease_text(text)
+    given: dict[str, Any] = {"lease_table": found.table}
+    if found.timeout_seconds is not None:
+        given["lease_timeout_seconds"] = found.timeout_seconds
+    for name, value in given.items():
+        if values.get(name, SETTINGS[name].default) not in (None, "", SETTINGS[name].default, value):
+            raise UsageError(
+                f"commit {text!r} gives {name}, which is {values[name]!r}: leave out one of the two"
+            )
+    return {**values, "commit": "dynamodb", **given}
 
 
 def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:

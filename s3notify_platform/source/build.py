@@ -10,14 +10,14 @@ from typing import Any
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.conditional_commit import LeaseSettings
-from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of
+from s3notify_platform.source.bucket_settings import Keys, bucket_of, platform_of, table_of, with_leases
+from s3notify_platform.source.commit_settings import LeaseTimeSettings
 from s3notify_platform.source.location import CommitMode, Location
 from s3notify_platform.source.rules.row_predicate import RowPredicate
 from s3notify_platform.source.settings import (
     LATEST,
     SETTINGS,
     InputSettings,
-    LeaseTimeSettings,
     LocationSettings,
 )
 from s3notify_platform.source.source import Input, Source
@@ -65,8 +65,11 @@ def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
     cannot be, its value, and what can.
     """
     values = values_in(given, SETTINGS)
-    times = {name.removeprefix("lease_"): time for name, time in given_of(values, LeaseTimeSettings).items()}
     try:
+        values = with_leases(values)
+        times = {
+            name.removeprefix("lease_"): time for name, time in given_of(values, LeaseTimeSettings).items()
+        }
         bucket = bucket_of(values, keys)
         location = Location(
             platform=platform_of(values, bucket),

@@ -18,8 +18,9 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import CLUSTER_FILE_BYTES, WITHDRAWN_SHARE
 from s3notify_platform.kernel.setting import About, Setting, named
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
-from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES
+from s3notify_platform.protocols.conditional_commit import LEASE_FORM
 from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.source.commit_settings import LeaseTimeSettings, TableSettings, check_commit
 from s3notify_platform.source.format_settings import FormatSettings
 from s3notify_platform.stores.config import QUEUE_PREFIX, Access, S3Config
 from s3notify_platform.table.own_objects import own_prefixes
@@ -165,7 +166,13 @@ class InputSettings(FormatSettings):
             "Tags that committed objects get, like archive=yes, for lifecycle rules of the bucket, which needs versions"
         ),
     ] = ""
-    format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
+    format: Annotated[
+        str,
+        About(
+            "Format of the objects; auto goes by suffix; objects .json may be lists of records or JSON lines then",
+            choices=_formats,
+        ),
+    ] = "auto"
     schema: Annotated[
         str | None,
         About(
@@ -239,63 +246,14 @@ class BucketSettings:
         About("Bucket of the platform's own objects, like acme-own; default: the bucket of the objects"),
     ] = None
     commit: Annotated[
-        Literal["auto", "native", "dynamodb"],
+        str,
         About(
-            "auto: native where the store can, else dynamodb (leases) if there is a lease_table; see its limits"
+            "auto: native where the store can, else dynamodb (leases) if there is a lease_table, see its limits; "
+            f"native; dynamodb; or {LEASE_FORM}, as object_store has it, which gives lease_table and "
+            "lease_timeout_seconds, too",
+            check=check_commit,
         ),
     ] = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableSettings:
-    """DynamoDB tables of a source, made by `s3notify init`. Without them the bucket carries everything."""
-
-    records_table: Annotated[
-        str | None,
-        About("DynamoDB table of queue, ack chains and heartbeats, like records; default: on the bucket"),
-    ] = None
-    lease_table: Annotated[
-        str | None,
-        About(
-            "DynamoDB table of the leases, like leases, under which slots are committed where the store has no "
-            "conditions. One table for each bucket, and for all its writers, those of object_store up to 0.12 too. A "
-            "lease cannot cancel a write: one that is still under way after lease_timeout_seconds × "
-            "lease_max_clock_skew_rate may replace the next one's. After one was killed, the next one waits as long"
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeaseTimeSettings:
-    """How long the leases of `lease_table` last. The defaults are object_store's; writers need not agree."""
-
-    lease_timeout_seconds: Annotated[
-        float,
-        About(
-            "For how long a writer may write under one lease. Its write begins in the first half, and its answer is "
-            "waited for a quarter of it. Longer for slow stores; then those who come after a killed writer wait longer",
-            unit="seconds",
-            minimum=0.001,
-        ),
-    ] = DEFAULT_LEASES.timeout_seconds
-    lease_max_clock_skew_rate: Annotated[
-        float,
-        About(
-            "How much faster than another's the clock of a machine may run, at most", unit="times", minimum=1
-        ),
-    ] = DEFAULT_LEASES.max_clock_skew_rate
-    lease_ttl_seconds: Annotated[
-        float,
-        About("After how long DynamoDB may delete a lease; far above the two together", unit="seconds"),
-    ] = DEFAULT_LEASES.ttl_seconds
-    lease_test_interval_seconds: Annotated[
-        float,
-        About(
-            "How often a writer that waits for a lease looks at the object; 1 HEAD each time",
-            unit="seconds",
-            minimum=0.001,
-        ),
-    ] = DEFAULT_LEASES.test_interval_seconds
 
 
 _OF_TOPICS: Final = named(TopicSettings)

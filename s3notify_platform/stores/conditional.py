@@ -1,6 +1,8 @@
 """An object store whose conditional writes go through a `ConditionalCommit`, for stores that ignore conditions.
 
-    store = leased_store(S3Config(bucket="acme-landing"), DynamoConfig(table="acme-landing-leases"))
+    bucket = S3Config(bucket="acme-landing")
+    store = leased_store(bucket, DynamoConfig(table="acme-landing-leases"), LeaseSettings(timeout_seconds=5))
+    store = leased_store(bucket, *leases_of("dynamo:acme-landing-leases:5000", bucket))     # the same
     Publisher(store, prefix=…).put_if_absent(…)
 
 Guarantees. Of all writers with one precondition on a key at most one gets `Written`, if all of them use this class.
@@ -30,6 +32,7 @@ from s3notify_platform.protocols.conditional_commit import (
     ConditionalCommit,
     DynamoCommit,
     LeaseSettings,
+    lease_text,
 )
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.delegating import DelegatingStore
@@ -65,6 +68,23 @@ def leased_store(
     A lease cannot cancel a write: see Limits in `protocols.conditional_commit` before you rely on it.
     """
     return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases, settings))
+
+
+def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]:
+    """The table and the times of leases that object_store's setting names, `dynamo:TABLE` or `dynamo:TABLE:MS`. Pure.
+
+    As object_store has it, the table is in the bucket's region, and reached with its credentials, and at its endpoint
+    if one is given. `UsageError` for another text.
+    """
+    found = lease_text(text)
+    table = DynamoConfig(
+        table=found.table,
+        endpoint_url=bucket.endpoint_url,
+        region=bucket.region,
+        **bucket.credentials,
+    )
+    times = {} if found.timeout_seconds is None else {"timeout_seconds": found.timeout_seconds}
+    return table, LeaseSettings(**times)
 
 
 class ConditionalStore(DelegatingStore):

@@ -88,6 +88,28 @@ def test_a_failed_chain_keeps_its_reason(chains, table):
     assert item(table, "t") is None
 
 
+@pytest.mark.parametrize("how", ["by us", "by the package", "failed"])
+def test_a_tag_that_has_ended_is_used_again(chains, table, config, how):
+    """At once where asked for; the package's item is there again, and the XOR that is returned is the one in it."""
+    one, other = new_stamp(), new_stamp()
+    chains.create("t", one)
+    if how == "by us":
+        assert chains.stamp("t", one).xor == bytes(16)
+    elif how == "failed":
+        chains.fail("t", "died")
+    else:  # it deletes its item
+        table._table.client.delete_item(TableName=config.table, Key={"tagID": {"S": "t"}})
+    with pytest.raises(TagExists):
+        chains.create("t", one)
+    chains.create("t", xor(one, other), payload="again", reuse=True)
+    with pytest.raises(TagExists):
+        chains.create("t", one, reuse=True)
+    assert (chains.state("t").status, chains.state("t").payload) == ("open", "again")
+    assert bytes(item(table, "t")["stamp"]["B"]) == xor(one, other)
+    assert chains.stamp("t", one).xor == other == bytes(item(table, "t")["stamp"]["B"])
+    assert chains.stamp("t", other) == Acked()
+
+
 def test_all_chains_and_purge(table):
     """In tag order, without our items showing up as chains."""
     clock = HandClock()

@@ -90,25 +90,40 @@ class AckMachine(RuleBasedStateMachine):
     def restart(self):
         self.clients[0] = AckChains(FaultyStore(self.records), clock=HurriedClock())
 
-    @rule(tag=TAGS, names=NAMES, fault=STUMBLES)
-    def open_batch(self, tag, names, fault):
-        chains = self.client("create", fault)
+    def begins(self, tag, reuse):
+        """Whether a new chain may have this tag. The one before is then gone."""
+        if tag in self.models and not (reuse and self.models[tag].status != "open"):
+            return False
         if tag in self.models:
-            with pytest.raises(TagExists):
-                chains.open_batch(tag, names)
+            self.gone.append(self.models.pop(tag))
+        return True
+
+    @rule(
+        tag=TAGS,
+        names=NAMES,
+        fault=STUMBLES,
+        method=st.sampled_from(["create", "replace"]),
+        reuse=st.booleans(),
+    )
+    def open_batch(self, *, tag, names, fault, method, reuse):
+        chains = self.client(method, fault)
+        if self.begins(tag, reuse):
+            chain = chains.open_batch(tag, names, payload=tag, reuse=reuse)
+            self.models[tag] = Model(chain, names)
         else:
-            self.models[tag] = Model(chains.open_batch(tag, names, payload=tag), names)
+            with pytest.raises(TagExists):
+                chains.open_batch(tag, names, reuse=reuse)
         self.faulty.settle()
 
-    @rule(tag=TAGS, count=st.integers(2, 4))
-    def create_raw(self, tag, count):
+    @rule(tag=TAGS, count=st.integers(2, 4), reuse=st.booleans())
+    def create_raw(self, tag, count, reuse):
         stamps = {f"raw{n}": new_stamp() for n in range(count)}
         chains = self.client("create", Fault.NONE)
-        if tag in self.models:
+        if not self.begins(tag, reuse):
             with pytest.raises(TagExists):
-                chains.create(tag, xor(*stamps.values()))
+                chains.create(tag, xor(*stamps.values()), reuse=reuse)
         else:
-            chain = chains.create(tag, xor(*stamps.values()), payload=tag)
+            chain = chains.create(tag, xor(*stamps.values()), payload=tag, reuse=reuse)
             self.models[tag] = Model(chain, (), raw=dict(stamps))
             self.models[tag].all = dict(stamps)
 
@@ -122,7 +137,9 @@ class AckMachine(RuleBasedStateMachine):
         self.faulty.settle()
         if model.status == "open":
             model.raw.pop(name, None)
-            if not model.raw:
+            left = [*model.raw.values()]
+            assert outcome.xor == xor(bytes(16), bytes(16), *left)
+            if not left:
                 model.status, model.last = "acked", name
                 assert outcome == Acked()
             else:

@@ -53,9 +53,17 @@ class KeyspaceMachine(RuleBasedStateMachine):
         self.listed_at = [None] * 3
         self.roots = 0
         self.root_seen = [0] * 3
-        self.cache = CausalCache(
-            self.store, Watcher(self.store, prefix=KS, slots=SLOTS, clock=self.clock), clock=self.clock
+        self.cache, self.background = (
+            CausalCache(
+                self.faulty,
+                Watcher(self.faulty, prefix=KS, slots=SLOTS, clock=self.clock),
+                clock=self.clock,
+                patience_seconds=-1,
+                parallelism=1,
+            )
+            for _ in range(2)
         )
+        self.background.start(own_thread=False)
 
     def watcher(self, state=None):
         return Watcher(
@@ -207,6 +215,28 @@ class KeyspaceMachine(RuleBasedStateMachine):
         expected = self.objects.get(key)
         if key not in self.silent | self.rootless:
             assert (found.body if found else None) == (expected[0] if expected else None)
+
+    @rule(call=st.sampled_from([None, "head", "list", "get"]), nth=st.integers(0, 1))
+    def tick(self, call, nth):
+        """Whatever is there after one that did not fail is what was signalled with its root, without a request."""
+        self.faulty.schedule = at(call, Fault.REFUSED, nth=nth) if call else lambda _: Fault.NONE
+        try:
+            self.background.tick()
+        except UnavailableError:
+            assert call in ("head", "list")
+            return
+        finally:
+            self.faulty.schedule = lambda _: Fault.NONE
+        self.counting.counts.clear()
+        for key in {f"data/{n}" for n in range(12)} - self.silent - self.rootless:
+            if (found := self.background.try_get(key)) is not None:
+                assert found.body == self.objects[key][0]
+        assert not self.counting.counts
+
+    @rule(key=KEYS)
+    def background_read(self, key):
+        """So that the next tick has it to read again."""
+        self.background.get(key)
 
     @precondition(lambda self: hasattr(self, "objects"))
     @invariant()

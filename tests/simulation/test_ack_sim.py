@@ -256,13 +256,15 @@ def test_two_runs_that_finish_the_same_slots(seed, kind):
     assert client(everything, SYSTEM_CLOCK).state(chain).status == "acked"
 
 
+@pytest.mark.parametrize("how", ["deleted", "ended"])
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
-def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind):
-    """What belongs to the first chain never counts in the second, and after a purge nothing of it is left.
+def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind, how):
+    """Deleted, or ended and its tag used again at once.
 
-    Stampers of both come at any time, dead ones come back. The purger works all the while, and takes nothing of the
-    second chain. Each late stamper learns that its chain is gone.
+    What belongs to the first chain never counts in the second, and after a purge nothing of it is left. Stampers of
+    both come at any time, dead ones come back. The purger works all the while, and takes nothing of the second chain.
+    Each late stamper learns that its chain is gone.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()
@@ -273,13 +275,12 @@ def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind):
     def remover(store, clock):
         chains = client(store, clock)
         clock.sleep(0.02)
+        doubts, reuse = (UnavailableError, UnknownOutcomeError), how == "ended"
         if not begun:
             with suppress(TagNotFound):
-                retry_as(clock, (UnavailableError, UnknownOutcomeError), lambda: chains.delete("t"))
+                retry_as(clock, doubts, lambda: chains.fail(first, "") if reuse else chains.delete("t"))
             with suppress(TagExists):
-                retry_as(
-                    clock, (UnavailableError, UnknownOutcomeError), lambda: chains.open_batch("t", names)
-                )
+                retry_as(clock, doubts, lambda: chains.open_batch("t", names, reuse=reuse))
         begun.append(retried(clock, lambda: chains.chain("t")))
 
     def of_the_first(name):

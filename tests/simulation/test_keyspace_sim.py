@@ -175,6 +175,54 @@ def _number(found):
     return int(found.body) if found else 0
 
 
+def pairs_seen(seed):
+    """One writer counts `cause` up, and then `effect`, over and over; readers have both in the background.
+
+    Who sees an effect has seen its cause. Returns how many effects they have seen without a request.
+    """
+    store = MemoryObjectStore()
+    last, seen = 30, []
+
+    def write(faulty, clock):
+        publisher = Publisher(faulty, prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
+        for number in range(1, last + 1):
+            for key in ("cause", "effect"):
+                body = b"%d" % number
+                persistently(clock, lambda key=key, body=body: publisher.put(key, body), publisher)
+
+    def read(faulty, clock):
+        watcher = Watcher(faulty, prefix=KS, slots=SLOTS, clock=clock)
+        cache = CausalCache(
+            faulty, watcher, clock=clock, patience_seconds=1e6, serve_stale_seconds=1e6, parallelism=1
+        )
+        cache.start(own_thread=False)
+        effect = newest = 0
+        while effect < last:
+            try:
+                cache.tick()
+                found = cache.try_get("effect")
+                effect = _number(found if found is not None else cache.get("effect"))
+                cause = cache.try_get("cause")
+                assert _number(cause if cause is not None else cache.get("cause")) >= effect >= newest
+                newest = effect
+                seen.append(found)
+            except UnavailableError:
+                clock.sleep(0.01)
+
+    run_simulation([write, read, read], store, seed, faults=NO_CRASH, clock_rates=[1.0, 0.5, 2.0])
+    return len({found.body for found in seen if found is not None})
+
+
+@simulated
+def test_what_the_background_reads_again_is_no_effect_without_its_cause(seed):
+    pairs_seen(seed)
+
+
+def test_the_background_reads_effects_again():
+    """Else the test above asserts nothing."""
+    assert sum(pairs_seen(seed) for seed in range(5)) > 10
+
+
 @simulated
 def test_of_many_conditional_publishers_one_wins(seed):
     """Put if absent, through the publisher: at most one `Written`, and its body is there."""

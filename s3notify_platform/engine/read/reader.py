@@ -23,7 +23,7 @@ from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target, rejected_whole
-from s3notify_platform.formats.registry import FORMATS, format_for, format_of
+from s3notify_platform.formats.registry import format_for, format_of
 from s3notify_platform.kernel.errors import (
     ConflictError,
     NotFoundError,
@@ -160,7 +160,7 @@ def _parse_window(
         if status != "ok":
             outcomes += [_not_fetched(fetched) for fetched in part]
             continue
-        form = FORMATS[name].configured(source.input) if name else None
+        form = format_for(part[0].version.key, source.input) if name else None
         parse = partial(_parse, form=form, source=source, target=target, output=output)
         for found in isolated(part, parse, _over_which_it_raises, _bytes_of):
             if isinstance(found, ReadObject):

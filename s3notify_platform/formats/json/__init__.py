@@ -1,1 +1,1 @@
-"""JSON: lines, documents, and the checks of a text before it is parsed."""
+"""JSON: lines, documents, either by content, and the checks of a text before it is parsed."""

@@ -76,6 +76,8 @@ class JsonDocument(Format):
         """See `Format`."""
         parser = JsonLines(target, self.notation)
         for number, (key, body) in enumerate(objects):
+            if not body:
+                continue
             text = decoded_whole(body, key, encoding, MAX_DOCUMENT_BYTES)
             if text is None or len(text) > MAX_DOCUMENT_BYTES:
                 reason = f"damaged, or longer than {MAX_DOCUMENT_BYTES} bytes: write JSON lines"

@@ -64,7 +64,7 @@ class Jsonl(TextFormat):
     """See the module."""
 
     name = "jsonl"
-    suffixes = frozenset({"jsonl", "ndjson", "json"})
+    suffixes = frozenset({"jsonl", "ndjson"})
     has_notation = True
 
     def __init__(self, notation: Notation = USUAL) -> None:

@@ -23,7 +23,8 @@ Steps
     5. A stamper that finds no head removes its stamp: `TagNotFound`.
 
 Storage
-    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. Never changed
+    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. Never changed; `reuse` puts
+                                               another chain's in its place, once this one has ended
     (partition, "{tag}\0{identity}.…")         stamps, how it was closed; the names are in the keys (`records`)
     The identity is a digest of the head's version, so what is left of a deleted chain does not count in the next one
     with its tag. A stamp takes as many bytes as the children have bits: 167 characters of 1000 slots at worst.
@@ -32,7 +33,8 @@ Invariants
     - Records are created, and removed with their chain, but never changed. So nothing is contended; a record in doubt
       is looked for by the scan, and created again; one that arrives late names what has ended anyway.
     - Each child counts once, by any number of callers and calls; so does each operation id of a raw stamp.
-    - A chain that is acked or failed stays so. It is kept for a while, and removed to free space only (`purge`).
+    - A chain that is acked or failed stays so. It is kept for a while, and removed to free space (`purge`), or to
+      use its tag again at once where that is asked for (`reuse`).
     - One operation of a chain gets `Acked`. If a crash kept the answer from its caller, a retry gets it. If somebody
       who only looked saw the end first, it is for one stamper to claim, by one more record.
     - A scan that takes several pages is not a snapshot. It shows all that was there when it began, and stamps only
@@ -44,7 +46,8 @@ Limits
     - A scan takes a request for each 1000 stamps. `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes of tag.
 
 Requests: create 1, stamp 2, finish 1, state 1, fail 2; 1 more in all for closing by a stamp, for whoever reads how it
-was closed, and where a tag is given in place of a `Chain`. Removing: 1 for each record, 2 on a bucket.
+was closed, and where a tag is given in place of a `Chain`. Removing: 1 for each record, 2 on a bucket. Create with
+`reuse`, over a chain that has ended: up to 7, and removing that one.
 
 Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown one. A chain
 has a deadline, a reason, and the names of what is missing. Stamps have at least 8 random bytes. Stampers do not

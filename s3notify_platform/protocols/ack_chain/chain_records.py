@@ -28,12 +28,13 @@ from s3notify_platform.kernel.ports import Record, Version
 from s3notify_platform.protocols.ack_chain.names import (
     bits_of,
     dump_names,
+    in_order,
     key_text,
     load_names,
     of_key_text,
     places,
 )
-from s3notify_platform.protocols.ack_chain.stamps import Ended, Tag, xor_all
+from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
 """Characters of a key with names, quoted as a store on a bucket does; names that are longer stand in the value.
@@ -304,3 +305,19 @@ def seen(chain: Chain, records: Sequence[Record]) -> Seen:
 
 def _named(text: str) -> frozenset[str]:
     return load_names(of_key_text(text).decode("utf-8", "replace")) if text else frozenset()
+
+
+def facts_of(found: Seen) -> ChainState:
+    """What was seen, as returned to callers."""
+    closed = found.closed
+    missing = found.missing if closed is None else load_names(closed.missing)
+    return ChainState(
+        tag=found.chain.tag,
+        status=closed.status if closed is not None else "open",
+        children=tuple(in_order(found.children)),
+        missing=tuple(in_order(missing)),
+        deadline_seconds=found.chain.deadline_seconds,
+        created_ms=found.chain.created_ms,
+        reason=closed.reason if closed is not None else None,
+        payload=found.chain.payload,
+    )

@@ -29,6 +29,7 @@ from s3notify_platform.protocols.ack_chain.chain_records import (
     decode_head,
     encode_closed,
     encode_head,
+    facts_of,
     has_value,
     head_key,
     identity_of,
@@ -41,9 +42,8 @@ from s3notify_platform.protocols.ack_chain.chain_records import (
     stamp_record,
     tag_of,
 )
-from s3notify_platform.protocols.ack_chain.names import dump_names, in_order, load_names, places
+from s3notify_platform.protocols.ack_chain.names import dump_names, in_order, places
 from s3notify_platform.protocols.ack_chain.stamps import (
-    PAYLOAD_MAX,
     TOMBSTONE_SECONDS,
     Acked,
     AlreadyAcked,
@@ -53,10 +53,12 @@ from s3notify_platform.protocols.ack_chain.stamps import (
     Stamped,
     StampOutcome,
     Tag,
+    check_facts,
     check_new,
     check_stamp,
+    with_xor,
 )
-from s3notify_platform.protocols.updates import Stored, Updates
+from s3notify_platform.protocols.updates import Changed, RecordOutcome, Stored, Updates
 
 ACK: Final = "ack"
 """The partition of chains, unless another one is named."""
@@ -67,7 +69,8 @@ _NOT_YET: Final = Version("")
 
 
 def keys_recur(partition: str) -> bool:
-    """Whether a removed key of this partition may be created again. Not those of chains, if no tag is used twice.
+    """Whether a removed key of this partition may be created again. Not those of chains, if no tag is used twice
+    (`reuse`).
 
     For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
     """
@@ -106,29 +109,48 @@ class AckChains:
     # Beginning
 
     def create(
-        self, tag: str, stamp: bytes, *, deadline_seconds: float | None = None, payload: str = ""
+        self,
+        tag: str,
+        stamp: bytes,
+        *,
+        deadline_seconds: float | None = None,
+        payload: str = "",
+        reuse: bool = False,
     ) -> Chain:
-        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request."""
-        return self._create(
-            Chain(
-                tag=Tag(tag),
-                version=_NOT_YET,
-                stamp=check_new(stamp),
-                deadline_seconds=deadline_seconds,
-                payload=payload,
-            )
+        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+
+        `reuse`: in place of a chain that has ended, at once; `TagExists` only of one that is open. It is then gone, as
+        if it was deleted: who has it as a `Chain` gets `TagNotFound`, and stamps that name the tag alone count in the
+        new one. Up to 7 requests then, and 1 for each record of the old one. For tags that recur a record store on a
+        bucket is opened without `keys_recur`.
+        """
+        chain = Chain(
+            tag=Tag(tag),
+            version=_NOT_YET,
+            stamp=check_new(stamp),
+            deadline_seconds=deadline_seconds,
+            payload=payload,
         )
+        return self._create(chain, reuse=reuse)
 
     def open_batch(
-        self, tag: str, children: Iterable[str], *, deadline_seconds: float | None = None, payload: str = ""
+        self,
+        tag: str,
+        children: Iterable[str],
+        *,
+        deadline_seconds: float | None = None,
+        payload: str = "",
+        reuse: bool = False,
     ) -> Chain:
-        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request."""
+        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request.
+
+        `reuse`: as in `create`.
+        """
         names = frozenset(children)
         if not names:
             raise UsageError(f"chain {tag!r} has no children: it could never be acked")
-        return self._create(
-            replace(Chain.of(tag, _NOT_YET, names), deadline_seconds=deadline_seconds, payload=payload)
-        )
+        chain = replace(Chain.of(tag, _NOT_YET, names), deadline_seconds=deadline_seconds, payload=payload)
+        return self._create(chain, reuse=reuse)
 
     def chain(self, tag: str) -> Chain:
         """The chain as it was opened; `TagNotFound` if there is none. 1 request."""
@@ -142,14 +164,15 @@ class AckChains:
     def stamp(self, chain: Chain | str, stamp: bytes, *, operation_id: str | None = None) -> StampOutcome:
         """XOR `stamp` into a chain that was created with stamps, once for each operation id. 2 requests.
 
-        An operation id names one stamp. Without one a repeated call is a new stamp.
+        `Stamped` and `Acked` have the XOR that it came to. An operation id names one stamp. Without one a repeated call
+        is a new stamp.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         if not chain.stamp:
             raise UsageError(f"chain {chain.tag!r} has named children: stamp it by their names")
         if len(check_stamp(stamp)) != len(chain.stamp):
             raise BufferLengthsUnequal(f"a stamp of {len(stamp)} bytes on one of {len(chain.stamp)}")
-        return self._put(chain, raw_record(chain, stamp, operation), operation)
+        return with_xor(self._put(chain, raw_record(chain, stamp, operation), operation), stamp)
 
     def stamp_children(
         self,
@@ -197,7 +220,7 @@ class AckChains:
 
         Children that a stamp began after the chain had failed may be among its children.
         """
-        return _facts(self._settled(self._look(chain)))
+        return facts_of(self._settled(self._look(chain)))
 
     def fail(self, chain: Chain | str, reason: str) -> ChainState:
         """Close an open chain as failed. Returns the state afterwards; a finished chain stays as it is. 2 requests.
@@ -208,7 +231,7 @@ class AckChains:
         if found.closed is None:
             closed = self._closing("failed", reason=reason, missing=dump_names(found.missing))
             found = replace(found, closed=self._close(found.chain, closed))
-        return _facts(found)
+        return facts_of(found)
 
     def tags(self) -> Iterator[str]:
         """The tag of each chain, open or not, in order. 1 request for each 1000 records."""
@@ -259,22 +282,35 @@ class AckChains:
 
     # Parts of these
 
-    def _create(self, chain: Chain) -> Chain:
+    def _create(self, chain: Chain, *, reuse: bool) -> Chain:
         tag = chain.tag
         if not tag or "\0" in tag or len(tag.encode("utf-8", "replace")) > TAG_BYTES_MAX:
             raise UsageError(f"tag {tag[:60]!r}: it has 1 to {TAG_BYTES_MAX} bytes, and no NUL")
-        if chain.deadline_seconds is not None and chain.deadline_seconds <= 0:
-            raise UsageError(f"deadline_seconds={chain.deadline_seconds}: must be above 0")
-        if len(chain.payload) > PAYLOAD_MAX:
-            raise UsageError(f"a payload of {len(chain.payload)} characters: at most {PAYLOAD_MAX}")
+        check_facts(chain.deadline_seconds, chain.payload)
         chain = replace(chain, created_ms=self._clock.wall_ms())
         value = encode_head(chain, unique_name(self._clock))
         outcome = self._updates.create(self._partition, head_key(tag), value)
+        old = outcome.record if reuse and isinstance(outcome, Changed) else None
+        if old is not None:
+            outcome = self._created_over(old, tag, value)
         if isinstance(outcome, Stored):
             return replace(chain, version=outcome.version)
         if outcome.record is None and outcome.in_doubt:
             raise UnknownOutcomeError(f"ack chain {tag!r} may have been created, and deleted since")
         raise TagExists(f"ack chain {tag!r} exists")
+
+    def _created_over(self, head: Record, tag: str, value: bytes) -> RecordOutcome:
+        """Put another head in place of one whose chain has ended; `TagExists` if it has not."""
+        with suppress(
+            TagNotFound
+        ):  # the head is another one since, and its version will not be the expected one
+            if (found := self._settled(self._look(decode_head(tag, head)))).closed is None:
+                raise TagExists(f"ack chain {tag!r} exists, and has not ended")
+            outcome = self._updates.replace(self._partition, head_key(tag), value, expected=head.version)
+            if isinstance(outcome, Stored):
+                self._clear(found.chain)
+            return outcome
+        return Changed(record=head, in_doubt=False)
 
     def _known(self, chain: Chain | str) -> Chain:
         return self.chain(chain) if isinstance(chain, str) else chain
@@ -316,7 +352,7 @@ class AckChains:
         closed = found.closed
         if closed is None:
             if not found.done:
-                return Stamped(missing=len(found.missing) or None)
+                return Stamped(missing=len(found.missing) or None, xor=found.residue)
             closed = self._close(found.chain, self._closing("acked", operation))
         if closed.status == "failed":
             return AlreadyFailed(reason=closed.reason or "")
@@ -379,6 +415,10 @@ class AckChains:
             raise UnknownOutcomeError(
                 f"ack chain {chain.tag!r} may or may not be deleted: delete it again"
             ) from error
+        self._clear(chain)
+
+    def _clear(self, chain: Chain) -> None:
+        """Remove the records of a chain whose head is gone; what does not work now is for `purge`."""
         with suppress(S3NotifyError):
             rest = self._records.scan(self._partition, prefix=chain.key(""), keys_only=lambda _: True)
             self._remove(list(rest))
@@ -404,18 +444,3 @@ class AckChains:
             found = list(group)
             head = next((record for record in found if is_head(record.key)), None)
             yield tag, head, [record for record in found if not is_head(record.key)]
-
-
-def _facts(found: Seen) -> ChainState:
-    closed = found.closed
-    missing = found.missing if closed is None else load_names(closed.missing)
-    return ChainState(
-        tag=found.chain.tag,
-        status=closed.status if closed is not None else "open",
-        children=tuple(in_order(found.children)),
-        missing=tuple(in_order(missing)),
-        deadline_seconds=found.chain.deadline_seconds,
-        created_ms=found.chain.created_ms,
-        reason=closed.reason if closed is not None else None,
-        payload=found.chain.payload,
-    )

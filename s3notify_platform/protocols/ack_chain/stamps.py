@@ -1,7 +1,7 @@
 """Stamps, and what the operations on a chain return. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final, Literal, NewType
 
@@ -34,11 +34,19 @@ class Stamped:
     """
 
     missing: int | None
+    xor: bytes = field(default=b"", compare=False)
+    """The XOR of the chain's stamps, with this one and those that others had sent by then; b"" if they have no bytes,
+    as those of the children of `AckChains.open_batch`. Outcomes are compared without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """Applied, and it was the last one: all work is done. One operation of a chain gets this, retries too."""
+    """Applied, and it was the last one: all work is done. One operation of a chain gets this, retries too.
+
+    `xor`: of raw stamps, as many zero bytes as they have.
+    """
+
+    xor: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +106,24 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
     return stamp
 
 
+def with_xor(outcome: StampOutcome, stamp: bytes) -> StampOutcome:
+    """The outcome of a raw stamp; of one that was the last, with the XOR, which is as long as the stamp."""
+    return Acked(xor=bytes(len(stamp))) if isinstance(outcome, Acked) else outcome
+
+
 def check_stamp(stamp: bytes) -> bytes:
     """Return the stamp; `ZeroBufferNoOp` if it is all zero."""
     if not any(stamp):
         raise ZeroBufferNoOp(f"a stamp of {len(stamp)} zero bytes would change nothing")
     return stamp
+
+
+def check_facts(deadline_seconds: float | None, payload: str) -> None:
+    """`UsageError` for a deadline or a payload that a chain cannot have."""
+    if deadline_seconds is not None and not deadline_seconds > 0:
+        raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
+    if len(payload) > PAYLOAD_MAX:
+        raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
 
 
 def check_new(stamp: bytes) -> bytes:

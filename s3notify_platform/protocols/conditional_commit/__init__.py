@@ -64,9 +64,15 @@ Differs from object_store: a finished lease is marked done, so create, delete, c
 lease put whose answer was missing is recognised as one's own. A write in doubt is looked up, not reported as failed.
 A write that outlasts its lease is noticed.
 
-Reading order: operations, native, leases.
+Reading order: operations, native, leases, lease_notation (leases as one setting).
 """
 
+from s3notify_platform.protocols.conditional_commit.lease_notation import (
+    LEASE_FORM,
+    LeaseText,
+    is_lease_text,
+    lease_text,
+)
 from s3notify_platform.protocols.conditional_commit.leases import (
     BEGIN_WITHIN,
     DEFAULT_LEASES,
@@ -90,6 +96,7 @@ __all__ = [
     "BEGIN_WITHIN",
     "DEFAULT_LEASES",
     "EXPECTED",
+    "LEASE_FORM",
     "ROUNDS",
     "CommitLease",
     "CommitOutcome",
@@ -98,8 +105,11 @@ __all__ = [
     "Granted",
     "LeaseOutcome",
     "LeaseSettings",
+    "LeaseText",
     "Leases",
     "NativeCommit",
     "Occupied",
+    "is_lease_text",
     "judge",
+    "lease_text",
 ]

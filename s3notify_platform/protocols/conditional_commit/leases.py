@@ -30,6 +30,8 @@ ROUNDS = 20
 BEGIN_WITHIN = 0.5
 """The share of a lease's timeout in which its write must have begun."""
 
+TIMEOUT_SECONDS_MAX = 3600.0
+
 TTL_SECONDS_MAX = 10 * 366 * 86400.0
 """Ten years: in it, nobody notices that a table is not tidied up."""
 
@@ -98,7 +100,7 @@ class LeaseSettings:
     def __post_init__(self) -> None:
         # Written so that no comparison with NaN passes.
         for name, least, most in (
-            ("timeout_seconds", 0.001, 3600.0),
+            ("timeout_seconds", 0.001, TIMEOUT_SECONDS_MAX),
             ("max_clock_skew_rate", 1.0, 100.0),
             ("test_interval_seconds", 0.001, 60.0),
         ):

@@ -39,9 +39,10 @@ each part. Poll: 1 HEAD, and 1 LIST if the root changed.
 
 Differs from the vnotify crate, with the same bytes in the bucket: the root is remembered after the LIST, not before
 it. The causal poll begins after the GET, not together with it, and is retried while the reader waits. The absence of a
-key needs that poll too. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
+key needs that poll too, and so does what the background reads again. Foreign objects below the prefix cannot hide
+slots. Deletes and batches are signalled.
 
-Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher).
+Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher), cached_entries.
 """
 
 from s3notify_platform.protocols.keyspace.causal import CausalCache

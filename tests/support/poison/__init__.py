@@ -12,6 +12,7 @@ GOOD = {
     "good.parquet": parquet(_ROWS),
     "good.orc": orc(_ROWS),
     "good.jsonl": b'{"id":1,"name":"ann"}\n{"id":2,"name":"bob"}\n',
+    "good.json": b'[{"id":1,"name":"ann"},\n{"id":2,"name":"bob"}]',
     "good.csv": b"id,name\n1,ann\n2,bob\n",
     "good.tsv": b"id\tname\n1\tann\n2\tbob\n",
     "good.avro": file_of(

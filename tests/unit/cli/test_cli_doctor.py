@@ -104,6 +104,9 @@ def test_the_choice_is_the_users(doctor, ministack):
     lease_table = ["--lease-table", leases.table, "--dynamodb-endpoint-url", ministack.endpoint_url]
     assert "commit: native" in doctor(*good, *lease_table).output
     assert "commit: dynamodb (asked for)" in doctor(*good, *lease_table, "--commit", "dynamodb").output
+    as_text = doctor(*good, *lease_table[2:], "--commit", f"dynamo:{leases.table}:5000").output
+    assert "commit: dynamodb (asked for)" in as_text
+    assert f"leases table {leases.table!r} is correct" in as_text
 
 
 @pytest.mark.server

@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "name": (["orders", "o_2"], ["Orders", "", 7, None, ["orders"]]),
     "bucket": (["landing", "arn:aws:s3:eu-west-1:123456789012:accesspoint/a"], ["s3://landing", "a/b", 7]),
     "platform_bucket": (["own", None], [7, ["own"]]),
-    "commit": (["auto", "native"], ["dynamodb", "nativ", 1, None]),
+    "commit": (["auto", "native", "dynamo:leases:5000"], ["dynamodb", "nativ", "dynamo:", "dynamo:leases:x", 1, None]),
     "slots": ([1, 1000, "7", 7.0, "{{ env.SEVEN }}"], [0, 1001, -1, "many", 7.5, None, "{{ env.WORD }}"]),
     "platform_prefix": (["own/", ""], ["own", 7]),
     "keyspace_prefix": (["signals/"], [7]),

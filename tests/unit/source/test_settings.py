@@ -20,6 +20,7 @@ from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSe
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.build import build
+from s3notify_platform.source.commit_settings import LeaseTimeSettings
 from s3notify_platform.source.settings import (
     SETTINGS,
     SOURCE,
@@ -27,7 +28,6 @@ from s3notify_platform.source.settings import (
     DynamoSettings,
     InputSettings,
     LatestSettings,
-    LeaseTimeSettings,
     S3Settings,
     TopicSizeSettings,
     ungrouped,
@@ -239,6 +239,17 @@ def test_it_has_its_effect_from_everywhere(without: tuple[str, ...], tmp_path: P
             "source 'orders': platform_prefix 'own': end it with '/'",
         ),
         ({"commit": "dynamodb"}, "source 'orders': commit: dynamodb needs a lease_table"),
+        (
+            {"commit": "dynamo:l:s"},
+            (
+                "commit: 'dynamo:l:s' does not name a table of leases: write dynamo:TABLE or "
+                "dynamo:TABLE:MILLISECONDS, like dynamo:acme-leases:20000"
+            ),
+        ),
+        (
+            {"commit": "nativ"},
+            "commit: 'nativ': use one of auto, native, dynamodb, dynamo:TABLE or dynamo:TABLE:MILLISECONDS",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_the_same_words(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
@@ -278,6 +289,32 @@ def test_the_times_of_leases_have_their_effect_from_everywhere(tmp_path: Path) -
         commits = commit.commits(of_component.location.platform, MemoryObjectStore())
         assert isinstance(commits, DynamoCommit)
         assert commits._settings == LEASES
+
+
+def test_the_commit_as_object_store_writes_it(tmp_path: Path) -> None:
+    """One text is as good as three settings, from everywhere; commands find the table of the YAML, too."""
+    place = {"name": "orders", "bucket": "b", "prefix": "raw/"}
+    spelled = {"commit": "dynamodb", "lease_table": "leases", "lease_timeout_seconds": 5.0}
+    given, wanted = place | {"commit": "dynamo:leases:5000"}, build(place | spelled).commit
+    resources = {"s3": NamedS3(), "spark": SlotSpark()}
+    of_file = write(tmp_path, given)
+    for found in (
+        S3NotifyComponent(**given).assets().io.source,
+        SlotIOManager(**given, **resources).source,
+        reading_of(given).source,
+        of_flags(given),
+        of_file.source(),
+    ):
+        assert found.commit == wanted
+    assert spelled.items() <= of_file.values.items()
+    assert build(given | {"lease_table": "leases", "lease_timeout_seconds": 5}).commit == wanted
+    assert build(place | {"commit": "dynamo:leases", "lease_timeout_seconds": 5}).commit == wanted
+
+
+@pytest.mark.parametrize(("setting", "value"), [("lease_table", "others"), ("lease_timeout_seconds", 6.0)])
+def test_two_settings_that_contradict_each_other(setting: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"'dynamo:leases:5000' gives {setting}, which is {value!r}"):
+        build({"name": "orders", "bucket": "b", "commit": "dynamo:leases:5000", setting: value})
 
 
 @pytest.mark.parametrize("command", ["ingest", "vacuum"])

@@ -87,7 +87,7 @@ class Stamp:
         self._check_names(chain)
         ending, beginning = self.ending & chain.missing, self.beginning - chain.children
         if not ending and not beginning:
-            return None, Stamped(missing=len(chain.missing) or None)
+            return None, _stamped(chain)
         moved = (child_stamp(chain.seed, name) for name in (*ending, *beginning))
         return self._apply(chain, xor_all((chain.stamp, *moved)), ending, beginning)
 
@@ -95,7 +95,7 @@ class Stamp:
         self._check_names(chain)
         again = self.ending - chain.missing
         if self.operation in chain.operations or (self.ending and again == self.ending):
-            return None, Stamped(missing=len(chain.missing) or None)
+            return None, _stamped(chain)
         if twice := again | self.beginning & chain.children:
             raise UsageError(f"chain {self.tag!r}: another operation stamped {in_order(twice)}")
         if len(chain.operations) >= OPERATIONS_MAX:
@@ -117,8 +117,12 @@ class Stamp:
             chain, stamp=stamp, missing=missing, children=chain.children | beginning, last=self.operation
         )
         if any(stamp):
-            return after, Stamped(missing=len(missing) or None)
+            return after, _stamped(after)
         return acked(after, self.expires_ms), Acked()
+
+
+def _stamped(chain: Chain) -> Stamped:
+    return Stamped(missing=len(chain.missing) or None, xor=chain.stamp)
 
 
 def acked(chain: Chain, expires_ms: int) -> Chain:

@@ -32,15 +32,16 @@ from s3notify_platform.protocols.ack_chain.shared.record import (
     facts,
 )
 from s3notify_platform.protocols.ack_chain.stamps import (
-    PAYLOAD_MAX,
     TOMBSTONE_SECONDS,
     ChainState,
     StampOutcome,
+    check_facts,
     check_new,
     check_stamp,
+    with_xor,
     xor_all,
 )
-from s3notify_platform.protocols.updates import Stored, Updates
+from s3notify_platform.protocols.updates import Changed, Stored, Updates
 
 T = TypeVar("T")
 
@@ -80,16 +81,19 @@ class SharedChains:
         children: Mapping[str, bytes] | None = None,
         deadline_seconds: float | None = None,
         payload: str = "",
+        reuse: bool = False,
     ) -> ChainState:
         """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
 
-        `children` names all children of the new chain; `stamp` must be the XOR of their stamps.
+        `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: in place of a
+        chain that has ended, at once, as with the npm package; `TagExists` only of one that is open. Stamps name the
+        tag alone, so those of the old chain that come late count in the new one. Up to 2 requests more then.
         """
         check_new(stamp)
         if children and xor_all(children.values()) != stamp:
             raise UsageError(f"chain {tag!r}: its stamp is not the XOR of its children's stamps")
         names = frozenset(children or ())
-        return self._create(tag, stamp, names, deadline_seconds, payload)
+        return self._create(tag, stamp, names, deadline_seconds, payload, reuse=reuse)
 
     def open_batch(
         self,
@@ -98,14 +102,18 @@ class SharedChains:
         *,
         deadline_seconds: float | None = None,
         payload: str = "",
+        reuse: bool = False,
     ) -> ChainState:
-        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request."""
+        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request.
+
+        `reuse`: as in `create`.
+        """
         names = frozenset(children)
         if not names:
             raise UsageError(f"chain {tag!r} has no children: it could never be acked")
         seed = self._clock.random_bytes(SEED_BYTES)
         stamp = xor_all(child_stamp(seed, name) for name in names)
-        return self._create(tag, stamp, names, deadline_seconds, payload, seed=seed)
+        return self._create(tag, stamp, names, deadline_seconds, payload, seed=seed, reuse=reuse)
 
     def stamp(
         self,
@@ -118,11 +126,13 @@ class SharedChains:
     ) -> StampOutcome:
         """XOR `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
 
+        `Stamped` and `Acked` have the XOR that it came to, as the npm package's `stamp` returns it.
         `children` names the children that it finishes, `starts` those that it begins. Without an operation id
         a repeated call is a new stamp. If all its children were finished before, it changes nothing; if only some
         were, it cannot be split: `UsageError`.
         """
-        return self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
+        outcome = self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
+        return with_xor(outcome, stamp)
 
     def stamp_children(
         self, tag: str, names: Iterable[str], operation_id: str | None = None, *, starts: Iterable[str] = ()
@@ -190,14 +200,12 @@ class SharedChains:
         deadline_seconds: float | None,
         payload: str,
         *,
+        reuse: bool,
         seed: bytes = b"",
     ) -> ChainState:
         if not tag:
             raise UsageError("an ack chain needs a tag")
-        if deadline_seconds is not None and deadline_seconds <= 0:
-            raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
-        if len(payload) > PAYLOAD_MAX:
-            raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
+        check_facts(deadline_seconds, payload)
         chain = Chain(
             identity=unique_name(self._clock),
             stamp=stamp,
@@ -208,8 +216,12 @@ class SharedChains:
             created_ms=self._clock.wall_ms(),
             payload=payload,
         )
-        opened = facts(tag, chain)
-        outcome = self._updates.create(self._partition, tag, encode(chain))
+        opened, value = facts(tag, chain), encode(chain)
+        outcome = self._updates.create(self._partition, tag, value)
+        if reuse and isinstance(outcome, Changed) and (old := outcome.record) is not None:
+            there = decode(tag, old.value)
+            if there.status != "open" and there.identity != chain.identity:
+                outcome = self._updates.replace(self._partition, tag, value, expected=old.version)
         if isinstance(outcome, Stored):
             return opened
         # In doubt, it may be ours, and stamped since.

@@ -76,6 +76,57 @@ def test_existing_tags_are_refused(chains):
         chains.open_batch("t", ["1"])
 
 
+def test_a_stamp_returns_the_xor(chains):
+    """As the npm package's does: what is left, with what others have stamped, and zero bytes at the end; repeated, too.
+
+    Outcomes are equal whatever the XOR is.
+    """
+    chains.create("t", xor(A, B, C))
+    assert chains.stamp("t", A, operation_id="a").xor == xor(B, C)
+    assert chains.stamp("t", B).xor == C
+    assert chains.stamp("t", A, operation_id="a").xor == C
+    assert chains.stamp("t", A, operation_id="a") == Stamped(missing=None)
+    last = [chains.stamp("t", C, operation_id="c") for _ in range(2)]
+    assert [one.xor for one in last] == [bytes(16)] * 2
+    assert last == [Acked()] * 2
+
+
+@pytest.mark.parametrize("how", ["acked", "failed"])
+def test_a_tag_that_has_ended_is_used_again_where_asked_for(chains, how):
+    """At once, as often as it ends; an open one is not."""
+    chains.create("t", A, payload="1", reuse=True)
+    for number in range(2, 5):
+        with pytest.raises(TagExists):
+            chains.open_batch("t", ["1"], reuse=True)
+        if how == "acked":
+            chains.stamp("t", A)
+        else:
+            chains.fail("t", "no")
+        with pytest.raises(TagExists):
+            chains.create("t", A)
+        chains.create("t", A, payload=str(number), deadline_seconds=9, reuse=True)
+        state = chains.state("t")
+        assert (state.status, state.payload, state.reason) == ("open", str(number), None)
+    chains.stamp("t", A)
+    chains.open_batch("t", ["1", "2"], reuse=True)
+    assert chains.state("t").missing == ("1", "2")
+    assert chains.stamp_children("t", ["1"]) == Stamped(missing=1)
+    assert chains.stamp_children("t", ["2"]) == Acked()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
+@pytest.mark.parametrize("method", ["create", "replace"])
+def test_a_tag_used_again_in_doubt(kind, records, fault, method):
+    """It is our chain, once, though the answer was lost."""
+    kind(records).open_batch("t", ["old"])
+    kind(records).stamp_children("t", ["old"])
+    chains, faulty = over(kind, records, at(method, fault))
+    chains.open_batch("t", ["new"], reuse=True)
+    faulty.settle()
+    assert chains.state("t").missing == ("new",)
+    assert chains.stamp_children("t", ["new"]) == Acked()
+
+
 def test_unknown_tags_and_finished_ones_are_distinguished(chains):
     """`TagNotFound` and `AlreadyAcked`."""
     for call in (

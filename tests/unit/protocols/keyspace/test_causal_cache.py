@@ -214,10 +214,10 @@ def test_it_is_bounded(store, publisher):
     cache = cache_over(counting, max_bytes=20)
     for key in "abc":
         cache.get(key)
-    assert (list(cache._entries), cache._bytes) == (["b", "c"], 20)
+    assert (list(cache._entries), cache._entries.bytes) == (["b", "c"], 20)
     publisher.put("big", b"x" * 21)
     assert len(cache.get("big").body) == 21
-    assert (list(cache._entries), cache._bytes) == ([], 0)
+    assert (list(cache._entries), cache._entries.bytes) == ([], 0)
 
 
 def test_concurrent_readers_share_polls_and_gets(store, publisher):

@@ -1,0 +1,107 @@
+"""JSON whose content says what it is: a list of records, over as many lines as it likes, or JSON lines.
+
+For objects `.json` where nothing else says which: both may lie beside each other. A document is what begins as a list
+of objects, or with a line that is `{` alone; all else is lines. Objects are told apart by their first
+`BEGINNING_BYTES`, decoded.
+
+A list cannot be read from its middle. Where a large object was cut into parts all the same, since its lines could have
+been, whoever reads the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`; those who have the other parts see
+by its beginning that no record of theirs begins there. So each record is still read once, by whatever parts. 1 GET more
+for each part.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from s3notify_platform.formats.base import Format, Limits, SplitRecords
+from s3notify_platform.formats.codecs import HEAD_BYTES, decoded, is_text, peek
+from s3notify_platform.formats.json.json_document import JsonDocument
+from s3notify_platform.formats.json.jsonl import Jsonl
+from s3notify_platform.formats.notation import USUAL, Notation, notation_of
+from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.protocols.source_enumerator import Split
+
+BEGINNING_BYTES: Final = 4 << 10
+FIRST_READ_BYTES: Final = 256 << 10
+"""Of a compressed object: the first block of bz2 may take 900 KB."""
+
+_DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
+
+
+class JsonByContent(Format):
+    """See the module."""
+
+    name = "json or jsonl"
+    suffixes = frozenset({"json"})
+    emptiness = "blank lines alone, or an empty list"
+
+    has_records = True
+    has_notation = True
+
+    def __init__(self, notation: Notation = USUAL) -> None:
+        self.notation = notation
+        self._lines, self._document = Jsonl(notation), JsonDocument("", notation)
+
+    def configured(self, settings: Any) -> Format:
+        """See `Format`. With a path there are documents alone."""
+        if settings.json_path:
+            return self._document.configured(settings)
+        notation = notation_of(settings)
+        return self if notation == self.notation else JsonByContent(notation)
+
+    def may_be_cut(self, key: str, encoding: str) -> bool:
+        """See `Format`. As far as lines go; a list is read as a whole by whoever has its beginning."""
+        return self._lines.may_be_cut(key, encoding)
+
+    def has_type(self, kind: pa.DataType) -> bool:
+        """See `Format`."""
+        return self._lines.has_type(kind)
+
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
+        """See `Format`."""
+        return self._lines.common_type(first, second)
+
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """See `Format`."""
+        documents = [_is_document(_beginning(body, key, encoding)) for key, body in objects]
+        for form, which in ((self._document, True), (self._lines, False)):
+            if which in documents:
+                # By their numbers: the others are empty.
+                some = [
+                    (key, body if is_document is which else b"")
+                    for (key, body), is_document in zip(objects, documents, strict=True)
+                ]
+                yield from form.parse(some, target, encoding=encoding)
+
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """See `Format`."""
+        form = self._form_of(source, split.version.key, encoding)
+        return (yield from form.records(source, split, target, encoding=encoding, limits=limits))
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """See `Format`."""
+        yield from self._form_of(source, key, encoding).schemas(source, key, encoding)
+
+    def _form_of(self, source: ObjectBytes, key: str, encoding: str) -> Format:
+        """What an object is, by its beginning. 1 GET; 1 more for each `FIRST_READ_BYTES` that decode to nothing."""
+        raw = chunks(source, 0, source.size, chunk_bytes=FIRST_READ_BYTES, ahead=1)
+        text, _ = peek(decoded(raw, key, encoding), BEGINNING_BYTES)
+        return self._document if _is_document(text) else self._lines
+
+
+def _beginning(body: bytes, key: str, encoding: str) -> bytes:
+    if is_text(body[:HEAD_BYTES], key, encoding):
+        return body[:BEGINNING_BYTES]
+    return peek(decoded([body], key, encoding), BEGINNING_BYTES)[0]
+
+
+def _is_document(text: bytes) -> bool:
+    return _DOCUMENT.match(text) is not None

@@ -1,0 +1,39 @@
+"""Lists and JSON lines under one suffix, from the bucket to the table, in parts and over several rounds."""
+
+import json
+
+import pytest
+
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"split_bytes": 300}, {"split_bytes": 300, "max_bytes": 700}],
+    ids=["whole", "in parts", "over rounds"],
+)
+def test_each_record_is_a_row(ministack: S3Server, settings: dict[str, int]) -> None:
+    """Once, at its offset; the schema is inferred from both."""
+    place = Place(ministack, format="auto", **settings)
+    rows = [{"a": number, "text": "x" * 20} for number in range(40)]
+    bodies = {
+        "raw/lines.json": "\n".join(map(json.dumps, rows)),
+        "raw/list.json": json.dumps(rows, indent=1),
+        "raw/short.json": json.dumps(rows[:1]),
+        "raw/more.jsonl": "\n".join(map(json.dumps, rows)),
+    }
+    for key, body in bodies.items():
+        place.store.put(key, body.encode())
+    run = place.run("batch")
+    assert all(result.ok for result in run.slots.values()), run
+    found = place.rows()
+    assert {(row["_key"], row["a"]) for row in found} == {
+        (key, row["a"]) for key in bodies for row in (rows[:1] if key == "raw/short.json" else rows)
+    }
+    assert len(found) == 121
+    for row in found:
+        assert bodies[row["_key"]][row["_offset"]] == "{"
+    assert place.rows(rejects=True) == []

@@ -1,0 +1,183 @@
+"""Objects `.json`: lists of records, or JSON lines, by their content."""
+
+import bz2
+import gzip
+import json
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.formats.base import Format, SplitEnd
+from s3notify_platform.formats.inference import infer
+from s3notify_platform.formats.json import json_document
+from s3notify_platform.formats.json.json_by_content import BEGINNING_BYTES, JsonByContent
+from s3notify_platform.formats.json.json_document import JsonDocument
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.formats.registry import AUTO, FORMATS, format_for, format_of
+from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.source.source import Input
+from s3notify_platform.stores.config import S3Config
+from tests.support.split_reading import AB, TINY, Found, Remote, listed, places, version
+
+TARGET = Target(schema=AB)
+ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": None}]
+LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+DOCUMENTS = {
+    "one line": json.dumps(ROWS).encode(),
+    "indented": json.dumps(ROWS, indent=2).encode(),
+    "a line each": b"[\n" + b",\n".join(json.dumps(row).encode() for row in ROWS) + b"\n]\n",
+    "behind a mark and white space": b"\xef\xbb\xbf \r\n\t[ \r\n " + json.dumps(ROWS).encode()[1:],
+    "objects over several lines": b"\n".join(json.dumps(row, indent=1).encode() for row in ROWS),
+}
+
+
+def parsed(body: bytes, key: str = "k.json", encoding: str = "utf-8") -> Found:
+    return listed(list(JsonByContent().parse([(key, body)], TARGET, encoding=encoding)), AB)
+
+
+def values(found: Found) -> list[Any]:
+    """Rows; of rejects the reason."""
+    return [row[1] for row in found]
+
+
+def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> tuple[Found, list[SplitEnd]]:
+    """What all parts give, each read by itself, and how each has ended."""
+    borders = [0, *sorted({place % (len(body) + 1) for place in at} - {0, len(body)}), len(body)]
+    pieces, ends = list[Parsed](), list[SplitEnd]()
+    for start, end in pairwise(borders):
+        split = Split(version=version(body, key), start=start, end=end)
+        for found in form.read(Remote(body), split, TARGET, limits=TINY):
+            if isinstance(found, SplitEnd):
+                ends.append(found)
+            else:
+                pieces.append(found)
+    return listed(pieces, AB), ends
+
+
+@pytest.mark.parametrize("body", DOCUMENTS.values(), ids=DOCUMENTS.keys())
+def test_a_list_beside_lines(body: bytes) -> None:
+    """Both are the same records, whichever way they were written."""
+    assert values(parsed(body)) == values(parsed(LINES)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("encode", "key"),
+    [
+        (gzip.compress, "k.json.gz"),
+        (bz2.compress, "k.json.bz2"),
+        (gzip.compress, "k.json"),
+        (lambda body: body.decode().encode("utf-16"), "k.json"),
+        (lambda body: gzip.compress(body.decode().encode("utf-16")), "k.json.gz"),
+    ],
+    ids=["gzip", "bz2", "gzip by content", "UTF-16", "both"],
+)
+@pytest.mark.parametrize("body", [LINES, DOCUMENTS["indented"]], ids=["lines", "list"])
+def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None:
+    """Read at once, or by its ranges."""
+    encoded = encode(body)
+    assert values(parsed(encoded, key)) == ROWS
+    found, _ = in_parts(JsonByContent(), encoded, [], key)
+    assert values(found) == ROWS
+    assert (
+        infer((JsonByContent(), schema) for schema in JsonByContent().schemas(Remote(encoded), key, "utf-8"))
+        == AB
+    )
+
+
+def test_objects_of_both_kinds_together() -> None:
+    """Each row and each reject is of its own object."""
+    bodies = [LINES, DOCUMENTS["indented"], b"", b'[{"a":"x"},{"a":7}]', b'{"a":"x"}\n{"a":8}\n']
+    found = list(JsonByContent().parse([(f"{n}.json", body) for n, body in enumerate(bodies)], TARGET))
+    rows = [
+        (index, row["a"])
+        for part in found
+        for index, row in zip(part.index.tolist(), part.table.to_pylist(), strict=True)
+    ]
+    assert sorted(rows) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (3, 7), (4, 8)]
+    assert sorted((r.index, r.raw) for part in found for r in part.rejects) == [
+        (3, b'{"a":"x"}'),
+        (4, b'{"a":"x"}'),
+    ]
+
+
+@given(at=places, body=st.sampled_from([LINES, *DOCUMENTS.values()]))
+def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
+    """A list as a whole in the first part; the others end where they end, so that the object is read to its end."""
+    found, ends = in_parts(JsonByContent(), body, at)
+    assert found == parsed(body)
+    assert {end.status for end in ends} == {"ok"}
+    assert ends[-1].reach_end
+
+
+def test_requests_of_the_parts_of_a_list() -> None:
+    """One read of the beginning for each, and the list once."""
+    body = DOCUMENTS["indented"]
+    remote, half = Remote(body), len(body) // 2
+    later = Split(version=version(body, "k.json"), start=half, end=len(body))
+    assert [*JsonByContent().read(remote, later, TARGET)] == [
+        SplitEnd(status="ok", offset=len(body), reach_end=True)
+    ]
+    assert remote.asked == [(0, len(body))]
+
+
+def test_a_list_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reject, which says what to write instead; by parts too."""
+    monkeypatch.setattr(json_document, "MAX_DOCUMENT_BYTES", 40)
+    body = DOCUMENTS["indented"]
+    for found in (parsed(body), in_parts(JsonByContent(), body, [50, 60])[0]):
+        ((_, reason, _),) = found
+        assert "longer than 40 bytes: write JSON lines" in reason
+
+
+@pytest.mark.parametrize(
+    ("body", "rejects"),
+    [
+        (b'[INFO] started\n{"a":1}\n', 1),
+        (b'[2026-01-31] started\n{"a":1}\n', 1),
+        (b'{"a":1}\n[{"a":2}]\n', 1),
+        (b" " * BEGINNING_BYTES + b'\n{"a":1}\n', 0),
+    ],
+    ids=["a word", "a number", "a list behind lines", "white space"],
+)
+def test_what_begins_otherwise_is_lines(body: bytes, rejects: int) -> None:
+    """A line that is none costs itself alone."""
+    found = parsed(body)
+    assert [row[1]["a"] for row in found if len(row) == 2] == [1]
+    assert sum(len(row) == 3 for row in found) == rejects
+
+
+@pytest.mark.parametrize(
+    ("body", "reasons"),
+    [(b"[]", []), (b" [ \n]\n", []), (b"[", ["not a JSON document: a list or an object has no end"])],
+    ids=["empty", "blank", "cut"],
+)
+def test_a_list_without_records(body: bytes, reasons: list[str]) -> None:
+    """An empty one has none; one that has no end is a reject."""
+    found = parsed(body)
+    assert found == in_parts(JsonByContent(), body, [])[0]
+    assert [row[1] for row in found] == reasons
+
+
+def test_where_it_is() -> None:
+    """Under `auto` alone, for `.json` alone; with a path there are documents, as with the format `json`."""
+    assert isinstance(format_of("raw/1.json", AUTO), JsonByContent)
+    assert isinstance(format_of("raw/1.JSON.gz", AUTO), JsonByContent)
+    assert format_of("raw/1.jsonl", AUTO) is format_of("raw/1.ndjson", AUTO) is FORMATS["jsonl"]
+    assert format_of("raw/1.json", "jsonl") is FORMATS["jsonl"]
+    assert JsonByContent().name not in FORMATS
+    given = {"bucket": S3Config(bucket="b"), "prefix": "raw/"}
+    assert isinstance(format_for("raw/1.json", Input(**given, json_path="data")), JsonDocument)
+    berlin = format_for("raw/1.json", Input(**given, time_zone="Europe/Berlin"))
+    assert isinstance(berlin, JsonByContent)
+    assert berlin.notation.zone == "Europe/Berlin"
+
+
+def test_types_are_those_of_lines() -> None:
+    for kind in (pa.int64(), pa.list_(pa.int64()), pa.map_(pa.string(), pa.string()), pa.duration("s")):
+        assert JsonByContent().has_type(kind) == FORMATS["jsonl"].has_type(kind)
+    assert JsonByContent().may_be_cut("k.json", "utf-8")
+    assert not JsonByContent().may_be_cut("k.json.gz", "utf-8")
