@@ -56,6 +56,7 @@ class _Commands(ServiceGroup):
 
 
 @click.group(cls=_Commands, direction="outlet", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="s3notify-platform", message="%(version)s")
 def main() -> None:
     """Know what changed in a bucket, and turn exactly that into committed tables.
 
@@ -70,6 +71,8 @@ def main() -> None:
     Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS), and need no other option that
     is called required; options on the command line override it. Without YAML, name the source and give its --bucket.
     Credentials are those that the YAML names, else come from the environment, a profile or an instance role.
+
+    Completion: eval "$(_S3NOTIFY_COMPLETE=bash_source s3notify)", in zsh zsh_source, in fish fish_source.
 
     Exit code 0: done. 1: an error, whose message says what to do, or the answer is no. 2: the command line is wrong.
     """  # noqa: D301 - click's own mark

@@ -29,12 +29,13 @@ def test_a_type_that_the_first_object_pinned(lake: Lake) -> None:
     assert command == "zip string"
     set_types(lake, command)
     lake.ingest()
-    lake.put("c.jsonl", [{"zip": "00501", "city": "Holtsville"}])
+    lake.put("c.jsonl", [{"zip": "00501", "city": "Holtsville"}, {"zip": 502}])
     lake.ingest()
     assert [(row["zip"], row["city"]) for row in lake.values()] == [
         ("501", None),
         ("K1A", None),
         ("00501", "Holtsville"),
+        ("502", None),
     ]
     assert lake.rejects() == []
 

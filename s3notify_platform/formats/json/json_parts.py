@@ -189,5 +189,16 @@ FITTING: Final = {
 }
 """Patterns of the texts of a type's values; not every match is a valid value."""
 
+_PRIMARY: Final = re.compile(
+    r"[ \t\r\n]*+(-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false)[ \t\r\n]*+", re.ASCII
+)
+
+
+def as_string(raw: str | None) -> str | None:
+    """A JSON text for a column of strings: of a number, true or false its source as a string, else as it is."""
+    found = _PRIMARY.fullmatch(raw) if raw else None
+    return f'"{found[1]}"' if found else raw
+
+
 NOTED: Final = re.compile(r'[ \t\r\n]*["n\-\d]')
 """The same of values in a notation of their own: numbers may be JSON's, too."""

@@ -2,6 +2,8 @@
 
 A key that is in an object twice makes its line a reject, since it is unknown which value was meant. NaN and infinities
 are accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds.
+Columns of strings take numbers, true and false, too, as they stand in the object; records that have them are parsed a
+second time. RisingWave and Spark take them as well.
 """
 
 import re
@@ -32,6 +34,7 @@ from s3notify_platform.formats.json.json_parts import (
     STRICT_DECODER,
     WHITE,
     ObjectSplitter,
+    as_string,
     split_array,
     split_object,
     text_of_json,
@@ -99,9 +102,9 @@ class Jsonl(TextFormat):
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. Of a text and a time a string, else the first."""
-        times = {pa.string(), pa.timestamp("us", tz="UTC")}
-        return pa.string() if {first, second} == times else first
+        """See `Format`. A string, which numbers, true, false and times fit, if one of them is; else the first."""
+        nested = pa.types.is_nested(first) or pa.types.is_nested(second)
+        return pa.string() if pa.string() in (first, second) and not nested else first
 
 
 class JsonLines(Parser):
@@ -313,8 +316,11 @@ class JsonLines(Parser):
                 return self._fitted_apart(fit, raws, kind, paths, records)
             in_parts = self._items_fitted if pa.types.is_list(kind) else self._fields_fitted
             return in_parts(raws, kind, paths, records)
+        written = self.notation.written(at, kind)
+        if pa.types.is_string(kind) and not written:
+            raws = [*map(as_string, raws)]
         # A value of another kind is recognised without parsing it.
-        fitting = NOTED if self.notation.written(at, kind) else FITTING.get(kind.id)
+        fitting = NOTED if written else FITTING.get(kind.id)
         others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         for number in others:
             single(number)
