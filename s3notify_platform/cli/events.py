@@ -173,14 +173,17 @@ def _on_aws(site: "EventSite", asked: Asked) -> None:
 def _on_gateway(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None:
     from s3notify_platform.deploy.events.gateway_part import gateway_parts
 
-    say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, posted by its gateway:")
+    title = f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, posted by its gateway:"
     if asked.remove:
+        say(title)
         _removed(gateway_parts(site, bucket), asked)
         return
     secret_env, receiver = _receiver(site, asked)
     if not (secret := os.environ.get(secret_env)):
         raise UsageError(f"no secret: set the environment variable {secret_env}, for the inlet too")
-    _make(gateway_parts(site, bucket, receiver=receiver, secret=secret), asked, note=_whole_bucket(site))
+    parts = gateway_parts(site, bucket, receiver=receiver, secret=secret)
+    say(title)
+    _make(parts, asked, note=_whole_bucket(site))
     _say_http_inlet(site, receiver)
 
 

@@ -34,8 +34,10 @@ def allowing(name: str, *, service: str, action: str, resource: Any, source: Any
 class Part(Protocol):
     """One thing that is there or is not. Looks send reads alone; `make` and `remove` may be repeated."""
 
-    title: str
-    """The thing, for people."""
+    @property
+    def title(self) -> str:
+        """The thing, for people."""
+        ...
 
     def lacks(self) -> str:
         """What is not as it has to be, like "is missing"; "" if nothing is."""

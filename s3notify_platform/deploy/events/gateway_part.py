@@ -3,6 +3,7 @@
 RGW keeps a secret of an endpoint only if it comes over TLS, and shows it over TLS alone.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -47,8 +48,11 @@ class GatewayTopic:
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
     def lacks(self) -> str:
-        """See `Part`. Requests of `arn`. Where it posts to is shown over TLS alone, and not compared."""
-        return "" if self.arn() else "is missing"
+        """See `Part`. Requests of `arn`, and 1. Where it posts to is compared if the gateway shows that."""
+        if (arn := self.arn()) is None:
+            return "is missing"
+        shown = self._endpoint(arn) if self.receiver else ""
+        return "posts elsewhere" if shown and shown != receiver_url(self.receiver, self.secret) else ""
 
     def make(self) -> None:
         """See `Part`: also with another receiver or secret than before. 1 request."""
@@ -63,6 +67,14 @@ class GatewayTopic:
         """See `Part`. Requests of `arn`, and 1."""
         if arn := self.arn():
             self.sns.ask("delete_topic", TopicArn=arn)
+
+    def _endpoint(self, arn: str) -> str:
+        """The URL that it posts to; "" if the gateway does not show it, as without TLS."""
+        try:
+            found = self.sns.ask("get_topic_attributes", TopicArn=arn) or {}
+            return str(json.loads(found["Attributes"]["EndPoint"])["EndpointAddress"])
+        except (RefusedError, ValueError, KeyError, TypeError):
+            return ""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

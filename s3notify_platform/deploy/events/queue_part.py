@@ -52,7 +52,7 @@ class Queue:
     def is_ours(self) -> bool:
         """Whether it was made here. 2 requests."""
         found = self.sqs.ask("list_queue_tags", QueueUrl=url) if (url := self.url()) else None
-        return bool(found) and found.get("Tags", {}).get(TAG) == self.site.name
+        return found is not None and found.get("Tags", {}).get(TAG) == self.site.name
 
     @property
     def title(self) -> str:

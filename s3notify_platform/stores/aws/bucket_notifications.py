@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import URLLib3Session
 
 from s3notify_platform.kernel.attempts import attempts
@@ -22,7 +23,7 @@ from s3notify_platform.kernel.errors import ConflictError, RefusedError, Unavail
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.faults import Fault, Verdict, no_bucket
 from s3notify_platform.stores.s3.requests import S3Requests
-from s3notify_platform.stores.sdk import SDK_ERRORS, count_request
+from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SETTLE_SECONDS: Final = 2.0
@@ -196,10 +197,13 @@ class BucketEvents(S3Requests):
         url = f"{self.endpoint_url.rstrip('/')}/{self.config.bucket}?notification={quote(name, safe='')}"
         request = AWSRequest("DELETE", url)
         try:
-            keys = session_of(self.config).get_credentials().get_frozen_credentials()
-            S3SigV4Auth(keys, "s3", self.config.region).add_auth(request)
+            if (keys := session_of(self.config).get_credentials()) is None:
+                raise NoCredentialsError
+            S3SigV4Auth(keys.get_frozen_credentials(), "s3", self.config.region).add_auth(request)
             count_request("s3", "DeleteBucketNotification")
             answer = URLLib3Session(timeout=30).send(request.prepare())
+        except NoCredentialsError as error:
+            raise unusable(error, self.config) from error
         except SDK_ERRORS as error:
             raise UnavailableError(f"{self.config.place} is unavailable: {type(error).__name__}") from error
         if answer.status_code >= 500:
