@@ -19,7 +19,7 @@ from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import URLLib3Session
 
 from s3notify_platform.kernel.attempts import attempts
-from s3notify_platform.kernel.errors import ConflictError, RefusedError, UnavailableError
+from s3notify_platform.kernel.errors import ConflictError, RefusedError, S3NotifyError, UnavailableError
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.faults import Fault, Verdict, no_bucket
 from s3notify_platform.stores.s3.requests import S3Requests
@@ -150,7 +150,7 @@ class BucketEvents(S3Requests):
         bucket has to be of. `only`: on RGW, the id of the one that changes. `ConflictError`: others keep undoing it.
         `RefusedError` for what S3 does not take. 1 GET; else 3 or more, and a PUT, and `SETTLE_SECONDS`.
         """
-        refused: RefusedError | None = None
+        failed: S3NotifyError | None = None
         written = looked = False
         for attempt in attempts(self._clock, CHANGE_ATTEMPTS, base=0.5):
             before = self.read()
@@ -169,10 +169,12 @@ class BucketEvents(S3Requests):
                 # A queue's policy that was just written may not be known to S3 yet.
                 if "Unable to validate" not in str(error) or attempt + 1 >= CHANGE_ATTEMPTS // 2:
                     raise
-                refused = error
-            except UnavailableError:
-                continue  # the next look finds out
-        raise refused or ConflictError(
+                failed = error
+            except UnavailableError as error:
+                failed = error  # the next look finds out
+            else:
+                failed = None
+        raise failed or ConflictError(
             f"{self.config.place}: others keep changing its notifications: end what does, and repeat this"
         )
 
