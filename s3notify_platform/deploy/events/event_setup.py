@@ -66,28 +66,22 @@ class EventSetup:
                 f"events of source {self.site.source!r} already come by {there[0]}: `s3notify init {self.site.source} "
                 f"--events --remove` first, then --by {way}"
             )
+        topic_arn = (there[1] if there else self._topic()) if way == "sns" else ""
+        return self.parts_by(way, topic_arn)
+
+    def parts_by(self, way: Way, topic_arn: str = "") -> tuple[Part, ...]:
+        """The parts of a way; by SNS through this topic, which is made here or is another one's. No request."""
         site, queue, owner = self.site, self.queue, self.site.bucket_account
         match way:
             case "sqs":
-                notification = NotificationPart(
-                    bucket=self.bucket,
-                    notification=site.notification("queue", site.queue_arn),
-                    owner=owner,
-                )
-                return (
-                    queue,
-                    sending(queue, "s3.amazonaws.com", site.bucket_arn, owner),
-                    notification,
-                )
+                sender = sending(queue, "s3.amazonaws.com", site.bucket_arn, owner)
+                return queue, sender, self._notification("queue", site.queue_arn)
             case "sns":
-                return self._by_topic(there[1] if there else self._topic())
+                return self._by_topic(topic_arn)
             case "eventbridge":
-                return (
-                    queue,
-                    sending(queue, "events.amazonaws.com", site.rule_arn),
-                    RulePart(site=site, events=site.requests("events", clock=self.clock)),
-                    EventBridgeSwitch(bucket=self.bucket, owner=owner),
-                )
+                rule = RulePart(site=site, events=site.requests("events", clock=self.clock))
+                sender = sending(queue, "events.amazonaws.com", site.rule_arn)
+                return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
     def _topic(self) -> str:
         """The topic that the bucket announces all of these keys to already; else the one that is made. 1 request."""
@@ -109,10 +103,15 @@ class EventSetup:
         if topic_arn != site.topic_arn:
             return queue, sender, subscription
         topic = Topic(site=site, sns=sns)
-        notification = NotificationPart(
-            bucket=self.bucket, notification=site.notification("topic", topic_arn), owner=site.bucket_account
-        )
+        notification = self._notification("topic", topic_arn)
         return queue, sender, topic, topic.publishing(), subscription, notification
+
+    def _notification(self, kind: Literal["queue", "topic"], arn: str) -> NotificationPart:
+        return NotificationPart(
+            bucket=self.bucket,
+            notification=self.site.notification(kind, arn),
+            owner=self.site.bucket_account,
+        )
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
