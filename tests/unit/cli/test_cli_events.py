@@ -4,91 +4,21 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from s3notify_platform.channels import arrival
-from s3notify_platform.channels.registry import SERVICES
-from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.cli.main import main
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.stores.aws import bucket_notifications
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.event_project import Project
 from tests.support.servers import S3Server
 from tests.support.waiting import until
-
-
-class Project:
-    """A folder with the source `orders`, whose bucket is on the server; commands run in it."""
-
-    def __init__(self, server: S3Server, folder: Path) -> None:
-        self.server = server
-        self.bucket = server.make_bucket()
-        self.file = folder / "defs" / "orders" / "defs.yaml"
-        self.file.parent.mkdir(parents=True)
-        self.write("")
-
-    def write(self, more: str) -> None:
-        self.file.write_text(
-            "# orders of the shop\ntype: s3notify_platform.S3NotifyComponent\nattributes:\n"
-            f"  name: orders\n  bucket: {self.bucket}\n  prefix: raw/orders/   # all of them\n"
-            f"  slots: 4\n  s3: {{endpoint_url: {self.server.endpoint_url}}}\n{more}"
-        )
-
-    def run(self, *arguments: str, answer: str | None = None) -> Result:
-        return CliRunner().invoke(main, list(arguments), input=answer)
-
-    def init(self, *more: str, answer: str | None = None) -> Result:
-        return self.run("init", "orders", "--events", *more, answer=answer)
-
-    def client(self, service: str) -> Any:
-        return boto3.client(service, endpoint_url=self.server.endpoint_url, region_name="us-east-1")
-
-    def notifications(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.client("s3").get_bucket_notification_configuration(Bucket=self.bucket)
-        return {name: value for name, value in found.items() if name != "ResponseMetadata"}
-
-    def queues(self) -> list[str]:
-        """Those of this source."""
-        urls: list[str] = (
-            self.client("sqs").list_queues(QueueNamePrefix="s3notify-orders-").get("QueueUrls", [])
-        )
-        return urls
-
-    @contextmanager
-    def inlet(self) -> Iterator[None]:
-        """The inlet that the YAML says, as Dagster runs it."""
-        (found,) = sources_of()
-        source = found.source()
-        keyspace = (source.location.keyspace_prefix, source.input.prefix)
-        context = ServiceContext(
-            name="sqs",
-            queue=source.location.queue(),
-            platform=source.location.platform,
-            bucket=self.bucket,
-            keyspaces=(keyspace,),
-            excluded=source.own,
-            sources={keyspace: "orders"},
-            skipping=frozenset({keyspace}),
-            slots=4,
-        )
-        service = SERVICES["sqs"].settings()(**found.checked.get("sqs")).build(context)
-        stop = threading.Event()
-        thread = threading.Thread(target=service.run, args=(stop, print))
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(60)
-            assert not thread.is_alive()
 
 
 @pytest.fixture
