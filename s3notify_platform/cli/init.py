@@ -73,22 +73,25 @@ def init(
     yes: bool,
     **places: Any,
 ) -> None:
-    """Create the named DynamoDB tables, have a bucket announce its changes, or print templates, or IAM policies.
+    """Have a bucket announce its changes, create DynamoDB tables, or print templates of both, or IAM policies.
 
     \b
     With events, what is written to the bucket is in the table of NAME seconds later:
       s3notify init NAME --events
 
-    That makes an SQS queue that keeps messages for 14 days, its policy, which lets this bucket in alone, and the
-    bucket's notification for the keys of NAME; notifications that the bucket has stay. The queue is written into the
-    YAML as the source's inlet `sqs`, which `s3notify dev` runs. By SNS, a topic that the bucket announces these keys to
-    already is subscribed to, else one is made; by EventBridge there is a rule, beside whatever else the bucket has. On
-    Ceph RGW there are a topic and the notification to the source's HTTP inlet (--receiver), and for MinIO the commands
-    are printed. The plan is shown, and nothing made before it is confirmed. Safe to repeat, also after it was killed;
-    --remove takes out what it made. `s3notify doctor NAME` says whether events arrive.
+    The plan is shown, and nothing is made before it is confirmed: an SQS queue that keeps messages for 14 days, its
+    policy, which lets this bucket alone in, and the bucket's notification for the keys of NAME, beside those that it
+    has. The YAML gets the source's inlet `sqs`, which `s3notify dev` runs. By SNS, a topic that the bucket announces
+    these keys to already is subscribed to, else one is made; by EventBridge there is a rule, beside whatever else the
+    bucket has. On Ceph RGW there are a topic and a notification to the source's inlet `http` (--receiver); for MinIO
+    the commands are printed. Safe to repeat, also after it was killed; --remove takes out what it made. `s3notify
+    doctor NAME` says whether events arrive.
 
-    Safe to repeat: an existing table is not changed, and one with another schema is refused. The platform needs no
-    table unless the bucket's store lacks conditional writes, or request rates are high: see `s3notify doctor`.
+    Tables: name them in the source's `dynamodb`. The platform needs none unless the bucket's store lacks conditional
+    writes, or request rates are high: see `s3notify doctor`. Safe to repeat: an existing table is not changed, and one
+    with another schema is refused. The records table holds ack chains and heartbeats, and sources may share it. A lease
+    table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The first run
+    records the table's commit mode; later runs in another mode are refused.
 
     \b
     The least-privilege policy for what `s3notify dev` runs; with inlets or outlets in the YAML, it needs theirs too:
@@ -97,10 +100,6 @@ def init(
     Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer
     (another engine); sweep (checks, vacuum and compact); inlet; outlet. With --platform-bucket the source bucket is
     only read.
-
-    Name the tables in the source's `dynamodb`. The records table holds ack chains and heartbeats, and sources may share
-    it. A lease table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The
-    first run records the table's commit mode; later runs in another mode are refused.
     """  # noqa: D301 - click's own mark
     if events:
         asked = Asked(
