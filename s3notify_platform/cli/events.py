@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.cli.common import Option, SourcePlace, options
 from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.printing import print_json, say
@@ -158,7 +157,7 @@ def _on_aws(site: "EventSite", asked: Asked) -> None:
     url = setup.queue.url()
     if asked.remove:
         say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
-        if _removed(setup.parts(way), asked) and url and setup.queue.url() is None:
+        if setup.queue in _removed(setup.parts(way), asked) and url:
             _forget_inlet(site, url)
         if way == "eventbridge":
             say("The bucket goes on sending its events to EventBridge, since others may rely on that.")
@@ -227,8 +226,8 @@ def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
     _each(lacking, "make", "made")
 
 
-def _removed(parts: "tuple[Part, ...]", asked: Asked) -> bool:
-    """Show what is left of the parts, ask, and take it out in the reverse order; False if nothing was."""
+def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
+    """Show what is left of the parts, ask, and take it out in the reverse order; the parts that were removed."""
     from s3notify_platform.deploy.events.event_setup import planned
 
     plan = [each for each in planned(parts[::-1], lambda part: part.remains()) if each.state]
@@ -236,10 +235,10 @@ def _removed(parts: "tuple[Part, ...]", asked: Asked) -> bool:
         say(f"  - {each.state}")
     if not plan:
         say("Nothing is left of what this command makes.")
-        return False
+        return []
     _confirm("Remove this?", asked)
     _each(plan, "remove", "removed")
-    return True
+    return [each.part for each in plan]
 
 
 def _each(plan: "list[Planned]", verb: str, done: str) -> None:
@@ -278,8 +277,8 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
     else:
         say(f"Write into the source's YAML, among its attributes:\n  {line_of('sqs', value)}")
     say(
-        f"`s3notify dev` takes them in from its next start, or reload in the UI; without Dagster: s3notify inlet "
-        f"{SERVICES['sqs'].name} --queue-url {url}\nThen: s3notify doctor {site.source}"
+        "`s3notify dev` takes them in from its next start, or reload in the UI; without Dagster: s3notify inlet sqs\n"
+        f"Then: s3notify doctor {site.source}"
     )
 
 

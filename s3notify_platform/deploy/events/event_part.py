@@ -8,7 +8,8 @@ from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import ConflictError
 
-STATEMENT_ATTEMPTS: Final = 5
+STATEMENT_ATTEMPTS: Final = 10
+"""About 15 s: AWS may go on showing for some seconds what was there before."""
 
 Json = dict[str, Any]
 
@@ -77,7 +78,7 @@ class StatementPart:
 
     def make(self) -> None:
         """See `Part`. 1 read; else 2, and 1 write."""
-        self._change(lambda others: [*others, self.statement])
+        self._change([self.statement])
 
     def remains(self) -> str:
         """See `Part`. 1 request or 2."""
@@ -86,18 +87,22 @@ class StatementPart:
 
     def remove(self) -> None:
         """See `Part`. 1 read; else 2, and 1 write."""
-        self._change(lambda others: others)
+        self._change([])
 
     def _ours(self, policy: Json) -> list[Json]:
         return [one for one in policy["Statement"] if one.get("Sid") == self.statement["Sid"]]
 
-    def _change(self, edit: Callable[[list[Json]], list[Json]]) -> None:
+    def _change(self, wanted: list[Json]) -> None:
+        """Have the policy say these statements of ours."""
         for _ in attempts(self.clock, STATEMENT_ATTEMPTS, base=0.5):
-            if (policy := self.read()) is None:
+            policy = self.read()
+            if policy is None and wanted:
+                continue  # it was made a moment ago
+            ours = self._ours(policy) if policy is not None else []
+            if policy is None or ours == wanted:
                 return
-            ours = self._ours(policy)
-            wanted = edit([one for one in policy["Statement"] if one not in ours])
-            if len(wanted) == len(policy["Statement"]) and all(one in wanted for one in policy["Statement"]):
-                return
-            self.write({**policy, "Statement": wanted})
-        raise ConflictError(f"{self.title}: others keep changing the policy: end what does, and repeat this")
+            others = [one for one in policy["Statement"] if one not in ours]
+            self.write({**policy, "Statement": [*others, *wanted]})
+        raise ConflictError(
+            f"{self.title}: AWS does not show yet what was written, or others keep changing it: repeat this"
+        )

@@ -39,7 +39,7 @@ class EventSetup:
     @cached_property
     def queue(self) -> Queue:
         """The queue."""
-        return Queue(site=self.site, sqs=self.site.requests("sqs", clock=self.clock))
+        return Queue(site=self.site, sqs=self.site.requests("sqs", clock=self.clock), clock=self.clock)
 
     def way_in_place(self) -> tuple[Way, str] | None:
         """How events come to the queue, as far as that was set up here, and the ARN of who sends; None: not at all.
@@ -102,7 +102,7 @@ class EventSetup:
         sender = sending(queue, "sns.amazonaws.com", topic_arn)
         if topic_arn != site.topic_arn:
             return queue, sender, subscription
-        topic = Topic(site=site, sns=sns)
+        topic = Topic(site=site, sns=sns, clock=self.clock)
         notification = self._notification("topic", topic_arn)
         return queue, sender, topic, topic.publishing(), subscription, notification
 

@@ -6,10 +6,15 @@ from typing import Final
 
 from s3notify_platform.deploy.events.event_part import Json, StatementPart, allowing
 from s3notify_platform.deploy.events.event_site import TAG, EventSite
+from s3notify_platform.kernel.attempts import attempts
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.stores.aws.service_requests import ServiceRequests, policy_in
 
 RETENTION_SECONDS: Final = 14 * 24 * 3600
 """SQS keeps a message no longer."""
+
+SHOWN_ATTEMPTS: Final = 8
+"""Looks at a queue that was made."""
 
 ATTRIBUTES: Final = {"MessageRetentionPeriod": str(RETENTION_SECONDS), "ReceiveMessageWaitTimeSeconds": "20"}
 
@@ -20,6 +25,7 @@ class Queue:
 
     site: EventSite
     sqs: ServiceRequests
+    clock: Clock = SYSTEM_CLOCK
 
     def url(self) -> str | None:
         """Its URL; None: there is no such queue. 1 request."""
@@ -64,8 +70,13 @@ class Queue:
         return "" if self.url() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. One that exists stays. 1 request or 2. SQS refuses the name of one that was deleted for 60 s."""
-        if self.url() is None:
+        """See `Part`. One that exists stays. 1 request; else 3, or as many as it takes until SQS shows it.
+
+        SQS refuses the name of one that was deleted for 60 s.
+        """
+        for _ in attempts(self.clock, SHOWN_ATTEMPTS, base=0.5):
+            if self.url() is not None:
+                return
             tags = {TAG: self.site.name}
             self.sqs.ask("create_queue", QueueName=self.site.queue_name, Attributes=ATTRIBUTES, tags=tags)
 
@@ -95,5 +106,6 @@ def sending(queue: Queue, service: str, source_arn: str, account: str = "") -> S
             account=account,
         ),
         read=queue.policy,
+        clock=queue.clock,
         write=queue.set_policy,
     )

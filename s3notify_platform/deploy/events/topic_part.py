@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from s3notify_platform.deploy.events.event_part import Json, StatementPart, allowing
 from s3notify_platform.deploy.events.event_site import TAG, EventSite
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.aws.service_requests import ServiceRequests, policy_in
 
@@ -15,6 +16,7 @@ class Topic:
 
     site: EventSite
     sns: ServiceRequests
+    clock: Clock = SYSTEM_CLOCK
 
     def policy(self) -> Json | None:
         """Its policy; None: there is no such topic. 1 request."""
@@ -79,6 +81,7 @@ class Topic:
                 account=self.site.bucket_account,
             ),
             read=self.policy,
+            clock=self.clock,
             write=self.set_policy,
         )
 

@@ -167,7 +167,7 @@ class BucketEvents(S3Requests):
                 self._write(wanted, owner=owner, only=only)
             except RefusedError as error:
                 # A queue's policy that was just written may not be known to S3 yet.
-                if "Unable to validate" not in str(error) or attempt + 1 >= CHANGE_ATTEMPTS // 2:
+                if "Unable to validate" not in str(error) or attempt + 1 == CHANGE_ATTEMPTS:
                     raise
                 failed = error
             except UnavailableError as error:

@@ -34,7 +34,14 @@ _BUSY: Final = frozenset(
     }
 )
 _ABSENT: Final = frozenset(
-    {"NonExistentQueue", "QueueDoesNotExist", "NotFound", "NotFoundException", "ResourceNotFoundException"}
+    {
+        "NonExistentQueue",
+        "QueueDoesNotExist",
+        "NotFound",
+        "NotFoundException",
+        "ResourceNotFoundException",
+        "ResourceNotFound",
+    }
 )
 PAGES_MAX: Final = 100
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -241,6 +242,38 @@ def test_the_policy_of_the_inlet_covers_the_queue_that_the_yaml_says(
     assert ran.exit_code == 0, ran.output
     assert "arn:aws:sqs:eu-central-1:123456789012:s3notify-orders-d62fcd94" in ran.output
     assert "sqs:ReceiveMessage" in ran.output
+
+
+def test_the_inlet_s_command_takes_its_settings_from_the_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that all sources of the bucket have which have the inlet at all; the command line goes before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    for name, bucket, more in (
+        ("orders", "one", "sqs: {queue_url: 'https://one', visibility_seconds: 70}"),
+        ("views", "one", "poll_seconds: 1"),
+        ("clicks", "two", "sqs: {queue_url: 'https://two', visibility_seconds: 70}"),
+        ("visits", "two", "sqs: {queue_url: 'https://three', visibility_seconds: 70}"),
+    ):
+        file = tmp_path / "defs" / name / "defs.yaml"
+        file.parent.mkdir(parents=True)
+        head = f"type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: {name}\n  bucket: {bucket}\n"
+        file.write_text(f"{head}  {more}\n")
+    group = main.get_command(click.Context(main), "inlet")
+    assert isinstance(group, click.Group)
+    _, command, _ = group.resolve_command(click.Context(group), ["sqs"])
+    assert command is not None
+
+    def taken(*arguments: str) -> tuple[str, int]:
+        found = command.make_context("sqs", list(arguments)).params
+        return found["set_queue_url"], found["set_visibility_seconds"]
+
+    assert taken("--bucket", "one") == ("https://one", 70)
+    assert taken("--bucket", "one", "--queue-url", "https://given") == ("https://given", 70)
+    assert taken("--bucket", "two", "--queue-url", "https://given") == ("https://given", 70)
+    with pytest.raises(click.MissingParameter, match="queue_url"):
+        taken("--bucket", "two")
 
 
 @pytest.mark.parametrize(
