@@ -2,7 +2,7 @@
 
 A probe object is written below the source's prefix, under a hidden name that no source reads, and a topic of its own
 waits for it: so events, inlet and queue are tried as a whole, and the source's own topic, signals and table see nothing
-of it. Other topics with that prefix are told of it, as of any object. The topic is removed before the object.
+of it. Other topics with that prefix get its entries, as those of any object. The topic is removed before the object.
 """
 
 from collections.abc import Callable, Iterable

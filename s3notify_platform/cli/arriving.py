@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.events import inlet_of, prefix_of, site_of, with_accounts
-from s3notify_platform.kernel.errors import RefusedError, S3NotifyError, UsageError
+from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.ports import list_all
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def examine_events(place: SourcePlace) -> Events | None:
     try:
         setup = _setup(place) if by_queue else None
         missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
-    except RefusedError as error:
-        missing, setup = "", None  # which these credentials may not see: the probe shows whether it matters
-        unseen = f"; not looked at, since refused: {error}"
+    except S3NotifyError as error:
+        missing, setup = "", None  # these credentials may not look: the probe shows whether it matters
+        unseen = f"; the parts were not looked at: {error}"
     else:
         unseen = ""
     if missing:

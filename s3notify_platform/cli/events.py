@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 from urllib.parse import urlsplit
 
 import click
@@ -47,7 +47,7 @@ event_options: Option = options(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the command line asks for, beside the place of the source."""
+    """The command line, but for the place of the source."""
 
     by: "Way | None"
     receiver: str | None
@@ -69,19 +69,20 @@ def set_up_events(place: SourcePlace, asked: Asked) -> None:
     if asked.template:
         _print_template(site, asked, bucket)
         return
-    match server := bucket.server():
+    server = bucket.server()
+    if asked.by and server != "aws":
+        raise UsageError(
+            f"--by {asked.by}: this is no AWS, and its events are posted: leave it out, give --receiver"
+        )
+    match server:
         case "aws":
             _on_aws(site, asked)
-        case _ if asked.by:
-            raise UsageError(
-                f"--by {asked.by}: this is no AWS, and its events are posted: leave it out, give --receiver"
-            )
         case "rgw":
             _on_gateway(site, asked, bucket)
         case "minio":
             _on_minio(site, asked)
-        case _:
-            raise UsageError(f"events of a store like {server!r} cannot be set up")
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def site_of(
@@ -157,8 +158,8 @@ def _on_aws(site: "EventSite", asked: Asked) -> None:
     url = setup.queue.url()
     if asked.remove:
         say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
-        if setup.queue in _removed(setup.parts(way), asked) and url:
-            _forget_inlet(site, url)
+        if setup.queue in _removed(setup.parts(way), asked) or url is None:
+            _forget_inlet(site)
         if way == "eventbridge":
             say("The bucket goes on sending its events to EventBridge, since others may rely on that.")
         return
@@ -282,11 +283,12 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
     )
 
 
-def _forget_inlet(site: "EventSite", url: str) -> None:
+def _forget_inlet(site: "EventSite") -> None:
+    """Have the source's YAML name the queue no more that was made for it."""
     from s3notify_platform.local.yaml_attribute import remove_attribute
 
     found, inlet = _source(site), inlet_of(site.source, "sqs")
-    if not found or inlet.get("queue_url") != url:
+    if not found or str(inlet.get("queue_url", "")).rpartition("/")[2] != site.name:
         return
     if remove_attribute(found.file, site.source, "sqs", {k: str(v) for k, v in inlet.items()}):
         say(f"{found.file}: names the queue no more")

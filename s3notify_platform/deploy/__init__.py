@@ -1,4 +1,4 @@
-"""What `s3notify init` makes and prints.
+"""Everything that `s3notify init` makes and prints.
 
 `dynamo_tables`: the DynamoDB tables, and templates of them. `role_policies`: the least IAM policy of each role.
 `events`: what has S3 announce its changes.

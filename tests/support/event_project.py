@@ -73,7 +73,7 @@ class Project:
         )
         service = SERVICES[name].settings()(**found.checked.get(name)).build(context)
         stop = threading.Event()
-        thread = threading.Thread(target=service.run, args=(stop, print))
+        thread = threading.Thread(target=service.run, args=(stop, lambda _: None))
         thread.start()
         try:
             yield service

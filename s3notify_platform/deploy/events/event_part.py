@@ -41,7 +41,7 @@ class Part(Protocol):
         ...
 
     def lacks(self) -> str:
-        """What is not as it has to be, like "is missing"; "" if nothing is."""
+        """The difference to how it has to be, like "is missing"; "" if there is none."""
         ...
 
     def make(self) -> None:
@@ -49,7 +49,7 @@ class Part(Protocol):
         ...
 
     def remains(self) -> str:
-        """What of it `remove` takes out, for people; "" if there is nothing."""
+        """The things that `remove` takes out, for people; "" if there is nothing."""
         ...
 
     def remove(self) -> None:

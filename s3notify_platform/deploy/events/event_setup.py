@@ -12,7 +12,7 @@ from s3notify_platform.deploy.events.queue_part import Queue, sending
 from s3notify_platform.deploy.events.rule_part import RulePart
 from s3notify_platform.deploy.events.topic_part import SubscriptionPart, Topic
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import RefusedError, UsageError
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Notification
 
 
@@ -115,22 +115,13 @@ class EventSetup:
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
-    """What each part lacks, or what is left of it, as `ask` finds. Requests of the parts' looks."""
+    """Each part, and what it lacks, or what is left of it, as `ask` finds. Requests of the parts' looks."""
     return [Planned(part=part, state=ask(part)) for part in parts]
 
 
 def problem_of(parts: Sequence[Part]) -> str:
-    """The first part that is not as it has to be, for people; "" if all are. A look that is refused is named as such.
-
-    Requests of the parts' looks.
-    """
-    for part in parts:
-        try:
-            if lacks := part.lacks():
-                return f"{part.title}: {lacks}"
-        except RefusedError as error:
-            return f"{part.title}: not known: {error}"
-    return ""
+    """The first part that is not as it has to be, for people; "" if all are. Requests of the parts' looks."""
+    return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
 
 
 Announced = Literal["announced", "eventbridge", "nothing"]

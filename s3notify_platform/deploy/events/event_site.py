@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.errors import RefusedError, UsageError
 from s3notify_platform.stores.aws.bucket_notifications import Notification
 from s3notify_platform.stores.aws.service_requests import ServiceConfig, ServiceRequests
 from s3notify_platform.stores.config import S3Config, aws_partition
@@ -20,7 +20,7 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""Whom the queue's policy lets in, by way."""
+"""The service that the queue's policy lets in, and the way."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
@@ -53,6 +53,10 @@ class EventSite:
         if self.event_queue and not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", self.event_queue):
             raise UsageError(
                 f"queue {self.event_queue!r}: 1 to 80 letters, digits, - and _ (S3 sends to no FIFO queue)"
+            )
+        if self.bucket.bucket.startswith("arn:"):
+            raise UsageError(
+                f"{self.bucket.bucket}: events are those of a bucket: give its name, not an access point"
             )
         for account in filter(None, (self.account, self.bucket_account)):
             if not re.fullmatch(r"\d{12}", account):
@@ -124,7 +128,12 @@ def service_of(
 
 def account_of(bucket: S3Config, url: str | None) -> str:
     """The account whose credentials these are. 1 request to STS, which anybody may send."""
-    found = service_of("sts", bucket, url).ask("get_caller_identity")
-    if not found or not found.get("Account"):
+    try:
+        found = service_of("sts", bucket, url).ask("get_caller_identity") or {}
+    except RefusedError as error:
+        raise UsageError(
+            f"{error}: events need AWS, or a store that has its SQS at --queue-endpoint-url, and --account"
+        ) from error
+    if not (account := found.get("Account")):
         raise UsageError("STS does not say whose credentials these are: give --account")
-    return str(found["Account"])
+    return str(account)

@@ -44,7 +44,7 @@ class RulePart:
             EventPattern=json.dumps(self.site.pattern()),
             State="ENABLED",
             Description=f"Changes of source {self.site.source} in bucket {self.site.bucket.bucket}",
-            # Of a rule that exists EventBridge leaves the tags as they are.
+            # EventBridge leaves the tags of a rule that exists as they are.
             Tags=[{"Key": TAG, "Value": self.site.name}],
         )
         target = {"Id": self.site.name, "Arn": self.site.queue_arn}

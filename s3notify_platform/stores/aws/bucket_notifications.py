@@ -1,6 +1,6 @@
 """The event notifications of a bucket. S3 has one document of them all, and writes it without a condition.
 
-Whoever changes it reads it, edits it, writes all of it, and looks afterwards, twice: what is there then decides, also
+A change reads it, edits it, writes all of it, and looks afterwards, twice: the document as it is then decides, also
 after a lost answer. A change that another writer makes within the milliseconds between a read and its write would be
 undone unseen, as with every tool that writes this document; one that undoes ours is seen, and ours is made again.
 Notifications of others are written back as S3 gave them.

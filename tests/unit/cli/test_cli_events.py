@@ -184,6 +184,52 @@ def test_doctor_where_it_may_not_write(project: Project) -> None:
     assert listed.key == "raw/orders/1.jsonl"
 
 
+class _Refusing(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"__type": "AccessDenied", "message": "no"}'
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.server
+def test_doctor_with_credentials_that_may_not_look(project: Project) -> None:
+    """As those of a run: the probe shows that events arrive all the same."""
+    project.init("--yes")
+    text = project.file.read_text()
+    with project.inlet(), ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"endpoint_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
+        project.file.write_text(text.replace(f"endpoint_url: '{project.server.endpoint_url}'}}", url))
+        assert project.file.read_text() != text
+        told = project.run("doctor", "orders")
+        server.shutdown()
+    project.file.write_text(text)
+    assert told.exit_code == 0, told.output
+    assert "events: they arrive, " in told.output
+
+
+@pytest.mark.server
+def test_a_removal_that_was_killed_before_the_yaml(project: Project) -> None:
+    """The queue is gone already; repeated, the line goes too. A queue that a person has named stays in the YAML."""
+    before = project.file.read_text()
+    project.init("--yes")
+    _queue(project)
+    _notification(project)
+    gone = project.init("--remove", "--yes")
+    assert gone.exit_code == 0, gone.output
+    assert project.file.read_text() == before
+    project.write("  sqs: {queue_url: 'http://127.0.0.1:9/000000000000/of-others'}\n")
+    text = project.file.read_text()
+    assert project.init("--remove", "--yes").exit_code == 0
+    assert project.file.read_text() == text
+
+
 @pytest.mark.server
 def test_a_yaml_that_is_written_in_one_line_is_left_to_a_person(project: Project) -> None:
     text = f"attributes: {{name: orders, bucket: {project.bucket}, prefix: raw/orders/, slots: 4, s3: "
