@@ -13,11 +13,14 @@ from click.testing import CliRunner
 
 from s3notify_platform.channels import arrival
 from s3notify_platform.cli.main import main
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.local.project import sources_of
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.stores.aws import bucket_notifications
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.event_project import Project
+from tests.support.ingested import rows_of
+from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.waiting import until
 
@@ -54,8 +57,8 @@ def test_the_plan_is_shown_and_nothing_is_made_before_the_answer(project: Projec
 
 
 @pytest.mark.server
-def test_one_command_and_a_new_file_is_in_the_queue(project: Project) -> None:
-    """The YAML says the inlet from then on; `doctor` says how fast; a second time nothing is done; all goes again."""
+def test_one_command_and_a_new_file_is_in_the_table(project: Project) -> None:
+    """By the next run: the YAML says the inlet; `doctor` how fast; a second time nothing is done; all goes again."""
     before = project.file.read_text()
     ran = project.init(answer="y\n")
     assert ran.exit_code == 0, ran.output
@@ -74,10 +77,13 @@ def test_one_command_and_a_new_file_is_in_the_queue(project: Project) -> None:
         "orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/", slots=4, shards=1)
     )
     with project.inlet():
-        project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
+        project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b'{"a": 1}\n')
         until(
             lambda: [entry.event.key for entry in queue.entries("orders", range(4))] == ["raw/orders/1.jsonl"]
         )
+        source = found.source(commit="native")
+        Ingest(jobs=LocalJobs(source=source), source=source).run(source.location.all_slots(), batch="1")
+        assert [row["a"] for row in rows_of(source)] == [1]
         told = project.run("doctor", "orders")
         assert told.exit_code == 0, told.output
         assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output)
