@@ -43,9 +43,9 @@ def doctor(
     What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
     Named tables, and whether the topic of NAME is for this source, are checked too. If its YAML has an inlet, a hidden
     object is written below its prefix to see whether, and how fast, the bucket's events arrive; where that may not be,
-    the newest object is looked at. Before all that, the YAML of its
-    sources is: keys, types, formats, schema, cron. About 50 requests, with events 30 more. Exit code 0 if the platform can
-    run like this, 1 if not, or if events do not arrive, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
+    the newest object is looked at. Before all that, the YAML of its sources is: keys, types, formats, schema, cron.
+    About 50 requests, with events 30 more. Exit code 0 if the platform can run like this, 1 if not, or if events do not
+    arrive, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
     """
     from contextlib import closing
 
