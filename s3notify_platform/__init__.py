@@ -14,7 +14,7 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
     table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, change feed,
                     tables that follow, mirrors
-    deploy          what `s3notify init` makes and prints: tables, policies
+    deploy/         what `s3notify init` makes and prints: tables, what has a bucket announce its changes, policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
     source/         what a source is: its settings, and the one way from them to a `Source`
     engine/         a change on its way to its rows, step by step: batch, plan, read, stage, commit; loop and driver
@@ -32,6 +32,7 @@ Where to look first
     a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`
     a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it
     a new kind of store         a file in `stores/`, and an entry in `stores/kinds.py`
+    events of another store     a file of parts in `deploy/events/`, and a case in `cli/events.py`
     another catalog or format   a file in `table/mirrors/`, and an entry in its `MIRRORS`
     a new command               a file in `cli/`, and an entry in `cli/main.py`
 

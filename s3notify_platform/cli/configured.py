@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import dagster as dg
 
 
+OF_SERVICE: Final = "set_"
+"""Prefix of the parameters of a service's settings, because the queue's options have some of the same names."""
+
 _META: Final = "s3notify_platform.cli.configured"
 
 
@@ -50,8 +53,10 @@ def _chosen(
 class ConfiguredCommand(click.Command):
     """A command whose options may come from a source's YAML."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, service: str = "", **kwargs: Any) -> None:
+        """`service`: the registered service whose settings it takes, as options that begin with `OF_SERVICE`."""
         super().__init__(*args, **kwargs)
+        self._service = service
         names = {parameter.name for parameter in self.params}
         self._one = any(parameter.name == "name" and parameter.required for parameter in self.params)
         self._configurable = "bucket" in names
@@ -75,7 +80,7 @@ class ConfiguredCommand(click.Command):
         sources = sources_of(folder if isinstance(folder, str) else None)
         found = _chosen(sources, given, one=self._one)
         ctx.meta[_META] = found
-        ctx.default_map = {**_common(found), **(ctx.default_map or {})}
+        ctx.default_map = {**_common(found), **_of_service(found, self._service), **(ctx.default_map or {})}
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
@@ -93,6 +98,17 @@ def _common(sources: Sequence[ConfiguredSource]) -> dict[str, Any]:
     first, *others = (source.values for source in sources)
     common = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
     return common | {"keyspaces": [source.keyspace for source in sources]}
+
+
+def _of_service(sources: Sequence[ConfiguredSource], service: str) -> dict[str, Any]:
+    """The settings of a service that all of the sources have which have it at all."""
+    groups = [group for source in sources if service and (group := source.checked.get(service))]
+    first = groups[0] if groups else {}
+    return {
+        f"{OF_SERVICE}{name}": value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in groups)
+    }
 
 
 def configured() -> list[ConfiguredSource]:

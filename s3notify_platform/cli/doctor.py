@@ -1,11 +1,13 @@
 """`s3notify doctor NAME`: can the platform run on this bucket?"""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from s3notify_platform.cli.arriving import Events, examine_events
 from s3notify_platform.cli.common import SOURCE, SourcePlace, json_option, options_as
 from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, print_table, say, track
@@ -39,9 +41,11 @@ def doctor(
     """Check whether a bucket's store and our permissions suffice, and print how tables are committed to there, and why.
 
     What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
-    Named tables, and whether the topic of NAME is for this source, are checked too. Before all that, the YAML of its
-    sources is: keys, types, formats, schema, cron. About 50 requests. Exit code 0 if the platform can run like this, 1
-    if not, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
+    Named tables, and whether the topic of NAME is for this source, are checked too. If its YAML has an inlet, a hidden
+    object is written below its prefix to see whether, and how fast, the bucket's events arrive; where that may not be,
+    the newest object is looked at. Before all that, the YAML of its sources is: keys, types, formats, schema, cron.
+    About 50 requests, with events 30 more. Exit code 0 if the platform can run like this, 1 if not, or if events do not
+    arrive, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
     """
     from contextlib import closing
 
@@ -78,31 +82,45 @@ def doctor(
         tables |= of_source
     except S3NotifyError as error:
         refusal = str(error)
+    usable = not refusal and not any(tables.values())
+    events = examine_events(place) if name and usable else None
     if as_json:
-        document = {"bucket": platform.bucket, "endpoint": asked, "checks": asdict(found), "tables": tables}
         print_json(
-            document
-            | {
+            {
+                "bucket": platform.bucket,
+                "endpoint": asked,
+                "checks": asdict(found),
+                "tables": tables,
                 "commit": decision and decision.commit,
                 "reason": decision and decision.reason,
                 "refused": refusal,
+                "events": events and asdict(events),
             }
         )
     else:
         _print_capabilities(f"{platform.bucket} at {asked}", found)
-        # The problems of an unusable store are the error that is printed below.
-        for problem in found.problems if found.mode != "unusable" else ():
-            say(f"- {problem}")
-        for table_name, problems in tables.items():
-            for problem in problems or ("is correct",):
-                say(f"- {table_name} {problem}")
+        _say_tables(tables)
         if decision:
             say(f"commit: {decision.commit} ({decision.reason})")
             say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
-        if refusal:
-            say(refusal)
-    if refusal or any(tables.values()):
+        _say_events(name, refusal, events)
+    if not usable or (events and not events.fine):
         sys.exit(1)
+
+
+def _say_tables(tables: Mapping[str, Sequence[str]]) -> None:
+    for table_name, problems in tables.items():
+        for problem in problems or ("is correct",):
+            say(f"- {table_name} {problem}")
+
+
+def _say_events(name: str | None, refusal: str, events: Events | None) -> None:
+    if refusal:
+        say(refusal)
+    elif events:
+        say(f"events: {events.text}")
+    elif name:
+        say(f"events: none are set up; `s3notify init {name} --events` has the bucket announce its changes")
 
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -166,3 +184,6 @@ def _print_capabilities(title: str, found: "Capabilities") -> None:
     rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
     rows.append(("commit mode, if auto", found.mode))
     print_table(("Check", "Result"), rows, title=title)
+    # The problems of an unusable store are the error that is printed below.
+    for problem in found.problems if found.mode != "unusable" else ():
+        say(f"- {problem}")

@@ -1,35 +1,40 @@
-"""`s3notify init`: DynamoDB tables; templates of them, and IAM policies."""
+"""`s3notify init`: DynamoDB tables; what announces a bucket's changes; templates of both; IAM policies."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.common import setting_option, settings_options
+from s3notify_platform.cli.common import SourcePlace, setting_option, settings_options
 from s3notify_platform.cli.configured import command
+from s3notify_platform.cli.events import Asked, event_options, queue_on_aws, set_up_events
 from s3notify_platform.cli.printing import print_json, say
-from s3notify_platform.kernel.setting import given_of
-from s3notify_platform.source.settings import LocationSettings
+from s3notify_platform.kernel.setting import given_of, named
+from s3notify_platform.source.settings import LocationSettings, S3Settings
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy import Role
 
 
-@command(short_help="Create DynamoDB tables; print templates or IAM policies.")
+_OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
+
+
+@command(short_help="Set up events or DynamoDB tables; print templates or IAM policies.")
+@event_options
 @settings_options("records_table", "lease_table", "dynamodb_endpoint_url", "dynamodb_region")
-@setting_option("region", help="The tables' region; default: AWS_REGION, or the profile's.")
+@setting_option("region", help="Region of tables, bucket and queue; default: AWS_REGION, or the profile's.")
 @click.option(
     "--print",
     "template",
     type=click.Choice(["cloudformation", "terraform", "iam"]),
-    help="Create nothing; print a template of the tables, or the least-privilege policy of each role.",
+    help="Create nothing; print a template of the tables or events, or the least-privilege policy of each role.",
 )
 @click.option(
     "--role",
     type=click.Choice(["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]),
     help="iam: this role's policy only.",
 )
-@click.option("--account", help="iam: AWS account of the tables and the event queue, 12 digits.")
+@click.option("--account", help="iam, events: AWS account of the tables and the event queue, 12 digits.")
 @click.argument("name", required=False)
 @setting_option("bucket", required=False, default=None)
 @settings_options(
@@ -40,8 +45,13 @@ if TYPE_CHECKING:
     "queue_prefix",
     "known_bucket",
     "committed_tags",
+    *_OF_BUCKET,
 )
-@click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
+@click.option(
+    "--event-queue",
+    help="iam, events: name of the SQS queue that the bucket's events go to; default: the one in the YAML, or, for "
+    "events, one that is made.",
+)
 def init(
     *,
     records_table: str | None,
@@ -52,12 +62,36 @@ def init(
     template: str | None,
     role: "Role | None",
     name: str | None,
+    account: str | None,
+    event_queue: str | None,
+    events: bool,
+    by: Any,
+    receiver: str | None,
+    queue_endpoint_url: str | None,
+    bucket_account: str | None,
+    remove: bool,
+    yes: bool,
     **places: Any,
 ) -> None:
-    """Create the named DynamoDB tables, or print templates of them, or IAM policies.
+    """Have a bucket announce its changes, create DynamoDB tables, or print templates of both, or IAM policies.
 
-    Safe to repeat: an existing table is not changed, and one with another schema is refused. The platform needs no
-    table unless the bucket's store lacks conditional writes, or request rates are high: see `s3notify doctor`.
+    \b
+    With events, what is written to the bucket is in the table of NAME seconds later:
+      s3notify init NAME --events
+
+    The plan is shown, and nothing is made before it is confirmed: an SQS queue that keeps messages for 14 days, its
+    policy, which lets this bucket alone in, and the bucket's notification for the keys of NAME, beside those that it
+    has. The YAML gets the source's inlet `sqs`, which `s3notify dev` runs. By SNS, a topic that the bucket announces
+    these keys to already is subscribed to, else one is made; by EventBridge there is a rule, beside whatever else the
+    bucket has. On Ceph RGW there are a topic and a notification to the source's inlet `http` (--receiver); for MinIO
+    the commands are printed. Safe to repeat, also after it was killed; --remove takes out what it made. `s3notify
+    doctor NAME` says whether events arrive.
+
+    Tables: name them in the source's `dynamodb`. The platform needs none unless the bucket's store lacks conditional
+    writes, or request rates are high: see `s3notify doctor`. Safe to repeat: an existing table is not changed, and one
+    with another schema is refused. The records table holds ack chains and heartbeats, and sources may share it. A lease
+    table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The first run
+    records the table's commit mode; later runs in another mode are refused.
 
     \b
     The least-privilege policy for what `s3notify dev` runs; with inlets or outlets in the YAML, it needs theirs too:
@@ -66,24 +100,39 @@ def init(
     Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer
     (another engine); sweep (checks, vacuum and compact); inlet; outlet. With --platform-bucket the source bucket is
     only read.
-
-    Name the tables in the source's `dynamodb`. The records table holds ack chains and heartbeats, and sources may share
-    it. A lease table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The
-    first run records the table's commit mode; later runs in another mode are refused.
     """  # noqa: D301 - click's own mark
+    if events:
+        asked = Asked(
+            by=by,
+            receiver=receiver,
+            queue_endpoint_url=queue_endpoint_url,
+            bucket_account=bucket_account,
+            remove=remove,
+            yes=yes,
+            account=account,
+            event_queue=event_queue,
+            template=template,
+        )
+        if not (name and places["bucket"]):
+            raise click.UsageError("--events needs the source's NAME, and its --bucket")
+        given = {"name": name, "region": region, **places}
+        set_up_events(SourcePlace({key: value for key, value in given.items() if value is not None}), asked)
+        return
+    if remove or by or receiver:
+        raise click.UsageError("--remove, --by and --receiver are of --events")
     from s3notify_platform import deploy as provision
     from s3notify_platform.stores.config import default_region
 
-    given = click.get_current_context().get_parameter_source("region")
+    source = click.get_current_context().get_parameter_source("region")
     tables = provision.Tables(
         records=records_table,
         leases=lease_table,
-        region=(region if given is ParameterSource.COMMANDLINE else dynamodb_region or region)
+        region=(region if source is ParameterSource.COMMANDLINE else dynamodb_region or region)
         or default_region(),
         endpoint_url=dynamodb_endpoint_url,
     )
     if template != "iam" and not (records_table or lease_table):
-        raise click.UsageError("name a table: --records-table, --lease-table, or both")
+        raise click.UsageError("name a table: --records-table, --lease-table, or both; or --events")
     if template == "iam" and not (name and places["bucket"]):
         raise click.UsageError("--print iam needs the source's NAME, and its --bucket")
     match template:
@@ -99,6 +148,13 @@ def init(
             place = LocationSettings(name=str(name), **given_of(places, LocationSettings))
             places |= {"platform_prefix": place.platform_prefix, "keyspace_prefix": place.keyspace_prefix}
             tags = bool(places.pop("committed_tags"))
-            granted = provision.Places(**places, tables=tables, tags=tags)
+            queue, owner = (event_queue, account) if event_queue else queue_on_aws(name)
+            granted = provision.Places(
+                **{key: value for key, value in places.items() if key not in _OF_BUCKET},
+                account=account or owner,
+                event_queue=queue,
+                tables=tables,
+                tags=tags,
+            )
             policies = {str(one): provision.policy(one, granted) for one in provision.ROLES}
             print_json(policies[role] if role else policies)

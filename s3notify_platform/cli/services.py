@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import click
 
@@ -17,15 +17,12 @@ from s3notify_platform.cli.common import (
     options,
     queue_options,
 )
-from s3notify_platform.cli.configured import ConfiguredGroup, configured
+from s3notify_platform.cli.configured import OF_SERVICE, ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, values_in
 from s3notify_platform.local.project import ConfiguredSource
-
-_OF_SERVICE: Final = "set_"
-"""Prefix of its parameters, because the queue's options have some of the same names."""
 
 
 class ServiceGroup(ConfiguredGroup):
@@ -95,14 +92,14 @@ def _command(kind: ServiceKind) -> click.Command:
             excluded=excluded,
             slots=slots,
         )
-        chosen = settings(**values_in({name: given[f"{_OF_SERVICE}{name}"] for name in known}, known))
+        chosen = settings(**values_in({name: given[f"{OF_SERVICE}{name}"] for name in known}, known))
         run_in_foreground(chosen.build(context), queue=context.queue, metrics=metrics)
 
     command: Command = metrics_option(run)
-    command = options(*(option_of(setting, prefix=_OF_SERVICE) for setting in known.values()))(command)
+    command = options(*(option_of(setting, prefix=OF_SERVICE) for setting in known.values()))(command)
     if kind.direction == "inlet":
         command = keyspace_options(_excluded(command))
-    made = configured_command(kind.name, short_help=kind.summary, help=settings.__doc__)
+    made = configured_command(kind.name, service=kind.name, short_help=kind.summary, help=settings.__doc__)
     return made(queue_options(command))
 
 

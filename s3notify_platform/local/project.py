@@ -41,7 +41,8 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
       bucket: YOUR-BUCKET
       prefix: raw/orders/
 
-Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
+Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`. How
+the bucket announces its changes: `s3notify init orders --events`."""
 COMPONENT: Final = "s3notify_platform.S3NotifyComponent"
 _OURS: Final = "s3notify_platform."
 _OF_DOCUMENT: Final = ("type", "attributes", "template_vars_module", "requirements", "post_processing")

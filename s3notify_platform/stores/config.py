@@ -22,6 +22,11 @@ def default_region() -> str:
     return os.environ.get("AWS_REGION") or _region(*map(os.environ.get, _NAMES)) or "us-east-1"
 
 
+def aws_partition(region: str) -> str:
+    """The part of AWS that a region is in, as ARNs name it. Pure."""
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
 _NAMES = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE")
 
 

@@ -79,6 +79,8 @@ class FaultProxy:
         """By end of path, what GET and HEAD are answered with: status, code, message."""
         self.refuses_names = False
         """Whether keys that S3 does not take are answered with 400."""
+        self.added: dict[str, str] = {}
+        """Headers that each request gets on its way, like those of a proxy that ends TLS."""
         self.outage = lambda: False
         """While it is true, every request is answered with 503."""
         self.before = lambda method, path, headers: None
@@ -130,6 +132,8 @@ class FaultProxy:
                     for name, value in self.headers.items():
                         if name.lower() not in ("connection", "expect", *dropped):
                             upstream.putheader(name, value)
+                    for name, value in proxy.added.items():
+                        upstream.putheader(name, value)
                     upstream.endheaders(body or None)
                     answer = upstream.getresponse()
                     content = answer.read()

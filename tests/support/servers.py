@@ -1,4 +1,4 @@
-"""Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS) and SeaweedFS."""
+"""Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS, SNS, EventBridge) and SeaweedFS."""
 
 import contextlib
 import json
@@ -59,16 +59,20 @@ def _ministack_program() -> str:
 
 
 @contextlib.contextmanager
-def running_ministack(folder: Path) -> Iterator[S3Server]:
-    """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`."""
+def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Server]:
+    """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`.
+
+    `strict`: policies of queues and topics are kept to, as on AWS.
+    """
     (port,) = free_ports(1, SYSTEM_CLOCK)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
-        "SERVICES": "s3,dynamodb,sqs,sns,events",
+        "SERVICES": "s3,dynamodb,sqs,sns,events,sts",
         # Would listen on all interfaces, at a fixed port.
         "IOT_MTLS_ENABLED": "0",
+        "AUTH": str(strict).lower(),
     }
     url = f"http://127.0.0.1:{port}"
     with (

@@ -93,6 +93,8 @@ class HttpInletSettings(ServiceSettings):
     The secret, of 16 characters or more, comes as `Authorization: Bearer SECRET` or bare (MinIO's auth_token), as
     the password of basic authentication (Ceph), or as `X-S3Notify-Secret`.
 
+    `s3notify init NAME --events --receiver https://HOST:PORT/` sets up Ceph, and prints commands for MinIO. By hand:
+
     \b
     Ceph:   a topic, created by TLS, with push-endpoint=https://any:SECRET@HOST:PORT/ and
               persistent=true, and the bucket's notification to it for s3:ObjectCreated:*,

@@ -18,21 +18,17 @@ from s3notify_platform.stores.sqs import SqsQueue
 class SqsInletSettings(PullInletSettings):
     """Take in S3's event notifications from an SQS queue: as S3 sends them, by SNS, or by EventBridge.
 
-    Set up once: let s3.amazonaws.com send to the queue (sqs:SendMessage, on condition that aws:SourceArn is the
-    bucket), and set the bucket's event notification to it:
+    `s3notify init NAME --events` sets it up once: the queue, which lets only the source's bucket send to it, and the
+    bucket's notification for the source's keys. By hand: let s3.amazonaws.com send to the queue (sqs:SendMessage, on
+    condition that aws:SourceArn is the bucket), have it keep messages for 14 days, and have the bucket notify it of
+    s3:ObjectCreated:*, s3:ObjectRemoved:* and s3:LifecycleExpiration:*, filtered by the source's prefix: else the
+    platform's own objects in the same bucket are reported too; they are ignored, but cost requests.
 
-    \b
-      aws s3api put-bucket-notification-configuration --bucket BUCKET \\
-        --notification-configuration '{"QueueConfigurations": [{"QueueArn": "ARN",
-          "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*", "s3:LifecycleExpiration:*"],
-          "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "raw/"}]}}}]}'
+    A redrive policy should allow 100 receives or more, since a full topic uses receives too. Without one, messages that
+    cannot be parsed go to `s3notify inlet poison`.
 
-    Without that filter the platform's own objects in the same bucket are reported too; they are ignored, but cost
-    requests. Let the queue keep messages for 14 days. A redrive policy should allow 100 receives or more, since a full
-    topic uses receives too. Without one, messages that cannot be parsed go to `s3notify inlet poison`.
-
-    Permissions: `s3notify init --print iam --role inlet --event-queue NAME …`.
-    """  # noqa: D301 - click's own mark
+    Permissions: `s3notify init NAME --print iam --role inlet`.
+    """
 
     queue_url: Annotated[
         str, About("URL of the SQS queue, like https://sqs.eu-central-1.amazonaws.com/123456789012/events")

@@ -1,28 +1,20 @@
-"""What the platform needs in an AWS account: its DynamoDB tables, and the least policy for each role.
-
-`create_tables` creates the tables; `cloudformation` and `terraform` give templates of them, in JSON. `policy` gives the
-IAM policy of a role: the actions that the role's code calls, on the prefixes and tables that it calls them on.
+"""The least IAM policy of each role: the actions that its code calls, on the prefixes and tables that it calls them on.
 
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
 `s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. Objects or queues that are encrypted
-with a customer's KMS key also need permissions on that key. The event queue's own policy has to let
-`s3.amazonaws.com` send to it (`sqs:SendMessage`, if `aws:SourceArn` is the bucket's ARN).
+with a customer's KMS key also need permissions on that key. The event queue's own policy is made by `deploy.events`.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, assert_never
+from dataclasses import dataclass
+from typing import Final, Literal, assert_never
 
-from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.deploy.dynamo_tables import Json, Tables
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.bucket_records import quote
 from s3notify_platform.stores.config import OWN as OWN_PREFIX
-from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region
-from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
-from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
-from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
-from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
+from s3notify_platform.stores.config import QUEUE_PREFIX, aws_partition
 from s3notify_platform.stores.probe import PROBE
 from s3notify_platform.table.known import KNOWN, known_key
 from s3notify_platform.table.own_objects import own_prefixes
@@ -38,8 +30,6 @@ policy of a `writer` nobody changes a queue on a bucket. Writers of a whole buck
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
 )  # fmt: skip
-
-Json = dict[str, Any]
 
 OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
 """What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
@@ -58,29 +48,6 @@ CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObject
 """Of objects, as far as a policy denies them."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """Names and place of the DynamoDB tables. None: not used."""
-
-    records: str | None = None
-    leases: str | None = None
-    region: str = field(default_factory=default_region)
-    endpoint_url: str | None = None
-
-    def schemas(self) -> Iterator[tuple[str, DynamoConfig, TableSchema]]:
-        """Purpose, place and schema of each."""
-        for purpose, name, schema in (
-            ("records", self.records, RECORD_TABLE),
-            ("leases", self.leases, LEASE_TABLE),
-        ):
-            if name:
-                yield (
-                    purpose,
-                    DynamoConfig(table=name, region=self.region, endpoint_url=self.endpoint_url),
-                    schema,
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,70 +80,6 @@ class Places:
                 raise UsageError(f"prefix {prefix!r}: * ? and $ have a special meaning in a policy")
 
 
-def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, bool]:
-    """Create the missing tables; by table's name, whether it was created now. Safe to repeat.
-
-    `UsageError` for an existing table with another schema, which is not changed.
-    """
-    made = {}
-    for _, config, schema in tables.schemas():
-        table = DynamoTable(config, clock=clock)
-        made[config.table] = create_table(table, schema, clock=clock)
-        table.close()
-    return made
-
-
-def examine_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, tuple[str, ...]]:
-    """The problems of each table, by purpose and name. See `table_schema.examine`."""
-    found = {}
-    for purpose, config, schema in tables.schemas():
-        table = DynamoTable(config, clock=clock)
-        found[f"{purpose} table {config.table!r}"] = examine(table, schema, clock=clock)
-        table.close()
-    return found
-
-
-def cloudformation(tables: Tables) -> Json:
-    """A template with the tables. Deleting the stack keeps them."""
-    resources: Json = {}
-    for purpose, config, schema in tables.schemas():
-        properties: Json = {
-            "TableName": config.table,
-            "BillingMode": "PAY_PER_REQUEST",
-            "KeySchema": schema.keys,
-            "AttributeDefinitions": schema.attributes,
-        }
-        if schema.ttl is not None:
-            properties["TimeToLiveSpecification"] = {"AttributeName": schema.ttl, "Enabled": True}
-        resources[f"S3Notify{purpose.capitalize()}"] = {
-            "Type": "AWS::DynamoDB::Table",
-            "DeletionPolicy": "Retain",
-            "UpdateReplacePolicy": "Retain",
-            "Properties": properties,
-        }
-    return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": resources}
-
-
-def terraform(tables: Tables) -> Json:
-    """The tables in Terraform's JSON syntax, for a file `*.tf.json`."""
-    resources: Json = {}
-    for purpose, config, schema in tables.schemas():
-        table: Json = {
-            "name": config.table,
-            "billing_mode": "PAY_PER_REQUEST",
-            "hash_key": schema.partition_key,
-            "attribute": [
-                {"name": item["AttributeName"], "type": item["AttributeType"]} for item in schema.attributes
-            ],
-        }
-        if schema.sort_key is not None:
-            table["range_key"] = schema.sort_key
-        if schema.ttl is not None:
-            table["ttl"] = {"attribute_name": schema.ttl, "enabled": True}
-        resources[f"s3notify_{purpose}"] = table
-    return {"resource": {"aws_dynamodb_table": resources}}
-
-
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
@@ -198,7 +101,7 @@ class _Grants(dict[str, set[str]]):
     def __init__(self, places: Places) -> None:
         super().__init__()
         self._places = places
-        self._aws = _partition(places.tables.region)
+        self._aws = aws_partition(places.tables.region)
 
     def to(self, resource: str, *actions: str) -> None:
         self.setdefault(resource, set()).update(actions)
@@ -288,7 +191,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.listing(platform)
             # The reconciler aborts uploads of killed writers.
             grants.to(
-                f"arn:{_partition(places.tables.region)}:s3:::{bucket}", "s3:ListBucketMultipartUploads"
+                f"arn:{aws_partition(places.tables.region)}:s3:::{bucket}", "s3:ListBucketMultipartUploads"
             )
             grants.objects(bucket, prefix, "GetObject", "AbortMultipartUpload", "ListMultipartUploadParts")
             grants.tags()
@@ -319,7 +222,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             assert_never(unreachable)
     if signals.startswith(own):
         # The signals are among the platform's objects: do not grant the same action twice.
-        platform_arn = f"arn:{_partition(places.tables.region)}:s3:::{platform}"
+        platform_arn = f"arn:{aws_partition(places.tables.region)}:s3:::{platform}"
         on_all = grants.get(f"{platform_arn}/{own}*", set())
         grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
     return {resource: actions for resource, actions in grants.items() if actions}
@@ -330,7 +233,7 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
     Where the source's prefix covers such objects, also reading them; then signals may neither be read nor deleted.
     """
-    arn = f"arn:{_partition(places.tables.region)}:s3:::"
+    arn = f"arn:{aws_partition(places.tables.region)}:s3:::"
     for bucket in dict.fromkeys(
         (places.platform_bucket, places.bucket, places.known_bucket or places.bucket)
     ):
@@ -380,7 +283,3 @@ def _own_prefixes(places: Places, bucket: str) -> tuple[str, ...]:
         keyspace_prefix=places.keyspace_prefix,
         queue_prefix=places.queue_prefix,
     )
-
-
-def _partition(region: str) -> str:
-    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"

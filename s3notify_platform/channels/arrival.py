@@ -1,0 +1,106 @@
+"""Whether a bucket's changes arrive in its notification queue, and after how many seconds: what `s3notify doctor` says.
+
+A probe object is written below the source's prefix, under a hidden name that no source reads, and a topic of its own
+waits for it: so events, inlet and queue are tried as a whole, and the source's own topic, signals and table see nothing
+of it. Other topics with that prefix get its entries, as those of any object. The topic is removed before the object.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.kernel.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.kernel.ports import ObjectMeta, ObjectStore, Unknown
+from s3notify_platform.kernel.slots import slot_of
+from s3notify_platform.protocols.keyspace import root_key, signal_key
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.stores.probe import PROBE
+
+POLL_SECONDS: Final = 0.25
+PATIENCE_SECONDS: Final = 8.0
+ASK_SECONDS: Final = 2.0
+LOOKED_AT_MAX: Final = 10_000
+"""Objects of the listing that finds the newest one."""
+
+TOPIC: Final = "probe-of-"
+_KNOWN_SECONDS: Final = 0.05
+"""No writer but an inlet announces the probe, and inlets read the topics with each batch."""
+
+
+def probe_arrival(
+    queue: NotificationQueue,
+    bucket: ObjectStore,
+    *,
+    source: str,
+    bucket_name: str,
+    prefix: str,
+    wait_seconds: float,
+    hopeless: Callable[[], bool] = lambda: False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> float | None:
+    """Seconds from the end of a write until the change was in the queue; None: not within `wait_seconds`.
+
+    `hopeless`: asked now and then, after `PATIENCE_SECONDS`, whether to wait no longer.
+
+    `RefusedError`: the bucket may not be written to. Nothing is left behind. If this process is killed, the next probe
+    of the source takes the topic over, and the object stays, hidden. About 10 requests, and 4 a second.
+    """
+    queue = NotificationQueue(queue.records, clock=clock, known_seconds=_KNOWN_SECONDS)
+    name, key = f"{TOPIC}{source}"[:63], f"{prefix}{PROBE}{unique_name(clock)}"
+    queue.topics.create(name, TopicSettings(slots=1, shards=1, bucket=bucket_name, prefix=f"{prefix}{PROBE}"))
+    written = True
+    try:
+        try:
+            outcome = bucket.put(key, b"")
+        except UsageError:
+            written = False
+            raise
+        if isinstance(outcome, Unknown):
+            raise UnavailableError(f"whether {key!r} was written is unknown: {outcome.cause}")
+        began, asked = clock.monotonic(), PATIENCE_SECONDS
+        while (waited := clock.monotonic() - began) < wait_seconds:
+            if any(entry.event.key == key for entry in queue.entries(name, [0])):
+                return waited
+            if waited >= asked:
+                if hopeless():
+                    return None
+                asked = waited + ASK_SECONDS
+            clock.sleep(POLL_SECONDS)
+        return None
+    finally:
+        with suppress(NotFoundError):  # of another probe at the same time, whose answer may be None
+            queue.topics.delete(name)
+        if written:
+            bucket.delete(key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest object of a source, and how long after it its slot was signalled; None: not since."""
+
+    key: str
+    seconds: float | None
+
+
+def newest_arrival(
+    signals: ObjectStore,
+    *,
+    keyspace_prefix: str,
+    slots: int,
+    root: bool,
+    chosen: Iterable[ObjectMeta],
+) -> Newest | None:
+    """The same without writing: of the newest of the objects that were looked at. None: there is none. 1 HEAD.
+
+    `chosen`: the source's objects; `LOOKED_AT_MAX` of them are looked at. Both times are the store's.
+    """
+    newest = max(islice(chosen, LOOKED_AT_MAX), key=lambda meta: meta.modified_ms, default=None)
+    if newest is None:
+        return None
+    signal = root_key(keyspace_prefix) if root else signal_key(keyspace_prefix, slot_of(newest.key, slots))
+    moved = signals.head(signal)
+    late_ms = moved.modified_ms - newest.modified_ms if moved is not None else -1
+    return Newest(key=newest.key, seconds=late_ms / 1000 if late_ms >= 0 else None)

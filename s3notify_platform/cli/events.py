@@ -1,0 +1,312 @@
+"""`s3notify init NAME --events`: the plan of what announces a bucket's changes, shown, asked about, and made."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, assert_never
+from urllib.parse import urlsplit
+
+import click
+
+from s3notify_platform.cli.common import Option, SourcePlace, options
+from s3notify_platform.cli.configured import configured
+from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.local.project import ConfiguredSource
+
+if TYPE_CHECKING:
+    from s3notify_platform.deploy.events.event_part import Part
+    from s3notify_platform.deploy.events.event_setup import EventSetup, Planned
+    from s3notify_platform.deploy.events.event_site import EventSite, Way
+    from s3notify_platform.stores.aws.bucket_notifications import BucketEvents
+
+SECRET_ENV: Final = "S3NOTIFY_RECEIVER_SECRET"  # noqa: S105 - the variable's name
+_URL_ON_AWS: Final = re.compile(r"https://sqs\.[a-z0-9.-]+/(\d{12})/([A-Za-z0-9_-]+)")
+
+event_options: Option = options(
+    click.option("--events", is_flag=True, help="Have the bucket announce its changes to the inlet of NAME."),
+    click.option(
+        "--by",
+        type=click.Choice(["sqs", "sns", "eventbridge"]),
+        help="events: how they come to the queue; default: straight from S3 (sqs), or as they come already.",
+    ),
+    click.option(
+        "--receiver", metavar="URL", help="events of Ceph and MinIO: URL of the HTTP inlet, as they reach it."
+    ),
+    click.option(
+        "--queue-endpoint-url", help="events: endpoint of SQS, SNS and EventBridge; AWS if not given."
+    ),
+    click.option(
+        "--bucket-account", help="events: AWS account of the bucket; default: that of the credentials."
+    ),
+    click.option("--remove", is_flag=True, help="events: take out what --events made, and nothing else."),
+    click.option("--yes", is_flag=True, help="events: do not ask for confirmation."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line, but for the place of the source."""
+
+    by: "Way | None"
+    receiver: str | None
+    queue_endpoint_url: str | None
+    bucket_account: str | None
+    remove: bool
+    yes: bool
+    account: str | None
+    event_queue: str | None
+    template: str | None
+
+
+def set_up_events(place: SourcePlace, asked: Asked) -> None:
+    """Show what is to be made or removed, ask, and do it. `UsageError` before anything is written if it cannot be."""
+    from s3notify_platform.stores.aws.bucket_notifications import BucketEvents
+
+    site = site_of(place, asked.event_queue, asked.queue_endpoint_url)
+    bucket = BucketEvents(site.bucket)
+    if asked.template:
+        _print_template(site, asked, bucket)
+        return
+    server = bucket.server()
+    if asked.by and server != "aws":
+        raise UsageError(
+            f"--by {asked.by}: this is no AWS, and its events are posted: leave it out, give --receiver"
+        )
+    match server:
+        case "aws":
+            _on_aws(site, asked)
+        case "rgw":
+            _on_gateway(site, asked, bucket)
+        case "minio":
+            _on_minio(site, asked)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def site_of(
+    place: SourcePlace, event_queue: str | None = None, services_url: str | None = None
+) -> "EventSite":
+    """The site of the source's events, with no account yet: from its settings, and the inlet of its YAML."""
+    from s3notify_platform.deploy.events.event_site import EventSite
+    from s3notify_platform.kernel.setting import given_of
+    from s3notify_platform.source.settings import LocationSettings
+
+    bucket, inlet = place.s3(), inlet_of(place.name, "sqs")
+    location = LocationSettings(**given_of(place.settings, LocationSettings))
+    own = bucket.endpoint_url if bucket.endpoint_url and ".amazonaws.com" not in bucket.endpoint_url else None
+    named = urlsplit(str(inlet.get("queue_url", ""))).path.rpartition("/")[2]
+    return EventSite(
+        source=place.name,
+        bucket=bucket,
+        prefix=prefix_of(place),
+        platform_bucket=place.platform().bucket,
+        platform_prefix=location.platform_prefix,
+        queue_prefix=location.queue_prefix,
+        services_url=services_url or inlet.get("endpoint_url") or own,
+        event_queue=event_queue or named,
+    )
+
+
+def prefix_of(place: SourcePlace) -> str:
+    """The prefix of the source's keys: of the command line, else of its YAML."""
+    found = next((source for source in configured() if source.name == place.name), None)
+    return str(place.settings.get("prefix") or (found.values.get("prefix") if found else "") or "")
+
+
+def inlet_of(name: str, service: str) -> Mapping[str, Any]:
+    """The settings of an inlet in the YAML of the source; none if it has none."""
+    found = next((source for source in configured() if source.name == name), None)
+    return (found.checked.get(service) if found else None) or {}
+
+
+def queue_on_aws(name: str | None) -> tuple[str | None, str | None]:
+    """Name and account of the queue that the source's YAML says, if it is one of AWS."""
+    url = str(inlet_of(name, "sqs").get("queue_url", "")) if name else ""
+    found = _URL_ON_AWS.fullmatch(url)
+    return (found[2], found[1]) if found else (None, None)
+
+
+def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":
+    """The site with its accounts. 1 request, unless they are given."""
+    from s3notify_platform.deploy.events.event_site import account_of
+
+    account = (asked and asked.account) or account_of(site.bucket, site.services_url)
+    return replace(site, account=account, bucket_account=(asked and asked.bucket_account) or account)
+
+
+def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None:
+    from s3notify_platform.deploy.events.event_templates import cloudformation_events, terraform_events
+
+    if asked.template == "terraform":
+        print_json(terraform_events(site, asked.by or "sqs", bucket.read()))
+        return
+    print_json(cloudformation_events(site, asked.by or "sqs"))
+    say(
+        f"then, for the bucket's own part: s3notify init {site.source} --events --by {asked.by or 'sqs'}",
+        err=True,
+    )
+
+
+def _on_aws(site: "EventSite", asked: Asked) -> None:
+    from s3notify_platform.deploy.events.event_setup import EventSetup
+
+    setup = EventSetup(site=with_accounts(site, asked))
+    there = setup.way_in_place()
+    way: Way = asked.by or (there[0] if there else "sqs")
+    url = setup.queue.url()
+    if asked.remove:
+        say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
+        if setup.queue in _removed(setup.parts(way), asked) or url is None:
+            _forget_inlet(site)
+        if way == "eventbridge":
+            say("The bucket goes on sending its events to EventBridge, since others may rely on that.")
+        return
+    parts = setup.parts(way)
+    setup.check(parts)
+    say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
+    _make(parts, asked, note=_whole_bucket(site))
+    _name_inlet(setup, asked)
+
+
+def _on_gateway(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None:
+    from s3notify_platform.deploy.events.gateway_part import gateway_parts
+
+    title = f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, posted by its gateway:"
+    if asked.remove:
+        say(title)
+        _removed(gateway_parts(site, bucket), asked)
+        return
+    secret_env, receiver = _receiver(site, asked)
+    if not (secret := os.environ.get(secret_env)):
+        raise UsageError(f"no secret: set the environment variable {secret_env}, for the inlet too")
+    parts = gateway_parts(site, bucket, receiver=receiver, secret=secret)
+    say(title)
+    _make(parts, asked, note=_whole_bucket(site))
+    _say_http_inlet(site, receiver)
+
+
+def _on_minio(site: "EventSite", asked: Asked) -> None:
+    from s3notify_platform.deploy.events.minio_commands import making, removing
+
+    if asked.remove:
+        commands = removing(site)
+    else:
+        secret_env, receiver = _receiver(site, asked)
+        commands = making(site, receiver, secret_env)
+    say("Only MinIO's administrator sets up its events. Type, with your alias in place of ALIAS:\n")
+    say("\n".join(f"  {line}" for line in commands))
+    if not asked.remove:
+        _say_http_inlet(site, receiver)
+
+
+def _receiver(site: "EventSite", asked: Asked) -> tuple[str, str]:
+    """The variable with the secret, and the inlet's URL."""
+    if not asked.receiver:
+        raise UsageError(
+            "give --receiver, the URL by which the store reaches the HTTP inlet of the source, like "
+            "https://inlet.example.com:8086/"
+        )
+    return (*(inlet_of(site.source, "http").get("secret_envs") or [SECRET_ENV]),)[0], asked.receiver
+
+
+def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
+    """Show the parts and what they lack, ask, and make those that lack something, in their order."""
+    from s3notify_platform.deploy.events.event_setup import planned
+
+    plan = planned(parts, lambda part: part.lacks())
+    for each in plan:
+        say(f"  {'+' if each.state else '='} {each.part.title}{f' ({each.state})' if each.state else ''}")
+    if note:
+        say(note)
+    if not (lacking := [each for each in plan if each.state]):
+        say("Nothing is to be done.")
+        return
+    _confirm("Make what is marked + ?", asked)
+    _each(lacking, "make", "made")
+
+
+def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
+    """Show what is left of the parts, ask, and take it out in the reverse order; the parts that were removed."""
+    from s3notify_platform.deploy.events.event_setup import planned
+
+    plan = [each for each in planned(parts[::-1], lambda part: part.remains()) if each.state]
+    for each in plan:
+        say(f"  - {each.state}")
+    if not plan:
+        say("Nothing is left of what this command makes.")
+        return []
+    _confirm("Remove this?", asked)
+    _each(plan, "remove", "removed")
+    return [each.part for each in plan]
+
+
+def _each(plan: "list[Planned]", verb: str, done: str) -> None:
+    for each in plan:
+        getattr(each.part, verb)()
+        say(f"{done}: {each.part.title}")
+
+
+def _confirm(question: str, asked: Asked) -> None:
+    if not asked.yes:
+        click.confirm(question, abort=True)
+
+
+def _whole_bucket(site: "EventSite") -> str:
+    if site.prefix:
+        return ""
+    return (
+        "  The source is the whole bucket: what the platform writes there is announced, too, and ignored, which costs "
+        "requests. A prefix, or another platform_bucket, saves them."
+    )
+
+
+def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
+    """Have the source's YAML say the queue, or say what is to be written, and what comes next."""
+    from s3notify_platform.local.yaml_attribute import add_attribute, line_of
+
+    site, url = setup.site, setup.queue.url()
+    value = {"queue_url": str(url)}
+    if asked.queue_endpoint_url or (site.services_url and site.services_url == site.bucket.endpoint_url):
+        value["endpoint_url"] = str(site.services_url)
+    found = _source(site)
+    if found and inlet_of(site.source, "sqs").get("queue_url") == url:
+        say(f"{found.file} names the queue.")
+    elif found and add_attribute(found.file, site.source, "sqs", value):
+        say(f"{found.file}: {line_of('sqs', value)}")
+    else:
+        say(f"Write into the source's YAML, among its attributes:\n  {line_of('sqs', value)}")
+    say(
+        "`s3notify dev` takes them in from its next start, or reload in the UI; without Dagster: s3notify inlet sqs\n"
+        f"Then: s3notify doctor {site.source}"
+    )
+
+
+def _forget_inlet(site: "EventSite") -> None:
+    """Have the source's YAML name the queue no more that was made for it."""
+    from s3notify_platform.local.yaml_attribute import remove_attribute
+
+    found, inlet = _source(site), inlet_of(site.source, "sqs")
+    if not found or str(inlet.get("queue_url", "")).rpartition("/")[2] != site.name:
+        return
+    if remove_attribute(found.file, site.source, "sqs", {k: str(v) for k, v in inlet.items()}):
+        say(f"{found.file}: names the queue no more")
+    else:
+        say(f"{found.file}: take out `sqs`, whose queue is gone")
+
+
+def _say_http_inlet(site: "EventSite", receiver: str) -> None:
+    if inlet_of(site.source, "http"):
+        say(f"Then: s3notify doctor {site.source}")
+        return
+    port = urlsplit(receiver).port or 8086
+    say(
+        "The source's YAML has no inlet for them yet. Write among its attributes:\n"
+        f"  http: {{host: 0.0.0.0, port: {port}, cert_file: …, key_file: …}}\n"
+        f"with {SECRET_ENV} where Dagster runs. Then: s3notify doctor {site.source}"
+    )
+
+
+def _source(site: "EventSite") -> ConfiguredSource | None:
+    return next((source for source in configured() if source.name == site.source), None)

@@ -1,0 +1,136 @@
+"""The parts of one source's events, by the way that they take: what is planned, made, looked at and removed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from s3notify_platform.deploy.events.bucket_part import EventBridgeSwitch, NotificationPart, check_apart
+from s3notify_platform.deploy.events.event_part import Part
+from s3notify_platform.deploy.events.event_site import SENDERS, EventSite, Way
+from s3notify_platform.deploy.events.queue_part import Queue, sending
+from s3notify_platform.deploy.events.rule_part import RulePart
+from s3notify_platform.deploy.events.topic_part import SubscriptionPart, Topic
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Notification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A part, and what it lacks or what is left of it; "" if nothing."""
+
+    part: Part
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventSetup:
+    """The events of a source on AWS, or on what is like it. No request but by its methods."""
+
+    site: EventSite
+    clock: Clock = SYSTEM_CLOCK
+
+    @cached_property
+    def bucket(self) -> BucketEvents:
+        """The bucket's notifications."""
+        return BucketEvents(self.site.bucket, clock=self.clock)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The queue."""
+        return Queue(site=self.site, sqs=self.site.requests("sqs", clock=self.clock), clock=self.clock)
+
+    def way_in_place(self) -> tuple[Way, str] | None:
+        """How events come to the queue, as far as that was set up here, and the ARN of who sends; None: not at all.
+
+        The queue's policy is written before all that sends to it, and removed after it. 3 requests.
+        """
+        policy = self.queue.policy()
+        for one in (policy or {}).get("Statement", ()):
+            if one.get("Sid") == self.site.name:
+                way = SENDERS.get(str(one.get("Principal", {}).get("Service", "")))
+                source = str(one.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn", ""))
+                return (way, source) if way else None
+        if (own := self.bucket.read().find(self.site.name)) is None:
+            return None
+        return ("sns" if own.kind == "topic" else "sqs"), own.arn
+
+    def parts(self, way: Way) -> tuple[Part, ...]:
+        """The parts, in the order that they are made in. Requests of `way_in_place`; 1 more for SNS.
+
+        `UsageError` if another way was set up.
+        """
+        if (there := self.way_in_place()) is not None and there[0] != way:
+            raise UsageError(
+                f"events of source {self.site.source!r} already come by {there[0]}: `s3notify init {self.site.source} "
+                f"--events --remove` first, then --by {way}"
+            )
+        topic_arn = (there[1] if there else self._topic()) if way == "sns" else ""
+        return self.parts_by(way, topic_arn)
+
+    def parts_by(self, way: Way, topic_arn: str = "") -> tuple[Part, ...]:
+        """The parts of a way; by SNS through this topic, which is made here or is another one's. No request."""
+        site, queue, owner = self.site, self.queue, self.site.bucket_account
+        match way:
+            case "sqs":
+                sender = sending(queue, "s3.amazonaws.com", site.bucket_arn, owner)
+                return queue, sender, self._notification("queue", site.queue_arn)
+            case "sns":
+                return self._by_topic(topic_arn)
+            case "eventbridge":
+                rule = RulePart(site=site, events=site.requests("events", clock=self.clock))
+                sender = sending(queue, "events.amazonaws.com", site.rule_arn)
+                return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
+
+    def _topic(self) -> str:
+        """The topic that the bucket announces all of these keys to already; else the one that is made. 1 request."""
+        wanted = self.site.notification("topic", self.site.topic_arn)
+        taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
+        return taken[0] if taken else self.site.topic_arn
+
+    def check(self, parts: Sequence[Part]) -> None:
+        """`UsageError` if S3 would refuse the notification that is among the parts. 1 request, or none."""
+        for part in parts:
+            if isinstance(part, NotificationPart):
+                check_apart(self.bucket.read(), part.notification)
+
+    def _by_topic(self, topic_arn: str) -> tuple[Part, ...]:
+        site, queue = self.site, self.queue
+        sns = site.requests("sns", clock=self.clock)
+        subscription = SubscriptionPart(site=site, sns=sns, topic_arn=topic_arn)
+        sender = sending(queue, "sns.amazonaws.com", topic_arn)
+        if topic_arn != site.topic_arn:
+            return queue, sender, subscription
+        topic = Topic(site=site, sns=sns, clock=self.clock)
+        notification = self._notification("topic", topic_arn)
+        return queue, sender, topic, topic.publishing(), subscription, notification
+
+    def _notification(self, kind: Literal["queue", "topic"], arn: str) -> NotificationPart:
+        return NotificationPart(
+            bucket=self.bucket,
+            notification=self.site.notification(kind, arn),
+            owner=self.site.bucket_account,
+        )
+
+
+def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
+    """Each part, and what it lacks, or what is left of it, as `ask` finds. Requests of the parts' looks."""
+    return [Planned(part=part, state=ask(part)) for part in parts]
+
+
+def problem_of(parts: Sequence[Part]) -> str:
+    """The first part that is not as it has to be, for people; "" if all are. Requests of the parts' looks."""
+    return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
+
+
+Announced = Literal["announced", "eventbridge", "nothing"]
+
+
+def announced(bucket: BucketEvents, prefix: str) -> tuple[Announced, Notification | None]:
+    """Whether the bucket sends events of keys below this prefix to anybody: a notification, or EventBridge. 1 GET."""
+    found = bucket.read()
+    near = [one for one in found.each if prefix.startswith(one.prefix) or one.prefix.startswith(prefix)]
+    if near:
+        return "announced", near[0]
+    return ("eventbridge" if found.eventbridge else "nothing"), None

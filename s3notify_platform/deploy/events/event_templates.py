@@ -1,0 +1,194 @@
+"""Templates of what announces a bucket's changes, for those who make it by Terraform or CloudFormation.
+
+`s3notify init NAME --events` finds what they made, and makes what is missing: with CloudFormation that is the bucket's
+notification, which can only be said where a template makes the bucket itself.
+"""
+
+import json
+from typing import Any, Final
+
+from s3notify_platform.deploy.dynamo_tables import Json
+from s3notify_platform.deploy.events.event_part import allowing
+from s3notify_platform.deploy.events.event_site import AWS_EVENTS, SENDERS, EventSite, Way
+from s3notify_platform.deploy.events.queue_part import RETENTION_SECONDS
+from s3notify_platform.stores.aws.bucket_notifications import BucketNotifications, Kind
+
+_NAME: Final = "s3notify_events"
+_ACCOUNT: Final = "${data.aws_caller_identity.s3notify.account_id}"
+
+
+def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
+    """In Terraform's JSON syntax. `others`: the bucket's notifications, since its resource replaces all. Pure."""
+    queue, topic = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_sns_topic.{_NAME}.arn}}"
+    rule = f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"
+    sending = _sending(
+        site,
+        way,
+        queue,
+        source={"sqs": site.bucket_arn, "sns": topic, "eventbridge": rule}[way],
+        account=_ACCOUNT,
+    )
+    resources: Json = {
+        "aws_sqs_queue": {
+            _NAME: {
+                "name": site.queue_name,
+                "message_retention_seconds": RETENTION_SECONDS,
+                "receive_wait_time_seconds": 20,
+            }
+        },
+        "aws_sqs_queue_policy": {
+            _NAME: {
+                "queue_url": f"${{aws_sqs_queue.{_NAME}.url}}",
+                "policy": json.dumps(_policy(sending)),
+            }
+        },
+    }
+    notification: Json = {
+        "//": "This resource is all notifications of the bucket: keep one of it for each bucket, with others' blocks.",
+        "bucket": site.bucket.bucket,
+        "depends_on": [f"aws_sqs_queue_policy.{_NAME}"],
+        **_terraform_others(site, others),
+    }
+    match way:
+        case "sqs":
+            notification.setdefault("queue", []).append(_terraform_block(site, "queue_arn", queue))
+        case "sns":
+            notification.setdefault("topic", []).append(_terraform_block(site, "topic_arn", topic))
+            notification["depends_on"].append(f"aws_sns_topic_policy.{_NAME}")
+            resources |= {
+                "aws_sns_topic": {_NAME: {"name": site.name}},
+                "aws_sns_topic_policy": {
+                    _NAME: {
+                        "arn": topic,
+                        "policy": json.dumps(_policy(_publishing(site, topic, _ACCOUNT))),
+                    }
+                },
+                "aws_sns_topic_subscription": {
+                    _NAME: {
+                        "topic_arn": topic,
+                        "protocol": "sqs",
+                        "endpoint": queue,
+                        "raw_message_delivery": True,
+                    }
+                },
+            }
+        case "eventbridge":
+            notification["eventbridge"] = True
+            resources |= {
+                "aws_cloudwatch_event_rule": {
+                    _NAME: {"name": site.name, "event_pattern": json.dumps(site.pattern())}
+                },
+                "aws_cloudwatch_event_target": {
+                    _NAME: {
+                        "rule": f"${{aws_cloudwatch_event_rule.{_NAME}.name}}",
+                        "target_id": site.name,
+                        "arn": queue,
+                    }
+                },
+            }
+    resources["aws_s3_bucket_notification"] = {_NAME: notification}
+    return {"data": {"aws_caller_identity": {"s3notify": {}}}, "resource": resources}
+
+
+def cloudformation_events(site: EventSite, way: Way) -> Json:
+    """A template of all but the bucket's own part, which `s3notify init NAME --events` makes afterwards. Pure."""
+    queue, topic = {"Fn::GetAtt": ["Queue", "Arn"]}, {"Ref": "Topic"}
+    account = {"Ref": "AWS::AccountId"}
+    rule = {"Fn::GetAtt": ["Rule", "Arn"]}
+    source: dict[Way, Any] = {"sqs": site.bucket_arn, "sns": topic, "eventbridge": rule}
+    sending = _sending(site, way, queue, source=source[way], account=account)
+    resources: Json = {
+        "Queue": {
+            "Type": "AWS::SQS::Queue",
+            "DeletionPolicy": "Delete",
+            "UpdateReplacePolicy": "Delete",
+            "Properties": {
+                "QueueName": site.queue_name,
+                "MessageRetentionPeriod": RETENTION_SECONDS,
+                "ReceiveMessageWaitTimeSeconds": 20,
+            },
+        },
+        "QueuePolicy": {
+            "Type": "AWS::SQS::QueuePolicy",
+            "Properties": {
+                "Queues": [{"Ref": "Queue"}],
+                "PolicyDocument": _policy(sending),
+            },
+        },
+    }
+    match way:
+        case "sqs":
+            pass
+        case "sns":
+            resources |= {
+                "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": site.name}},
+                "TopicPolicy": {
+                    "Type": "AWS::SNS::TopicPolicy",
+                    "Properties": {
+                        "Topics": [topic],
+                        "PolicyDocument": _policy(_publishing(site, topic, account)),
+                    },
+                },
+                "Subscription": {
+                    "Type": "AWS::SNS::Subscription",
+                    "Properties": {
+                        "TopicArn": topic,
+                        "Protocol": "sqs",
+                        "Endpoint": queue,
+                        "RawMessageDelivery": True,
+                    },
+                },
+            }
+        case "eventbridge":
+            resources["Rule"] = {
+                "Type": "AWS::Events::Rule",
+                "Properties": {
+                    "Name": site.name,
+                    "EventPattern": site.pattern(),
+                    "Targets": [{"Id": site.name, "Arn": queue}],
+                },
+            }
+    return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": resources}
+
+
+def _sending(site: EventSite, way: Way, queue: Any, *, source: Any, account: Any) -> Json:
+    service = next(service for service, of in SENDERS.items() if of == way)
+    owner = account if way == "sqs" else ""
+    return allowing(
+        site.name, service=service, action="sqs:SendMessage", resource=queue, source=source, account=owner
+    )
+
+
+def _publishing(site: EventSite, topic: Any, account: Any) -> Json:
+    return allowing(
+        site.name,
+        service="s3.amazonaws.com",
+        action="sns:Publish",
+        resource=topic,
+        source=site.bucket_arn,
+        account=account,
+    )
+
+
+def _policy(statement: Json) -> Json:
+    return {"Version": "2012-10-17", "Statement": [statement]}
+
+
+def _terraform_block(site: EventSite, kind: str, arn: str) -> Json:
+    block: Json = {"id": site.name, kind: arn, "events": list(AWS_EVENTS)}
+    return block | ({"filter_prefix": site.prefix} if site.prefix else {})
+
+
+def _terraform_others(site: EventSite, others: BucketNotifications) -> Json:
+    names: dict[Kind, tuple[str, str]] = {
+        "queue": ("queue", "queue_arn"),
+        "topic": ("topic", "topic_arn"),
+        "function": ("lambda_function", "lambda_function_arn"),
+    }
+    blocks: dict[str, list[Json]] = {}
+    for one in (one for one in others.each if one.id != site.name):
+        name, arn = names[one.kind]
+        block: Json = {"id": one.id, arn: one.arn, "events": sorted(one.events)}
+        block |= {k: v for k, v in (("filter_prefix", one.prefix), ("filter_suffix", one.suffix)) if v}
+        blocks.setdefault(name, []).append(block)
+    return {**blocks, **({"eventbridge": True} if others.eventbridge else {})}

@@ -1,0 +1,78 @@
+"""The way by EventBridge: a rule of the default bus, with the queue as its target."""
+
+import json
+from dataclasses import dataclass
+
+from s3notify_platform.deploy.events.event_site import TAG, EventSite
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.stores.aws.service_requests import ServiceRequests
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RulePart:
+    """The rule, and its target."""
+
+    site: EventSite
+    events: ServiceRequests
+
+    @property
+    def title(self) -> str:
+        """The rule, for people."""
+        keys = f"keys below {self.site.prefix!r}" if self.site.prefix else "all keys"
+        return f"EventBridge rule {self.site.name!r}: {keys} of the bucket go to the queue"
+
+    def lacks(self) -> str:
+        """See `Part`. 1 request or 2."""
+        if (found := self.events.ask("describe_rule", Name=self.site.name)) is None:
+            return "is missing"
+        if _parsed(found.get("EventPattern")) != self.site.pattern():
+            return "takes other events"
+        if found.get("State") != "ENABLED":
+            return "is switched off"
+        targets = self._targets()
+        return (
+            "" if targets.get(self.site.name) == self.site.queue_arn else "does not have the queue as target"
+        )
+
+    def make(self) -> None:
+        """See `Part`. 2 requests, and those of `lacks`."""
+        if not self.lacks():
+            return
+        self.events.ask(
+            "put_rule",
+            Name=self.site.name,
+            EventPattern=json.dumps(self.site.pattern()),
+            State="ENABLED",
+            Description=f"Changes of source {self.site.source} in bucket {self.site.bucket.bucket}",
+            # EventBridge leaves the tags of a rule that exists as they are.
+            Tags=[{"Key": TAG, "Value": self.site.name}],
+        )
+        target = {"Id": self.site.name, "Arn": self.site.queue_arn}
+        done = self.events.ask("put_targets", Rule=self.site.name, Targets=[target])
+        if done is None or done.get("FailedEntryCount"):
+            raise UsageError(f"rule {self.site.name!r} does not take the queue as target: {done}")
+
+    def remains(self) -> str:
+        """See `Part`: one that was made elsewhere stays. 1 request."""
+        return f"EventBridge rule {self.site.name!r}" if self._is_ours() else ""
+
+    def remove(self) -> None:
+        """See `Part`. 3 requests."""
+        if self._is_ours():
+            self.events.ask("remove_targets", Rule=self.site.name, Ids=[self.site.name])
+            self.events.ask("delete_rule", Name=self.site.name)
+
+    def _is_ours(self) -> bool:
+        found = self.events.ask("list_tags_for_resource", ResourceARN=self.site.rule_arn)
+        return {"Key": TAG, "Value": self.site.name} in (found or {}).get("Tags", ())
+
+    def _targets(self) -> dict[str, str]:
+        listed = self.events.pages("list_targets_by_rule", "Targets", Rule=self.site.name)
+        return {one["Id"]: one["Arn"] for one in listed}
+
+
+def _parsed(text: object) -> object:
+    try:
+        return json.loads(str(text))
+    except ValueError:
+        return None

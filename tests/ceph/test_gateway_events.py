@@ -1,0 +1,123 @@
+"""`s3notify init --events` on RGW: what a client that knows nothing of us writes is in the queue."""
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.project import sources_of
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.stores.aws import bucket_notifications
+from tests.ceph.test_notifications import FIRST_POST_SECONDS
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.ceph import Ceph
+from tests.support.event_project import Project
+from tests.support.recorder import Recorder
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.ceph
+
+SECRET = "a-secret/of some:length@"
+THEIRS = """<NotificationConfiguration><TopicConfiguration><Id>theirs</Id><Topic>{arn}</Topic>
+<Event>s3:ObjectCreated:*</Event><Filter><S3Metadata><FilterRule><Name>x-amz-meta-team</Name><Value>sales</Value>
+</FilterRule></S3Metadata></Filter></TopicConfiguration></NotificationConfiguration>"""
+
+
+@pytest.fixture
+def project(ceph: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """Behind a proxy that ends TLS: without it a gateway takes no secret of an endpoint."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("S3NOTIFY_DEFS", "DAGSTER_HOME", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", SECRET)
+    monkeypatch.setattr(bucket_notifications, "SETTLE_SECONDS", 0.01)
+    with FaultProxy(ceph.server.endpoint_url) as proxy:
+        proxy.added["X-Forwarded-Proto"] = "https"
+        yield Project(ceph.server, tmp_path, endpoint_url=proxy.url)
+
+
+def configuration(project: Project, body: str | None = None) -> str:
+    """The bucket's notifications as the gateway has them, with what boto3 leaves out; `body` is written."""
+    url = f"{project.endpoint_url}/{project.bucket}?notification"
+    request = AWSRequest("PUT" if body else "GET", url, data=(body or "").encode())
+    S3SigV4Auth(Credentials("test", "test"), "s3", "default").add_auth(request)
+    sent = urllib.request.Request(
+        url, data=body.encode() if body else None, headers=dict(request.headers), method=request.method
+    )
+    with urllib.request.urlopen(sent, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_one_command_and_a_change_is_in_the_queue(project: Project, ceph: Ceph) -> None:
+    """Beside a notification of somebody else, which stays whole, and stays when ours is taken out."""
+    with Recorder() as recorder:
+        arn = ceph.client("sns").create_topic(
+            Name=f"t-{project.bucket}", Attributes={"push-endpoint": recorder.url("x")}
+        )
+        configuration(project, THEIRS.format(arn=arn["TopicArn"]))
+        theirs = configuration(project)
+        assert "sales" in theirs
+
+        (port,) = free_ports(1, SYSTEM_CLOCK)
+        project.write(f"  http: {{port: {port}}}\n")
+        receiver = ("--receiver", f"http://127.0.0.1:{port}/")
+        assert "give --receiver" in project.init("--yes").output
+        asked = project.init(*receiver, answer="n\n")
+        assert asked.exit_code == 1
+        assert "+ topic 's3notify-orders-" in asked.output
+        assert configuration(project) == theirs
+        ran = project.init(*receiver, "--yes")
+        assert ran.exit_code == 0, ran.output
+        assert SECRET not in ran.output
+        assert "Nothing is to be done" in project.init(*receiver, "--yes").output
+        assert "sales" in configuration(project)
+
+        (found,) = sources_of()
+        queue = found.source().location.queue()
+        queue.topics.create(
+            "orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/", slots=4, shards=1)
+        )
+        with project.inlet("http") as inlet:
+            assert inlet.ready.wait(20)
+            ceph.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1 + ü.jsonl", Body=b"{}\n")
+            until(lambda: queue.entries("orders", range(4)), seconds=FIRST_POST_SECONDS)
+            assert [entry.event.key for entry in queue.entries("orders", range(4))] == [
+                "raw/orders/1 + ü.jsonl"
+            ]
+            told = project.run("doctor", "orders")
+            assert told.exit_code == 0, told.output
+            assert "events: they arrive, " in told.output
+
+        gone = project.init("--remove", "--yes")
+        assert gone.exit_code == 0, gone.output
+        assert configuration(project) == theirs
+        names = [one["TopicArn"].rpartition(":")[2] for one in ceph.client("sns").list_topics()["Topics"]]
+        assert not [name for name in names if name.startswith("s3notify-orders-")]
+        assert "Nothing is left" in project.init("--remove").output
+
+
+def test_another_receiver_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a secret that has changed."""
+    assert project.init("--receiver", "http://127.0.0.1:9/", "--yes").exit_code == 0
+    assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
+    monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", "another-secret-of-length")
+    assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
+    assert "Nothing is to be done" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
+    project.init("--remove", "--yes")
+
+
+def test_without_tls_the_gateway_s_refusal_is_said(ceph: Ceph, project: Project) -> None:
+    project.endpoint_url = ceph.server.endpoint_url
+    project.write("")
+    ran = project.init("--receiver", "http://127.0.0.1:9/", "--yes")
+    assert ran.exit_code == 1
+    assert "refused the request" in ran.output
+    assert SECRET not in ran.output

@@ -1,0 +1,380 @@
+"""`s3notify init NAME --events`, and what `doctor` says of it: from the command to a change in the queue."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.channels import arrival
+from s3notify_platform.cli.main import main
+from s3notify_platform.engine.driver import Ingest
+from s3notify_platform.local.project import sources_of
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.stores.aws import bucket_notifications
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.event_project import Project
+from tests.support.ingested import rows_of
+from tests.support.local_jobs import LocalJobs
+from tests.support.servers import S3Server
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def project(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("S3NOTIFY_DEFS", "DAGSTER_HOME", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(bucket_notifications, "SETTLE_SECONDS", 0.01)
+    made = Project(ministack, tmp_path)
+    yield made
+    made.init("--remove", "--yes")
+
+
+@pytest.mark.server
+def test_the_plan_is_shown_and_nothing_is_made_before_the_answer(project: Project) -> None:
+    before = project.file.read_text()
+    ran = project.init(answer="n\n")
+    assert ran.exit_code == 1
+    for part in (
+        "+ SQS queue 's3notify-orders-",
+        "+ policy of the queue: s3.amazonaws.com",
+        "+ notification 's3n",
+    ):
+        assert part in ran.output
+    assert "keys below 'raw/orders/'" in ran.output
+    assert project.queues() == []
+    assert project.notifications() == {}
+    assert project.file.read_text() == before
+
+
+@pytest.mark.server
+def test_one_command_and_a_new_file_is_in_the_table(project: Project) -> None:
+    """By the next run: the YAML says the inlet; `doctor` how fast; a second time nothing is done; all goes again."""
+    before = project.file.read_text()
+    ran = project.init(answer="y\n")
+    assert ran.exit_code == 0, ran.output
+    (url,) = project.queues()
+    assert (
+        f"  sqs: {{queue_url: '{url}', endpoint_url: '{project.server.endpoint_url}'}}\n"
+        in project.file.read_text()
+    )
+    assert "  prefix: raw/orders/   # all of them\n" in project.file.read_text()
+    (note,) = project.notifications()["QueueConfigurations"]
+    assert note["Filter"]["Key"]["FilterRules"] == [{"Name": "prefix", "Value": "raw/orders/"}]
+
+    (found,) = sources_of()
+    queue = found.source().location.queue()
+    queue.topics.create(
+        "orders", TopicSettings(bucket=project.bucket, prefix="raw/orders/", slots=4, shards=1)
+    )
+    with project.inlet():
+        project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b'{"a": 1}\n')
+        until(
+            lambda: [entry.event.key for entry in queue.entries("orders", range(4))] == ["raw/orders/1.jsonl"]
+        )
+        source = found.source(commit="native")
+        Ingest(jobs=LocalJobs(source=source), source=source).run(source.location.all_slots(), batch="1")
+        assert [row["a"] for row in rows_of(source)] == [1]
+        told = project.run("doctor", "orders")
+        assert told.exit_code == 0, told.output
+        assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output)
+        said = json.loads(project.run("doctor", "orders", "--json").output)
+        assert said["events"]["fine"] is True
+        assert 0 < said["events"]["seconds"] < 30
+
+    again = project.init()
+    assert again.exit_code == 0, again.output
+    assert "Nothing is to be done" in again.output
+    assert "= SQS queue" in again.output
+    gone = project.init("--remove", answer="y\n")
+    assert gone.exit_code == 0, gone.output
+    assert project.queues() == []
+    assert project.notifications() == {}
+    assert project.file.read_text() == before
+    assert "Nothing is left" in project.init("--remove").output
+    (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
+    assert listed.key == "raw/orders/1.jsonl", "and no probe"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("by", ["sns", "eventbridge"])
+def test_the_other_ways(project: Project, by: str) -> None:
+    """The way that was taken is known later on."""
+    ran = project.init("--by", by, "--yes")
+    assert ran.exit_code == 0, ran.output
+    with project.inlet():
+        told = project.run("doctor", "orders")
+    assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output), told.output
+    assert f"by {by}:" in project.init().output
+    other = project.init("--by", "sqs")
+    assert other.exit_code == 1
+    assert f"already come by {by}" in other.output
+    gone = project.init("--remove", "--yes")
+    assert gone.exit_code == 0, gone.output
+    assert ("goes on sending its events to EventBridge" in gone.output) is (by == "eventbridge")
+    assert project.queues() == []
+
+
+def _queue(project: Project) -> None:
+    (url,) = project.queues()
+    project.client("sqs").delete_queue(QueueUrl=url)
+
+
+def _policy(project: Project) -> None:
+    (url,) = project.queues()
+    project.client("sqs").set_queue_attributes(QueueUrl=url, Attributes={"Policy": ""})
+
+
+def _notification(project: Project) -> None:
+    project.client("s3").put_bucket_notification_configuration(
+        Bucket=project.bucket, NotificationConfiguration={}
+    )
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [(_queue, "SQS queue"), (_policy, "policy of the queue"), (_notification, "notification '")],
+)
+def test_doctor_names_the_part_that_is_missing(
+    project: Project, damage: Callable[[Project], None], part: str
+) -> None:
+    """And the command that makes it again."""
+    project.init("--yes")
+    damage(project)
+    told = project.run("doctor", "orders")
+    assert told.exit_code == 1
+    (line,) = (line for line in told.output.splitlines() if line.startswith("events:"))
+    assert line.startswith(f"events: {part}")
+    assert line.endswith("is missing: `s3notify init orders --events` makes it")
+    assert project.init("--yes").exit_code == 0
+
+
+@pytest.mark.server
+def test_doctor_without_an_inlet_that_runs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No error, since it is run before the first start; without events it says how to have them."""
+    told = project.run("doctor", "orders")
+    assert "events: none are set up; `s3notify init orders --events`" in told.output
+    project.init("--yes")
+    monkeypatch.setattr(arrival, "PATIENCE_SECONDS", 0.5)
+    told = project.run("doctor", "orders")
+    assert told.exit_code == 0, told.output
+    assert re.search(r"events: they arrive in queue 's3notify-orders-\w+', where about \d+ wait", told.output)
+    assert "start `s3notify dev`" in told.output
+
+
+@pytest.mark.server
+def test_doctor_where_it_may_not_write(project: Project) -> None:
+    """Hidden files are read, so that a probe would be: the newest object is looked at."""
+    project.init("--yes")
+    (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
+    project.write(f"  hidden_files: read\n{line}\n")
+    told = project.run("doctor", "orders")
+    assert "no object is there to go by" in told.output, told.output
+    project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
+    told = project.run("doctor", "orders")
+    assert "the newest object, 'raw/orders/1.jsonl', was not announced: write one" in told.output
+    assert project.run("signal", "raw/orders/1.jsonl").exit_code == 0
+    told = project.run("doctor", "orders")
+    assert re.search(r"events: they arrive: the newest object, .* was announced \d+ s later", told.output)
+    (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
+    assert listed.key == "raw/orders/1.jsonl"
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"__type": "AccessDenied", "message": "no"}'
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.server
+def test_doctor_with_credentials_that_may_not_look(project: Project) -> None:
+    """As those of a run: the probe shows that events arrive all the same."""
+    project.init("--yes")
+    text = project.file.read_text()
+    with project.inlet(), ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"endpoint_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
+        project.file.write_text(text.replace(f"endpoint_url: '{project.server.endpoint_url}'}}", url))
+        assert project.file.read_text() != text
+        told = project.run("doctor", "orders")
+        server.shutdown()
+    project.file.write_text(text)
+    assert told.exit_code == 0, told.output
+    assert "events: they arrive, " in told.output
+
+
+@pytest.mark.server
+def test_a_removal_that_was_killed_before_the_yaml(project: Project) -> None:
+    """The queue is gone already; repeated, the line goes too. A queue that a person has named stays in the YAML."""
+    before = project.file.read_text()
+    project.init("--yes")
+    _queue(project)
+    _notification(project)
+    gone = project.init("--remove", "--yes")
+    assert gone.exit_code == 0, gone.output
+    assert project.file.read_text() == before
+    project.write("  sqs: {queue_url: 'http://127.0.0.1:9/000000000000/of-others'}\n")
+    text = project.file.read_text()
+    assert project.init("--remove", "--yes").exit_code == 0
+    assert project.file.read_text() == text
+
+
+@pytest.mark.server
+def test_a_yaml_that_is_written_in_one_line_is_left_to_a_person(project: Project) -> None:
+    text = f"attributes: {{name: orders, bucket: {project.bucket}, prefix: raw/orders/, slots: 4, s3: "
+    text += (
+        f"{{endpoint_url: '{project.server.endpoint_url}'}}}}\ntype: s3notify_platform.S3NotifyComponent\n"
+    )
+    project.file.write_text(text)
+    ran = project.init("--yes")
+    assert ran.exit_code == 0, ran.output
+    assert project.file.read_text() == text
+    assert "Write into the source's YAML, among its attributes:\n  sqs: {queue_url: " in ran.output
+
+
+@pytest.mark.server
+def test_an_overlap_is_named_before_anything_is_made(project: Project) -> None:
+    project.client("sqs").create_queue(QueueName=f"q-{project.bucket}")
+    arn = f"arn:aws:sqs:us-east-1:000000000000:q-{project.bucket}"
+    theirs = {"Id": "crawler", "QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}
+    project.client("s3").put_bucket_notification_configuration(
+        Bucket=project.bucket, NotificationConfiguration={"QueueConfigurations": [theirs]}
+    )
+    ran = project.init("--yes")
+    assert ran.exit_code == 1
+    assert "'crawler'" in ran.output
+    assert "--by eventbridge" in ran.output
+    assert project.queues() == []
+    assert project.init("--yes", "--by", "eventbridge").exit_code == 0
+    assert project.notifications()["QueueConfigurations"] == [theirs]
+
+
+@pytest.mark.server
+def test_templates(project: Project) -> None:
+    """Terraform's has the bucket's own; CloudFormation's says what makes the rest. Nothing is made."""
+    found = json.loads(project.init("--print", "terraform").stdout)
+    assert found["resource"]["aws_s3_bucket_notification"]["s3notify_events"]["bucket"] == project.bucket
+    ran = project.init("--print", "cloudformation", "--by", "sns")
+    assert "Topic" in json.loads(ran.stdout)["Resources"]
+    assert "s3notify init orders --events --by sns" in ran.stderr
+    assert project.queues() == []
+
+
+def test_the_policy_of_the_inlet_covers_the_queue_that_the_yaml_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name and account are those of its URL."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    file = tmp_path / "defs" / "orders" / "defs.yaml"
+    file.parent.mkdir(parents=True)
+    url = "https://sqs.eu-central-1.amazonaws.com/123456789012/s3notify-orders-d62fcd94"
+    file.write_text(
+        "type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: orders\n  bucket: b\n  prefix: raw/\n"
+        f"  s3: {{region: eu-central-1}}\n  sqs: {{queue_url: '{url}'}}\n"
+    )
+    ran = CliRunner().invoke(main, ["init", "orders", "--print", "iam", "--role", "inlet"])
+    assert ran.exit_code == 0, ran.output
+    assert "arn:aws:sqs:eu-central-1:123456789012:s3notify-orders-d62fcd94" in ran.output
+    assert "sqs:ReceiveMessage" in ran.output
+
+
+def test_the_inlet_s_command_takes_its_settings_from_the_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that all sources of the bucket have which have the inlet at all; the command line goes before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    for name, bucket, more in (
+        ("orders", "one", "sqs: {queue_url: 'https://one', visibility_seconds: 70}"),
+        ("views", "one", "poll_seconds: 1"),
+        ("clicks", "two", "sqs: {queue_url: 'https://two', visibility_seconds: 70}"),
+        ("visits", "two", "sqs: {queue_url: 'https://three', visibility_seconds: 70}"),
+    ):
+        file = tmp_path / "defs" / name / "defs.yaml"
+        file.parent.mkdir(parents=True)
+        head = f"type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: {name}\n  bucket: {bucket}\n"
+        file.write_text(f"{head}  {more}\n")
+    group = main.get_command(click.Context(main), "inlet")
+    assert isinstance(group, click.Group)
+    _, command, _ = group.resolve_command(click.Context(group), ["sqs"])
+    assert command is not None
+
+    def taken(*arguments: str) -> tuple[str, int]:
+        found = command.make_context("sqs", list(arguments)).params
+        return found["set_queue_url"], found["set_visibility_seconds"]
+
+    assert taken("--bucket", "one") == ("https://one", 70)
+    assert taken("--bucket", "one", "--queue-url", "https://given") == ("https://given", 70)
+    assert taken("--bucket", "two", "--queue-url", "https://given") == ("https://given", 70)
+    with pytest.raises(click.MissingParameter, match="queue_url"):
+        taken("--bucket", "two")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["orders", "--remove"], "are of --events"),
+        (["orders", "--by", "sns"], "are of --events"),
+        (["--events"], "needs the source's NAME"),
+        (["orders", "--events"], "needs the source's NAME, and its --bucket"),
+        (["orders", "--events", "--bucket", "b", "--event-queue", "a.fifo"], "FIFO"),
+    ],
+)
+def test_what_does_not_go_together(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    ran = CliRunner().invoke(main, ["init", *arguments])
+    assert ran.exit_code in (1, 2)
+    assert said in ran.output
+
+
+class _Minio(BaseHTTPRequestHandler):
+    server_version, sys_version = "MinIO", ""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing."""
+
+
+def test_on_minio_the_commands_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Minio) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        given = ["init", "orders", "--events", "--bucket", "b", "--prefix", "raw/", "--endpoint-url", url]
+        missing = CliRunner().invoke(main, given)
+        assert "give --receiver" in missing.output
+        ran = CliRunner().invoke(main, [*given, "--receiver", "https://inlet.example.com:8086/"])
+        assert ran.exit_code == 0, ran.output
+        assert "mc event add ALIAS/b arn:minio:sqs::s3notify_orders_" in ran.output
+        assert "http: {host: 0.0.0.0, port: 8086" in ran.output
+        gone = CliRunner().invoke(main, [*given, "--remove"])
+        assert "mc event remove ALIAS/b" in gone.output
+        refused = CliRunner().invoke(main, [*given, "--by", "sns"])
+        assert "this is no AWS" in refused.output
+        server.shutdown()

@@ -1,0 +1,100 @@
+"""Templates of events say what the command makes; Terraform's keeps the notifications that are there."""
+
+import json
+from typing import Any
+
+import pytest
+from cfnlint.api import lint_all
+
+from s3notify_platform.deploy.events.event_part import StatementPart
+from s3notify_platform.deploy.events.event_setup import EventSetup
+from s3notify_platform.deploy.events.event_site import EventSite, Way
+from s3notify_platform.deploy.events.event_templates import cloudformation_events, terraform_events
+from s3notify_platform.stores.aws.bucket_notifications import BucketNotifications, Notification
+from s3notify_platform.stores.config import S3Config
+
+WAYS: tuple[Way, ...] = ("sqs", "sns", "eventbridge")
+SITE = EventSite(
+    source="orders",
+    bucket=S3Config(bucket="acme-landing", region="eu-central-1"),
+    prefix="raw/orders/",
+    platform_bucket="acme-landing",
+    platform_prefix="_s3notify/orders/",
+    queue_prefix="_s3notify/queue/",
+    account="123456789012",
+    bucket_account="123456789012",
+)
+
+
+def resolved(text: str) -> Any:
+    """Terraform's references, as Terraform has them once all is made."""
+    for reference, value in (
+        ("${aws_sqs_queue.s3notify_events.arn}", SITE.queue_arn),
+        ("${aws_sns_topic.s3notify_events.arn}", SITE.topic_arn),
+        ("${aws_cloudwatch_event_rule.s3notify_events.arn}", SITE.rule_arn),
+        ("${data.aws_caller_identity.s3notify.account_id}", SITE.account),
+    ):
+        text = text.replace(reference, value)
+    assert "${" not in text
+    return json.loads(text)
+
+
+def statements(way: Way) -> list[Any]:
+    """Those that the command writes, without a request."""
+    parts = EventSetup(site=SITE).parts_by(way, SITE.topic_arn)
+    return [part.statement for part in parts if isinstance(part, StatementPart)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_terraform_has_the_same_policies(way: Way) -> None:
+    found = terraform_events(SITE, way, BucketNotifications())["resource"]
+    policies = [found["aws_sqs_queue_policy"]["s3notify_events"]["policy"]]
+    policies += [one["policy"] for one in found.get("aws_sns_topic_policy", {}).values()]
+    assert [resolved(text)["Statement"] for text in policies] == [[one] for one in statements(way)]
+    assert found["aws_sqs_queue"]["s3notify_events"]["name"] == SITE.queue_name
+    rules = found.get("aws_cloudwatch_event_rule", {}).values()
+    assert [json.loads(rule["event_pattern"]) for rule in rules] == [SITE.pattern()] * (way == "eventbridge")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_terraform_keeps_the_notifications_that_are_there(way: Way) -> None:
+    """Since its resource replaces all of them, it says them too; ours once, however often it is printed."""
+    theirs = Notification(
+        id="theirs", kind="function", arn="arn:l", events=frozenset({"s3:ObjectCreated:Put"}), suffix=".csv"
+    )
+    ours = SITE.notification("queue", SITE.queue_arn)
+    there = BucketNotifications().having(theirs).having(ours).to_eventbridge()
+    (found,) = terraform_events(SITE, way, there)["resource"]["aws_s3_bucket_notification"].values()
+    assert found["lambda_function"] == [
+        {"id": "theirs", "lambda_function_arn": "arn:l", "events": ["s3:ObjectCreated:Put"], "filter_suffix": ".csv"}
+    ]  # fmt: skip
+    assert found["eventbridge"] is True
+    blocks = [*found.get("queue", []), *found.get("topic", [])]
+    assert [block["id"] for block in blocks] == [SITE.name] * (way != "eventbridge")
+    assert all(block["filter_prefix"] == "raw/orders/" for block in blocks)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_cloudformation_is_valid_and_has_the_same_policies(way: Way) -> None:
+    template = cloudformation_events(SITE, way)
+    found = lint_all(json.dumps(template))
+    assert [match for match in found if not match.rule.id.startswith("I")] == []
+    text = json.dumps(template)
+    for reference, value in (
+        ({"Fn::GetAtt": ["Queue", "Arn"]}, SITE.queue_arn),
+        ({"Fn::GetAtt": ["Rule", "Arn"]}, SITE.rule_arn),
+        ({"Ref": "Topic"}, SITE.topic_arn),
+        ({"Ref": "AWS::AccountId"}, SITE.account),
+    ):
+        text = text.replace(json.dumps(reference), json.dumps(value))
+    resources = json.loads(text)["Resources"]
+    made = [one["Properties"]["PolicyDocument"]["Statement"] for one in resources.values()
+            if "PolicyDocument" in one["Properties"]]  # fmt: skip
+    assert made == [[one] for one in statements(way)]
+    names = {resources["Queue"]["Properties"]["QueueName"]} | {
+        one["Properties"][name]
+        for one in resources.values()
+        for name in ("TopicName", "Name")
+        if name in one["Properties"]
+    }
+    assert names == {SITE.name}
