@@ -144,14 +144,15 @@ def create(
 def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool, **settings: Any) -> None:
     """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more.
 
-    To remove all its rules is asked about: it takes all changes of its prefix then. `--table` replaces all tables that
-    it serves; `--table ''`: none, so that the next one that uses it claims it.
+    To remove all its rules is asked about: it takes all changes of its prefix then; with `--without-rules none` it
+    takes no further ones, and what is queued is delivered. `--table` replaces all tables that it serves; `--table ''`:
+    none, so that the next one that uses it claims it.
     """
     queue = place.queue()
     found = queue.topics.get(topic).settings
     changed = _changed(found, settings)
     check_topic(topic, changed)
-    if found.rules and not changed.rules and not yes:
+    if found.rules and not changed.rules and changed.without_rules == "all" and not yes:
         click.confirm(
             f"Remove the {len(found.rules)} rules of {topic!r}, so that it takes {_taken(changed)}?",
             abort=True,
@@ -426,4 +427,6 @@ def _taken(settings: TopicSettings) -> str:
 def _described(settings: TopicSettings) -> str:
     rules = f", {len(settings.rules)} rules" if settings.rules else ""
     what = f"{_taken(settings)}{rules}"
+    if not settings.rules and settings.without_rules == "none":
+        what = "nothing, until it has a rule"
     return f"{what} to {_url(settings)}" if settings.endpoint else f"{what}, pulled"

@@ -30,7 +30,9 @@ class MessageFormat:
 
 
 def _records(entries: Sequence[Entry], opaque: str) -> Message:
-    return "application/json", encode_events((entry.event for entry in entries), opaque=opaque)
+    topic = entries[0].topic if entries else ""
+    events = (entry.event for entry in entries)
+    return "application/json", encode_events(events, configuration=topic, opaque=opaque)
 
 
 def _cloud_events(entries: Sequence[Entry], opaque: str) -> Message:
@@ -43,11 +45,12 @@ def _cloud_event(entry: Entry, opaque: str) -> Message:
 
 
 def _attributes(entry: Entry, opaque: str) -> dict[str, Any]:
-    (record,) = json.loads(encode_events([entry.event], opaque=opaque))["Records"]
+    (record,) = json.loads(_records([entry], opaque)[1])["Records"]
+    place = (record["eventSource"], record["awsRegion"], record["s3"]["bucket"]["name"])
     return {
         "specversion": "1.0",
         "id": entry.id,
-        "source": f"aws:s3.{record['s3']['bucket']['name']}",
+        "source": ".".join(filter(None, place)),
         "type": f"com.amazonaws.s3.{record['eventName']}",
         "subject": entry.event.key,
         "time": record["eventTime"],
