@@ -93,8 +93,8 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: topic_rules, topic_settings, event_details, entries, segments, topics, shards, rooms, reserving, facts, queue, marks, stale,
-owners, consumer; s3_event is the message that is pushed.
+Reading order: topic_rules, topic_settings, event_details, entries, segments, topics, shards, rooms, reserving, facts,
+queue, marks, stale, owners, consumer; s3_event is the message that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (

@@ -29,7 +29,7 @@ Details = Mapping[str, Any]
 
 def details_of(record: Mapping[str, Any]) -> Details | None:
     """The details of a record; None if it has none."""
-    found = {name: _text(record.get(name)) for name in _TEXTS}
+    found: dict[str, Any] = {name: _text(record.get(name)) for name in _TEXTS}
     found |= {name: _texts(record.get(name)) for name in _MAPPINGS}
     bucket = record["s3"]["bucket"]
     found |= {f"bucket.{name}": _text(bucket.get(name)) or _texts(bucket.get(name)) for name in _OF_BUCKET}
