@@ -55,9 +55,17 @@ def topics() -> None:
       --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}' --rule '{"regex": "logs/[0-9]{4}/.*"}'
       --rule '{"metadata": {"team": "sales"}}' --rule '{"tags": {"class": "public"}}'
 
+    Without a rule it takes all of them; with --without-rules none, nothing: so a notification ends, and what is queued
+    is delivered. A rule that can take nothing is refused. Its "id" is the `configurationId` of what it takes; without
+    one that is the sender's, else the topic's name.
+
     A rule by metadata takes what this package publishes and Ceph posts, one by tags what Ceph posts; neither takes
-    deletions, nor what comes from SQS or MinIO, whose events have none of both. Events are passed on with the name,
-    version id and configuration id that the inlet got, and the topic's --opaque-data.
+    deletions but Ceph's, nor what comes from SQS or MinIO, whose events have none of both.
+
+    Records are passed on whole, as the inlet got them: region, source, user, request, response, metadata, tags and ids;
+    and the topic's --opaque-data.
+
+    Clients of S3, SNS and Ceph can do all this by `s3notify serve-notifications`.
 
     Delivery is at least once and unordered: an event may come again, and after a later one of its key. Keep the
     greatest `sequencer` of each key (as hexadecimal numbers), and drop events that have no greater one. Sequencers are
@@ -396,6 +404,9 @@ def _pending(entry: Entry) -> dict[str, Any]:
         "size": event.size,
         "sequencer": event.sequencer,
         "time_ms": event.time_ms,
+        "metadata": event.metadata,
+        "tags": event.tags,
+        "details": event.details,
         "attempts": entry.attempts,
         "waited_seconds": entry.waited_seconds,
         "last_error": entry.last_error,

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import boto3
-from botocore.auth import SigV4Auth
+from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
@@ -100,8 +100,8 @@ class Front:
     ) -> dict[str, str]:
         """The headers of a request that is signed as botocore does it, also of what boto3 has no operation for."""
         request = AWSRequest(method=method, url=self.url + target, data=body, headers=headers or {})
-        service = "sns" if target == "/" else "s3"
-        SigV4Auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)
+        auth, service = (SigV4Auth, "sns") if target == "/" else (S3SigV4Auth, "s3")
+        auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)
         return dict(request.headers.items())
 
     def ask(self, method: str, target: str, body: bytes = b"") -> tuple[int, str]:

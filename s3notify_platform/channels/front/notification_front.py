@@ -44,7 +44,7 @@ from s3notify_platform.channels.front.sigv4 import (
 )
 from s3notify_platform.channels.front.sns_topics import SnsTopics, action_parameters
 from s3notify_platform.channels.inlets.http_server import UNPROVEN, Answer, Head, Limits, SparseLog
-from s3notify_platform.channels.listening import Listener, ListeningSettings
+from s3notify_platform.channels.inlets.listening import Listener, ListeningSettings
 from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.clock import unique_name
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError

@@ -179,8 +179,9 @@ def _field(part: str) -> tuple[str, str]:
 
 
 def _signature(signed: Signed, head: Head, body_hash: str, secret: str) -> str:
-    pairs = [pair for pair in pairs_of(head.query) if pair[0] != "X-Amz-Signature"]
-    query = "&".join(sorted(f"{_encoded(name)}={_encoded(value)}" for name, value in pairs))
+    pairs = (pair for pair in pairs_of(head.query) if pair[0] != "X-Amz-Signature")
+    encoded = sorted((_encoded(name), _encoded(value)) for name, value in pairs)
+    query = "&".join(f"{name}={value}" for name, value in encoded)
     headers = "".join(f"{name}:{' '.join(head.headers[name].split())}\n" for name in signed.headers)
     path = _encoded(_decoded(head.path), safe="/")
     canonical = "\n".join((head.method, path, query, headers, ";".join(signed.headers), body_hash))

@@ -66,7 +66,7 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
 
 
 def attributes_of(settings: TopicSettings) -> dict[str, str]:
-    """The attributes that stand for these settings: `settings_of` them gives the same."""
+    """The attributes that stand for these settings: `settings_of` them gives the same, in effect."""
     found: dict[str, str] = {"persistent": "true"}
     if settings.endpoint:
         endpoint = Endpoint.loads(settings.endpoint)
@@ -75,6 +75,10 @@ def attributes_of(settings: TopicSettings) -> dict[str, str]:
         if parts.scheme.startswith("amqp") and "exchange" in query:
             found["amqp-exchange"] = query.pop("exchange")[0]
             url = parts._replace(query=urlencode(query, doseq=True)).geturl()
+        if parts.scheme == "kafkas":
+            found["use-ssl"] = "true"
+            address = parts.netloc if parts.port else f"{parts.netloc}:{endpoint.port}"
+            url = parts._replace(scheme="kafka", netloc=address).geturl()
         found |= {
             "push-endpoint": url,
             "OpaqueData": endpoint.opaque_data,

@@ -54,7 +54,7 @@ from typing import Annotated, Final
 
 from s3notify_platform.channels.inlets.http_server import Answer, Head, Limits, SparseLog
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
-from s3notify_platform.channels.listening import Listener, ListeningSettings
+from s3notify_platform.channels.inlets.listening import Listener, ListeningSettings
 from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.setting import About

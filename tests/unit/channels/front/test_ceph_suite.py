@@ -5,35 +5,40 @@ RGW, a receiver and objects. Here are their requests and expectations, in our wo
 place of RGW, as their records name them.
 
 Taken over
-    test_topic, test_topic_name, test_topic_admin           topics are made, made again, shown, listed, deleted
-    test_list_topics_migration                              the list, without its users and formats
-    test_notification_configuration                         three configurations, one is shown, one is deleted, all are
-    test_notification_empty_config                          an empty put removes all
-    test_notification_filter_amqp                           prefix, suffix, regex, metadata; the record names which
-    test_notification_errors                                event, name, ARN, topic, bucket that there are not
-    test_metadata_filter_*, test_tags_amqp                  filters by metadata and tags, of puts and deletions
-    test_versioned_deletion_amqp                            which deletions are told by which configuration
-    test_opaque_data, test_persistent_topic_configs_*       attributes, and that they are delivered
-    test_persistent_multiple_endpoints_*                    two puts of one configuration each, where puts merge
-    test_persistent_topic_stats_*                           an endpoint is changed by making its topic again
-    test_topic_migration_to_an_account                      the same id for the same topic, again
-    set_attributes of test_persistent_..._update            one attribute is changed
+    test_topic, test_topic_admin, test_topic_name       topics are made, made again, shown, deleted; names
+    test_list_topics                                    the list, of one user
+    test_notification_configuration(_admin)             three are put, one is shown, one is deleted, all are
+    test_notification_empty_config                      an empty put removes all
+    test_notification_filter_amqp                       prefix, suffix, regex, metadata; the record says which took it
+    test_notification_errors                            an event, name, ARN, topic, bucket that there are not
+    test_metadata_filter_*, test_tags_amqp              filters by metadata and by tags, also of deletions
+    test_versioned_deletion_amqp                        which deletions are told by which configuration
+    test_opaque_data, test_persistent_topic_configs_*   attributes are kept, and in effect
+    test_persistent_multiple_endpoints_*                two puts of one configuration each, where puts merge
+    test_persistent_topic_stats_*, test_kafka_batch_size    an endpoint is changed by making its topic again
+    test_notification_caching, test_connection_caching  one attribute is changed: the endpoint, `use-ssl`
+    test_topic_migration_to_an_account                  the same id with another topic
 
 Not applicable, and why
-    *_amqp, *_kafka, *_http, *_ssl, *_security_*, *_cloudevents, *_external: what a broker or an endpoint gets is ours of
-        `s3notify deliver`, and tested there (tests/unit/channels/delivery, tests/contracts)
-    test_lifecycle_*, test_creation_triggers_*, test_multipart_*, test_post_object_upload_*, test_notification_multi_delete,
-        test_versioning_*, test_metadata_*, *_concurrent_put_eventtime, *_object_sync_*, *_null_etag_*: which events RGW
-        makes of which writes; ours reports what the store does (tests/ceph)
-    test_persistent_cleanup, *_persistent_reload, *_shard_*, *_topic_dump, *_1K_topics, *_limits_ttl/_retries: RGW's queue;
-        ours has tests/unit/protocols/notification_queue, tests/simulation, `s3notify topics stats`, `dump`
-    *_migration, *_v2_*: RGW's two formats of topics
-    *_tenants, *_account, *_policy*, test_topic_with_secret, *_no_permissions_*: users of RGW; here each key may do all
-    radosgw-admin: `s3notify topics` is that
-    Two notifications of one topic that take the same change: RGW sends it twice, we once, as the first of them names it
-    Tags of one name with two values, which RGW keeps: S3 refuses them
-    GetTopic and ?notification=ID are signed by version 2 there, by version 4 here: version 2 is refused
-    Topics that are not persistent: each is a queue here
+    test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
+        _external, test_persistent_notification_*: what endpoints get, from `s3notify deliver`, is tested in
+        tests/unit/channels/delivery and tests/contracts
+    test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
+        test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
+        test_ps_s3_x_amz_request_id_on_master: which events RGW makes of which writes; what it says is passed on
+        (test_event_details), and its posts are taken in (tests/ceph)
+    test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: RGW's queue. Ours:
+        tests/unit/protocols/notification_queue, tests/simulation, `s3notify topics stats` and `dump`
+    test_list_topics_migration, _v1, *_v2_*migration: RGW's formats of topics. 110 configurations of a bucket are in one
+        of them; here there are 100, as on S3
+    test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: RGW's users; here each key may do
+        all
+    test_topic_with_secret and others that Ceph has not written
+
+Different here
+    radosgw-admin is `s3notify topics`. GetTopic, ListTopics and ?notification=ID are signed by version 4; 2 is refused
+    Of two configurations of one topic that take the same change RGW sends two records, ours one, with the first's id
+    Tags of one name with two values are kept by RGW; S3 refuses them. Topics are persistent, all of them
 """
 
 import json
@@ -327,6 +332,18 @@ def test_an_endpoint_is_changed(front: Front) -> None:
     assert settings.max_attempts == 3
     assert front.delivered("t") == {"k": "n"}
     assert [each["Id"] for each in found(front)] == ["n"]
+
+
+def test_tls_to_a_broker_is_switched(front: Front) -> None:
+    """By one attribute; host and port stay."""
+    arn = topic(
+        front, "t", **{"push-endpoint": "kafka://broker.example", "use-ssl": "true", "OpaqueData": "o"}
+    )
+    sns = front.client("sns")
+    for value_of, url in (("false", "kafka://broker.example:9092"), ("true", "kafkas://broker.example:9092")):
+        sns.set_topic_attributes(TopicArn=arn, AttributeName="use-ssl", AttributeValue=value_of)
+        endpoint = Endpoint.loads(front.queue.topics.get("t").settings.endpoint)
+        assert (endpoint.url, endpoint.opaque_data) == (url, "o")
 
 
 @pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
