@@ -4,11 +4,11 @@
     persistent                      true, and true if it is missing: each topic is a queue
     OpaqueData                      text that each record has as `opaqueData`
     verify-ssl, ca-location         http: whether the certificate is checked; a file in the worker's --ca-folder
-    cloudevents                     whether messages are CloudEvents: structured JSON, not in headers
+    cloudevents                     http: whether messages are CloudEvents, in headers
     amqp-exchange                   the routing key is the topic's name
-    amqp-ack-level, kafka-ack-level none, broker, routable: taken, and what is delivered is confirmed by the broker, and
-                                    by a queue (routable), in any case
-    use-ssl                         kafka: as kafkas://
+    amqp-ack-level                  none, broker, routable (if it is missing)
+    kafka-ack-level                 none, broker (if it is missing)
+    kafka-brokers, use-ssl          kafka: further brokers, HOST[:PORT],…; as kafkas://
     time_to_live, max_retries, retry_sleep_duration     seconds, deliveries, seconds; None: this package's defaults
     login-env, secret-env           ours: the names of the worker's variables (`Endpoint`), in place of secrets
 
@@ -19,7 +19,7 @@ that the write cannot wait for it.
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.messages import S3
@@ -30,10 +30,24 @@ _PLAIN: Final = TopicSettings(without_rules="none")
 _BOOLEANS: Final = ("persistent", "verify-ssl", "cloudevents", "use-ssl")
 _ACKS: Final = {"amqp-ack-level": ("none", "broker", "routable"), "kafka-ack-level": ("none", "broker")}
 _NUMBERS: Final = ("time_to_live", "max_retries", "retry_sleep_duration")
-_TEXTS: Final = ("push-endpoint", "OpaqueData", "ca-location", "amqp-exchange", "login-env", "secret-env")
+_TEXTS: Final = (
+    "push-endpoint",
+    "OpaqueData",
+    "ca-location",
+    "amqp-exchange",
+    "kafka-brokers",
+    "login-env",
+    "secret-env",
+)
+_IN_QUERY: Final = {
+    "amqp": {"amqp-exchange": "exchange", "amqp-ack-level": "ack"},
+    "kafka": {"kafka-brokers": "brokers", "kafka-ack-level": "ack"},
+}
+"""Attributes that a url of ours has in its query, by its scheme."""
 
 NAMES: Final = (*_TEXTS, *_BOOLEANS, *_ACKS, *_NUMBERS)
 
+_CLOUD_EVENTS: Final = "cloudevents-binary"
 _KAFKA_PORT: Final = 9092
 """Ceph's, also with `use-ssl`."""
 
@@ -47,7 +61,7 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
         if name not in NAMES:
             raise UsageError(f"there is no attribute {name[:60]!r}; there are {', '.join(NAMES)}")
     for name, levels in _ACKS.items():
-        if given.get(name, "broker") not in levels:
+        if given.get(name) and given[name] not in levels:
             raise UsageError(f"{name}: use one of {', '.join(levels)}")
     flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
     if not flags.get("persistent", True):
@@ -71,22 +85,22 @@ def attributes_of(settings: TopicSettings) -> dict[str, str]:
     if settings.endpoint:
         endpoint = Endpoint.loads(settings.endpoint)
         parts = urlsplit(endpoint.url)
-        url, query = endpoint.url, parse_qs(parts.query)
-        if parts.scheme.startswith("amqp") and "exchange" in query:
-            found["amqp-exchange"] = query.pop("exchange")[0]
-            url = parts._replace(query=urlencode(query, doseq=True)).geturl()
+        pairs = [part.partition("=") for part in parts.query.split("&") if part]
+        named = {ours: theirs for theirs, ours in _in_query(parts.scheme).items()}
+        found |= {named[name]: unquote(value) for name, _, value in pairs if name in named}
+        parts = parts._replace(query="&".join("".join(pair) for pair in pairs if pair[0] not in named))
         if parts.scheme == "kafkas":
             found["use-ssl"] = "true"
             address = parts.netloc if parts.port else f"{parts.netloc}:{endpoint.port}"
-            url = parts._replace(scheme="kafka", netloc=address).geturl()
+            parts = parts._replace(scheme="kafka", netloc=address)
         found |= {
-            "push-endpoint": url,
+            "push-endpoint": parts.geturl(),
             "OpaqueData": endpoint.opaque_data,
             "ca-location": endpoint.ca_file,
             "login-env": endpoint.login_env,
             "secret-env": endpoint.secret_env,
             "verify-ssl": "" if endpoint.verify else "false",
-            "cloudevents": "" if endpoint.format == S3 else "true",
+            "cloudevents": "true" if endpoint.format == _CLOUD_EVENTS else "",
         }
     numbers = (settings.ttl_seconds, settings.max_attempts, settings.retry_seconds)
     defaults = (_PLAIN.ttl_seconds, _PLAIN.max_attempts, _PLAIN.retry_seconds)
@@ -100,13 +114,17 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
     parts = urlsplit(url)
     if flags.get("use-ssl") and parts.scheme == "kafka":
         address = parts.netloc if parts.port else f"{parts.netloc}:{_KAFKA_PORT}"
-        url = parts._replace(scheme="kafkas", netloc=address).geturl()
-    if exchange := given.get("amqp-exchange"):
-        query = "&".join(filter(None, (parts.query, f"exchange={quote(exchange, safe='')}")))
-        url = parts._replace(query=query).geturl()
+        parts = parts._replace(scheme="kafkas", netloc=address)
+    query = [
+        f"{ours}={quote(given[theirs], safe=':,')}"
+        for theirs, ours in _in_query(parts.scheme).items()
+        if given.get(theirs)
+    ]
+    if query or flags.get("use-ssl"):  # else as it was given, for parsers differ
+        url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
     return Endpoint(
         url=url,
-        format="cloudevents" if flags.get("cloudevents") else S3,
+        format=_CLOUD_EVENTS if flags.get("cloudevents") else S3,
         ca_file=given.get("ca-location", ""),
         opaque_data=given.get("OpaqueData", ""),
         login_env=given.get("login-env", ""),
@@ -119,6 +137,10 @@ def _no_endpoint(given: Mapping[str, str]) -> str:
     if lonely := [name for name in _TEXTS if given.get(name) and name != "push-endpoint"]:
         raise UsageError(f"{', '.join(lonely)}: give a push-endpoint too")
     return ""
+
+
+def _in_query(scheme: str) -> Mapping[str, str]:
+    return _IN_QUERY.get(scheme.removesuffix("s"), {})
 
 
 def _flag(name: str, value: str) -> bool:

@@ -33,14 +33,24 @@ def endpoint_of(front: Front, name: str) -> Endpoint:
     [
         ({"push-endpoint": URL}, {"url": URL}),
         ({"push-endpoint": URL, "verify-ssl": "false"}, {"verify": False}),
-        ({"push-endpoint": URL, "cloudevents": "true", "ca-location": "ours.pem"}, {"format": "cloudevents"}),
         (
-            {"push-endpoint": "amqps://mq.example/v", "amqp-exchange": "ex 1", "amqp-ack-level": "routable"},
-            {"url": "amqps://mq.example/v?exchange=ex%201"},
+            {"push-endpoint": URL, "cloudevents": "true", "ca-location": "ours.pem"},
+            {"format": "cloudevents-binary", "ca_file": "ours.pem", "events_max": 1},
         ),
         (
-            {"push-endpoint": "kafka://k.example/t", "use-ssl": "true", "kafka-ack-level": "broker"},
-            {"url": "kafkas://k.example:9092/t"},
+            {"push-endpoint": "amqps://mq.example/v", "amqp-exchange": "ex 1", "amqp-ack-level": "broker"},
+            {"url": "amqps://mq.example/v?exchange=ex%201&ack=broker"},
+        ),
+        (
+            {"push-endpoint": "kafka://k.example/t", "use-ssl": "true", "kafka-ack-level": "none"},
+            {"url": "kafkas://k.example:9092/t?ack=none"},
+        ),
+        (
+            {"push-endpoint": "kafka://k.example?sasl=PLAIN", "kafka-brokers": "k2.example:99,k3.example"},
+            {
+                "url": "kafka://k.example?sasl=PLAIN&brokers=k2.example:99,k3.example",
+                "brokers": ("k.example:9092", "k2.example:99", "k3.example:9092"),
+            },
         ),
         ({"push-endpoint": "kafka://k.example:99", "use-ssl": "TRUE"}, {"url": "kafkas://k.example:99"}),
         (
@@ -78,7 +88,9 @@ def test_numbers_there_and_back(ttl: int | None, attempts: int | None, retry: in
         ({"Policy": "{}"}, "there is no attribute 'Policy'"),
         ({"DisplayName": "t"}, "there is no attribute"),
         ({"user-name": "a", "password": "b"}, "there is no attribute"),
-        ({"kafka-brokers": "a,b"}, "there is no attribute"),
+        ({"kafka-brokers": "a,b"}, "give a push-endpoint too"),
+        ({"push-endpoint": "kafka://k", "kafka-brokers": "user:password@k2:9092"}, "brokers are HOST:PORT"),
+        ({"push-endpoint": "kafka://k", "cloudevents": "true"}, "for http endpoints"),
         ({"push-endpoint": "http://169.254.169.254/", "persistent": "false"}, "persistent"),
         ({"push-endpoint": "ftp://hooks.example.com"}, "give https://host/path"),
         ({"push-endpoint": "https://user:password@hooks.example.com"}, "holds no user, password"),
@@ -111,7 +123,7 @@ def test_attributes_that_cannot_be(front: Front, attributes: dict[str, str], why
     (name, value), *_ = attributes.items()
     with pytest.raises(ClientError):
         sns.create_topic(Name="t", Attributes=attributes)
-    if len(attributes) == 1 and name != "OpaqueData":
+    if len(attributes) == 1 and name not in ("OpaqueData", "kafka-brokers"):
         with pytest.raises(ClientError):
             sns.set_topic_attributes(TopicArn=arn, AttributeName=name, AttributeValue=value)
     assert front.queue.topics.get("t") == before
