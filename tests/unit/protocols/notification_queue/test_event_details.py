@@ -16,6 +16,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.event_details import PAIRS_MAX, TEXT_MAX
 from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.queued_publisher import World
 
 ENDPOINT = Endpoint(url="https://hooks.example.com/").dumps()
 
@@ -193,3 +194,18 @@ def test_the_configuration_is_named(queue: NotificationQueue) -> None:
         "raw/c": "theirs",
         "raw/d": "t",
     }
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [({"team": "sales", "more": "x"}, {"team": "sales"}), ({"team": "other"}, None), ({}, None)],
+)
+def test_a_dead_writer_s_metadata(found: dict[str, str], kept: dict[str, str] | None) -> None:
+    """Kept, if the object that is found has them; no others are added, for which there was no room."""
+    world = World()
+    world.topic(endpoint=ENDPOINT)
+    world.queue.reserve("t", Event(key="k", bucket="b", writer="w", metadata={"team": "sales"}))
+    world.objects.put("k", b"1", metadata={**found, "s3notify-writer": "w"})
+    assert world.resolve().committed == 1
+    (entry,) = world.queue.entries("t", range(1000))
+    assert entry.event.metadata == kept
