@@ -152,7 +152,7 @@ class Endpoint:
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Of Kafka: each with its port, that of the url first."""
+        """Brokers of Kafka, each with its port, that of the url first."""
         more = parse_qs(urlsplit(self.url).query).get("brokers", [""])[0]
         listed = (one if _PORT.search(one) else f"{one}:{self.port}" for one in more.split(",") if one)
         own = f"[{self.host}]" if ":" in self.host else self.host

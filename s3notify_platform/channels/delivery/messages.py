@@ -35,7 +35,7 @@ class MessageFormat:
     single: Callable[[Entry, str], Message]
     """The message of one entry, for brokers."""
     headers: Callable[[Entry], Mapping[str, str]] | None = None
-    """What is said of an entry in headers of HTTP; a request then has one entry. None: nothing."""
+    """Headers of HTTP that describe an entry; a request then has one entry. None: there are none."""
 
 
 def _records(entries: Sequence[Entry], opaque: str) -> Message:

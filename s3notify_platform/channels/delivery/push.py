@@ -123,7 +123,7 @@ def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) 
 
 
 def ack_level(endpoint: Endpoint, levels: Sequence[str]) -> str:
-    """What its url says of `ack`, else the last of the levels. `UsageError` for another one."""
+    """The level that its url names as `ack`, else the last one of these. `UsageError` for another one."""
     query: Mapping[str, list[str]] = parse_qs(urlsplit(endpoint.url).query)
     level = query.get("ack", [levels[-1]])[0]
     if level not in levels:

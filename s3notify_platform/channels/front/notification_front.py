@@ -14,10 +14,10 @@
 
 Each request may be sent again, also one whose answer was lost: it has the same effect.
 
-Threat model. Who has one of the front's keys is a creator of topics (see `channels`) and decides which changes of the
-bucket they take, of the topics that this API made; it cannot see or change others, nor read an object. A worker
-connects to endpoints within its own `Egress`, as to those of `s3notify topics create`. Who has no key has the share of
-connections of `http_server`: their bodies are read, within its bounds, since a signature is of the body too.
+Threat model. A client with one of the front's keys is a creator of topics (see `channels`) and decides which changes of
+the bucket they take, of the topics that this API made; it cannot see or change others, nor read an object. A worker
+connects to endpoints within its own `Egress`, as to those of `s3notify topics create`. Clients without a key have the
+share of connections of `http_server`: their bodies are read, within its bounds, since a signature is of the body too.
 """
 
 import asyncio
@@ -278,7 +278,7 @@ def _unavailable(why: str) -> FrontError:
 
 
 def _parameters(head: Head, body: bytes) -> dict[str, str]:
-    """Of an action: those of the body, a form, and those of the query."""
+    """Parameters of an action: those of the body, a form, and those of the query."""
     kind = head.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
     if body and kind != _FORM:
         raise FrontError(400, "InvalidParameter", f"Invalid parameter: the body is not {_FORM}")

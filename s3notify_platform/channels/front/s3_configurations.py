@@ -1,7 +1,8 @@
 """S3's notification configuration of a bucket, read and written as XML: each is a rule, with an id, of a topic. Pure.
 
-Of S3's form there are TopicConfigurations with prefix and suffix; of Ceph's also `regex`, and filters by metadata
-(`S3Metadata`) and tags (`S3Tags`). No Event: all changes, as in Ceph. No Id: one is made, as on S3.
+TopicConfigurations are taken, with S3's prefix and suffix, and with Ceph's `regex` and filters by metadata
+(`S3Metadata`) and tags (`S3Tags`). Without an Event it takes all changes, as in Ceph; without an Id it gets one, as on
+S3.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -52,7 +52,7 @@ class DeniedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """What a request says of its signature."""
+    """The signature of a request, as it stands there."""
 
     key_id: str
     stamp: str

@@ -141,7 +141,7 @@ class SnsTopics:
         self._revise(topic.name, changed)
         return reply.action("SetTopicAttributes", None)
 
-    # What they share.
+    # Shared by the actions.
 
     def _found(self, parameters: Parameters) -> Topic:
         _, found = self._named_in(parameters)

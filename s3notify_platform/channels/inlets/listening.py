@@ -1,4 +1,4 @@
-"""What services that listen for HTTP have in common: their settings, and the loop that serves until the stop."""
+"""Services that listen for HTTP: the settings that they have in common, and the loop that serves until the stop."""
 
 import asyncio
 import ipaddress

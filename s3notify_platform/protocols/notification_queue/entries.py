@@ -145,9 +145,9 @@ class Event:
     """Of the notification configuration that reported it."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
     tags: Mapping[str, str] | None = field(default=None, compare=False)
-    """Of the object, where they are at hand, for the rules of topics and for whoever is told."""
+    """The object's tags; like its metadata, where they are at hand: for the rules of topics, and for endpoints."""
     details: Details | None = field(default=None, compare=False)
-    """What its sender said beside all this. With metadata and tags, it is stored for topics with an endpoint alone."""
+    """The rest of its sender's record. With metadata and tags, it is stored for topics with an endpoint alone."""
 
     def bare(self) -> "Event":
         """Without metadata, tags and details."""
@@ -174,9 +174,9 @@ class Event:
 
 
 def as_taken(settings: TopicSettings, event: Event) -> Event:
-    """The event as a topic with these settings stores it: what only endpoints are told, and by which rule.
+    """The event as a topic with these settings stores it: with the id of the rule that takes it, and its details.
 
-    If it is pulled, nothing of that is stored.
+    A topic that is pulled stores none of both.
     """
     if not settings.endpoint:
         return event.bare()

@@ -1,8 +1,9 @@
-"""What a sender's record says beside the change: region, source, user, request, response, owner, ids. Pure.
+"""Details of an event: its sender's region, source, user, request, response, owner and ids. Pure.
 
-It is passed on as it came, for consumers that read it; nothing here is decided by it. Records are written by whoever
-reports changes, so only these fields are taken, and of them texts, and mappings of texts, of bounded length. Anything
-else is left out, and so is all of it where the event would be too large for its topic: a change is never lost for it.
+They are passed on as they came, for consumers that read them; nothing here is decided by them. Anybody who reports
+changes writes records, so only these fields are taken, and of them texts, and mappings of texts, of bounded length.
+Anything else is left out, and so are all of them where the event would be too large for its topic: no change is lost
+for them.
 
 Metadata and tags of the object, which rules of topics go by, are passed on in the form that Ceph has for them.
 """
@@ -22,7 +23,7 @@ _OF_BUCKET: Final = ("ownerIdentity", "arn", "id")
 
 _META: Final = "x-amz-meta-"
 _OWN: Final = "s3notify-"
-"""What names of our own metadata begin with."""
+"""The beginning of the names of our own metadata."""
 
 Details = Mapping[str, Any]
 

@@ -180,8 +180,8 @@ class Reservations:
         )
         place = Place(topic=topic.name, epoch=topic.epoch, shard=0, key="", quota=0)
 
-        def bytes_of(told: Event) -> int:
-            return row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=told))
+        def bytes_of(stored: Event) -> int:
+            return row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=stored))
 
         if (size := bytes_of(known)) > settings.max_event_bytes:
             # No change is lost for what its object or its report has beside it.

@@ -7,7 +7,7 @@ Also read: the same inside an SNS notification, and EventBridge's form of it, wh
 Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
 Event names, version ids and configuration ids are passed on as they came; EventBridge's reason as the name that S3 has
-for it. So is what the sender says beside that (`event_details`). Ceph's `opaqueData` is its topic's, and ours has its
+for it. So is the rest of the sender's record (`event_details`). Ceph's `opaqueData` is its topic's, and ours has its
 own. A record that came from Ceph is written as Ceph writes it, its key as it is, but for the sequencer: it rises. Ours
 say version 2.1; sequencers of Ceph's own, which say 2.2, are turned when they are read.
 
@@ -87,8 +87,8 @@ def encode_events(events: Iterable[Event], *, configuration: str = "", opaque: s
 
 
 def _encode(event: Event, configuration: str, opaque: str) -> dict[str, Any]:
-    told, bucket = in_record(event.details, event.bucket)
-    by_ceph = told.get("eventSource", "").startswith(CEPH)
+    details, bucket = in_record(event.details, event.bucket)
+    by_ceph = details.get("eventSource", "").startswith(CEPH)
     configuration = event.configuration_id or configuration
     return {
         "eventVersion": _VERSION,
@@ -96,7 +96,7 @@ def _encode(event: Event, configuration: str, opaque: str) -> dict[str, Any]:
         "awsRegion": "",
         "eventTime": _iso(event.time_ms),
         "eventName": event.event_name,
-        **told,
+        **details,
         "s3": {
             "s3SchemaVersion": "1.0",
             **({"configurationId": configuration} if configuration else {}),

@@ -260,7 +260,7 @@ def _row(entry: Entry, shared: Event, error_max: int) -> list[Any]:
         event.version_id or None,
         event.configuration_id or None,
         [event.upload.id, event.upload.beats] if entry.state == "reserved" and event.upload else None,
-        _told(event),
+        _for_endpoints(event),
     ]
     return list(reversed([*dropwhile(lambda cell: cell is None, reversed(cells))]))
 
@@ -289,8 +289,8 @@ def _entry(
 ) -> Entry:
     cells = row + [None] * (_CELLS - len(row))
     n, slot, key, state, time_ms, sequencer, size, etag, op, condition, attempts, waited, error = cells[:13]
-    own_bucket, own_writer, own_topics, name, version_id, configuration_id, upload, told = cells[13:]
-    metadata, tags, details = told or (None, None, None)
+    own_bucket, own_writer, own_topics, name, version_id, configuration_id, upload, for_endpoints = cells[13:]
+    metadata, tags, details = for_endpoints or (None, None, None)
     topics = announced_to if own_topics is None else tuple(own_topics)
     event = Event(
         key=key,
@@ -324,10 +324,10 @@ def _entry(
     )
 
 
-def _told(event: Event) -> list[Details | None] | None:
-    """What only endpoints are told."""
-    told = [event.metadata, event.tags, event.details]
-    return [dict(each) if each else None for each in told] if any(told) else None
+def _for_endpoints(event: Event) -> list[Details | None] | None:
+    """Metadata, tags and details; None if there are none of them."""
+    cells = [event.metadata, event.tags, event.details]
+    return [dict(each) if each else None for each in cells] if any(cells) else None
 
 
 def _condition(precondition: Precondition | None) -> str | None:

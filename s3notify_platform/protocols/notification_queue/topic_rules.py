@@ -63,7 +63,7 @@ class Rule:
     """Some of the changes of a topic: those that fit all that is set."""
 
     id: str = ""
-    """What a record that is delivered by it has as `configurationId`; empty: what its sender said."""
+    """The `configurationId` of records that it takes; empty: the sender's, else the topic."""
     bucket: str = ""
     prefix: str = ""
     suffix: str = ""

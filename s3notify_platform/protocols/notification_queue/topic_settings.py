@@ -1,4 +1,4 @@
-"""What a topic is created with: its settings, each declared once for command line and YAML. Pure."""
+"""Settings of a topic, each declared once for command line and YAML. Pure."""
 
 import re
 from dataclasses import asdict, dataclass, replace

@@ -12,7 +12,7 @@ Taken over
     test_notification_filter_amqp                       prefix, suffix, regex, metadata; the record says which took it
     test_notification_errors                            an event, name, ARN, topic, bucket that there are not
     test_metadata_filter_*, test_tags_amqp              filters by metadata and by tags, also of deletions
-    test_versioned_deletion_amqp                        which deletions are told by which configuration
+    test_versioned_deletion_amqp                        which configuration takes which deletions
     test_opaque_data, test_persistent_topic_configs_*   attributes are kept, and in effect
     test_persistent_multiple_endpoints_*                two puts of one configuration each, where puts merge
     test_persistent_topic_stats_*, test_kafka_batch_size    an endpoint is changed by making its topic again
