@@ -83,7 +83,7 @@ class FrontSettings(ListeningSettings):
         --bucket BUCKET --notification-configuration file://notification.json
 
     Topics that it makes are pushed by `s3notify deliver`, and take only what a notification names. Changes come from
-    publishers and inlets as to every topic. Topics that it did not make are neither shown nor changed. Its own policy is
+    publishers and inlets as to every topic. Topics that it did not make are neither shown nor changed. Its policy is
     that of an outlet: `s3notify init SOURCE --print iam --role outlet`.
     """  # noqa: D301 - click's own mark
 
