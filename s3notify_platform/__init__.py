@@ -20,7 +20,7 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     engine/         a change on its way to its rows, step by step: batch, plan, read, stage, commit; loop and driver
     maintenance/    upkeep, behind one port: vacuum, compact, erase, remove, migrate, roll back, tag
     spark/          what needs PySpark: session, jobs, load, the data source
-    channels/       the publisher that queues, the reconciler, inlets, delivery
+    channels/       the publisher that queues, the reconciler, inlets, delivery, the REST front of topics
     explain/        where one object stands
     local/, defs/   the embedded S3 server, `dagster dev`, the demo and its source
     orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs

@@ -60,3 +60,11 @@ SERVICES: Final = {
         ),
     )
 }
+
+FRONT: Final = ServiceKind(
+    name="serve-notifications",
+    direction="outlet",
+    settings_class=f"{_CHANNELS}.front.notification_front:FrontSettings",
+    summary="Answer S3's and SNS's requests for topics and notifications.",
+)
+"""A command alone: people and programs of a bucket share it, and no source has it in its YAML."""

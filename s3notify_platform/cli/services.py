@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import click
 
-from s3notify_platform.channels.registry import SERVICES, ServiceKind
+from s3notify_platform.channels.registry import FRONT, SERVICES, ServiceKind
 from s3notify_platform.cli.common import (
     Command,
     QueuePlace,
@@ -37,13 +37,11 @@ class ServiceGroup(ConfiguredGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
-        services = [kind.name for kind in SERVICES.values() if kind.direction == self._direction]
-        return sorted([*super().list_commands(ctx), *services])
+        return sorted([*super().list_commands(ctx), *self._kinds()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See `click.Group`."""
-        kind = SERVICES.get(cmd_name)
-        if kind is not None and kind.direction == self._direction:
+        if (kind := self._kinds().get(cmd_name)) is not None:
             return click.Command(kind.name, short_help=kind.summary)
         return super().get_command(ctx, cmd_name)
 
@@ -52,10 +50,13 @@ class ServiceGroup(ConfiguredGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """See `click.Group`."""
         name, command, rest = super().resolve_command(ctx, args)
-        kind = SERVICES.get(name or "")
-        if kind is not None and kind.direction == self._direction:
+        if (kind := self._kinds().get(name or "")) is not None:
             command = _command(kind)
         return name, command, rest
+
+    def _kinds(self) -> dict[str, ServiceKind]:
+        kinds = (*SERVICES.values(), FRONT)
+        return {kind.name: kind for kind in kinds if kind.direction == self._direction}
 
 
 def _command(kind: ServiceKind) -> click.Command:

@@ -55,9 +55,17 @@ def topics() -> None:
       --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}' --rule '{"regex": "logs/[0-9]{4}/.*"}'
       --rule '{"metadata": {"team": "sales"}}' --rule '{"tags": {"class": "public"}}'
 
+    Without a rule it takes all of them; with --without-rules none, nothing: so a notification ends, and what is queued
+    is delivered. A rule that can take nothing is refused. Its "id" is the `configurationId` of what it takes; without
+    one that is the sender's, else the topic's name.
+
     A rule by metadata takes what this package publishes and Ceph posts, one by tags what Ceph posts; neither takes
-    deletions, nor what comes from SQS or MinIO, whose events have none of both. Events are passed on with the name,
-    version id and configuration id that the inlet got, and the topic's --opaque-data.
+    deletions but Ceph's, nor what comes from SQS or MinIO, whose events have none of both.
+
+    Records are passed on whole, as the inlet got them: region, source, user, request, response, metadata, tags and ids;
+    and the topic's --opaque-data.
+
+    Clients of S3, SNS and Ceph can do all this by `s3notify serve-notifications`.
 
     Delivery is at least once and unordered: an event may come again, and after a later one of its key. Keep the
     greatest `sequencer` of each key (as hexadecimal numbers), and drop events that have no greater one. Sequencers are
@@ -144,14 +152,15 @@ def create(
 def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool, **settings: Any) -> None:
     """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more.
 
-    To remove all its rules is asked about: it takes all changes of its prefix then. `--table` replaces all tables that
-    it serves; `--table ''`: none, so that the next one that uses it claims it.
+    To remove all its rules is asked about: it takes all changes of its prefix then; with `--without-rules none` it
+    takes no further ones, and what is queued is delivered. `--table` replaces all tables that it serves; `--table ''`:
+    none, so that the next one that uses it claims it.
     """
     queue = place.queue()
     found = queue.topics.get(topic).settings
     changed = _changed(found, settings)
     check_topic(topic, changed)
-    if found.rules and not changed.rules and not yes:
+    if found.rules and not changed.rules and changed.without_rules == "all" and not yes:
         click.confirm(
             f"Remove the {len(found.rules)} rules of {topic!r}, so that it takes {_taken(changed)}?",
             abort=True,
@@ -395,6 +404,9 @@ def _pending(entry: Entry) -> dict[str, Any]:
         "size": event.size,
         "sequencer": event.sequencer,
         "time_ms": event.time_ms,
+        "metadata": event.metadata,
+        "tags": event.tags,
+        "details": event.details,
         "attempts": entry.attempts,
         "waited_seconds": entry.waited_seconds,
         "last_error": entry.last_error,
@@ -426,4 +438,6 @@ def _taken(settings: TopicSettings) -> str:
 def _described(settings: TopicSettings) -> str:
     rules = f", {len(settings.rules)} rules" if settings.rules else ""
     what = f"{_taken(settings)}{rules}"
+    if not settings.rules and settings.without_rules == "none":
+        what = "nothing, until it has a rule"
     return f"{what} to {_url(settings)}" if settings.endpoint else f"{what}, pulled"

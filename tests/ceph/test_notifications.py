@@ -3,6 +3,7 @@
 They are posted to a `Recorder`, which can fail on demand; `test_receiver` has them posted to our own receiver.
 """
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from s3notify_platform.protocols.notification_queue import (
     Rule,
     TopicSettings,
     decode_events,
+    encode_events,
 )
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import queue_records
@@ -77,6 +79,15 @@ def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, c
     assert event.metadata is not None
     assert event.metadata["team"] == "sales"
     assert event.tags == {"class": "public"}
+    # Passed on as RGW says it, in its own form.
+    (record,) = json.loads(encode_events([event]))["Records"]
+    assert record["eventSource"] == "ceph:s3"
+    assert record["userIdentity"] == {"principalId": "test"}
+    assert record["responseElements"]["x-amz-request-id"]
+    assert record["s3"]["configurationId"] == "rgw"
+    assert record["s3"]["bucket"]["id"]
+    assert {"key": "x-amz-meta-team", "val": "sales"} in record["s3"]["object"]["metadata"]
+    assert record["s3"]["object"]["tags"] == [{"key": "class", "val": "public"}]
 
     # In a bucket of its own: RGW would tell of its records, too.
     queue = NotificationQueue(queue_records(ceph.config(ceph.server.make_bucket())))

@@ -162,3 +162,37 @@ def test_brokers_of_kafka_are_named_by_the_operator() -> None:
     """Whatever networks are permitted."""
     with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
         connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
+
+
+def test_acknowledgement_levels(broker: Broker) -> None:
+    """Each arrives; a message that no queue of RabbitMQ gets is an error of the last level alone."""
+    url, rabbit = broker.make("levels"), isinstance(broker, RabbitMQ)
+    levels = ("none", "broker", "routable") if rabbit else ("none", "broker")
+    for number, ack in enumerate(levels):
+        at = f"{url}{'&' if '?' in url else '?'}ack={ack}"
+        made = connect(Endpoint(url=at, timeout_seconds=10.0), EGRESS)
+        assert made.post_many("levels", [[entry(2 * number), entry(2 * number + 1)]]) == [Delivered()]
+        made.close()
+        if rabbit:
+            made = connect(Endpoint(url=at.replace("levels", "nowhere"), timeout_seconds=5.0), EGRESS)
+            (answer,) = made.post_many("nowhere", [[entry(9)]])
+            made.close()
+            assert isinstance(answer, Down) == (ack == "routable")
+    received: set[str] = set()
+    until(
+        lambda: len(received.update(i for i, _ in broker.received("levels")) or received) == 2 * len(levels),
+        seconds=20,
+    )
+    assert received == {f"id.{n}" for n in range(2 * len(levels))}
+
+
+@pytest.mark.parametrize("broker", [Kafka], indirect=True, ids=["kafka"])
+def test_a_further_broker_is_asked(broker: Kafka) -> None:
+    """If the first one is not there."""
+    url = broker.make("further")
+    there = f"127.0.0.1:{broker.port}"
+    made = connect(
+        Endpoint(url=f"{url.replace(there, '127.0.0.1:9')}?brokers={there}", timeout_seconds=20.0), EGRESS
+    )
+    assert made.post_many("further", [[entry(1)]]) == [Delivered()]
+    made.close()

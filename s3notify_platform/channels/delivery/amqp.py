@@ -1,11 +1,12 @@
 """Messages to an exchange of a broker over AMQP 0.9.1, like RabbitMQ. Needs the extra `amqp`.
 
-    amqps://host[:5671][/vhost][?exchange=E&routing_key=K]
+    amqps://host[:5671][/vhost][?exchange=E&routing_key=K&ack=none|broker|routable]
 
 One persistent message for each event, which the broker confirms (publisher confirms): only then is the entry released.
 Without `exchange` it is the default one, without `routing_key` the topic's name. A message that no queue gets is an
-error (`mandatory`), and is tried again. `message_id` is the event's id: the same id is the same entry, delivered again.
-The broker authenticates the worker by the topic's login (`basic`).
+error (`mandatory`), and is tried again; with `ack=broker` the broker drops it. With `ack=none` an entry is released
+once it has been sent: what the broker does not take is lost. `message_id` is the event's id: the same id is the same
+entry, delivered again. The broker authenticates the worker by the topic's login: `basic`, or `certificate` by TLS.
 """
 
 from collections.abc import Sequence
@@ -25,12 +26,14 @@ from s3notify_platform.channels.delivery.push import (
     Delivered,
     Down,
     PooledPush,
+    ack_level,
     described,
 )
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.protocols.notification_queue import Entry
 
 PERSISTENT: Final = 2
+ACKS: Final = ("none", "broker", "routable")
 
 
 class AmqpPush(PooledPush):
@@ -43,6 +46,7 @@ class AmqpPush(PooledPush):
         self._vhost = unquote(parts.path[1:]) or "/"
         self._exchange = query.get("exchange", [""])[0]
         self._routing_key = query.get("routing_key", [""])[0]
+        self._ack = ack_level(endpoint, ACKS)
         self._user, self._password = self._basic() or ("guest", "guest")
         self._certificates = egress.certificates(endpoint)
         self._lock = Lock()
@@ -89,13 +93,14 @@ class AmqpPush(PooledPush):
                     message_id=entry.id,
                     application_headers={"s3notify-topic": topic},
                 )
-                channel.basic_publish_confirm(
+                # By the connection's `confirm_publish`, this waits for the broker, or does not.
+                channel.basic_publish(
                     message,
                     exchange=self._exchange,
                     routing_key=self._routing_key or topic,
-                    mandatory=True,
+                    mandatory=self._ack == "routable",
                     timeout=left,
-                    confirm_timeout=left,
+                    **({} if self._ack == "none" else {"confirm_timeout": left}),
                 )
             channel.close()
         except (AMQPError, OSError, ValueError) as error:
@@ -130,7 +135,7 @@ class AmqpPush(PooledPush):
                 password=self._password,
                 virtual_host=self._vhost,
                 ssl=self._tls(),
-                confirm_publish=True,
+                confirm_publish=self._ack != "none",
                 connect_timeout=left,
                 read_timeout=left,
                 write_timeout=left,
@@ -149,8 +154,12 @@ class AmqpPush(PooledPush):
     def _tls(self) -> dict[str, Any] | bool:
         if not self.endpoint.scheme.encrypted:
             return False
-        trusted = {"cafile": str(self._certificates)} if self._certificates else {}
-        return {"context": {"check_hostname": True, **trusted}, "server_hostname": self.endpoint.host}
+        options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # which is checked
+        if self._certificates:
+            options["ca_certs"] = str(self._certificates)
+        if (shown := self._certificate()) is not None:
+            options |= {"certfile": shown[0], "keyfile": shown[1]}
+        return options
 
 
 def _end(connection: Connection) -> None:

@@ -264,8 +264,8 @@ class DeliverySettings(ServiceSettings):
 
     Any number of these may run: they share the work, and take over from a killed one within 15 s. Secrets are read from
     environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins, each with the one host that it
-    may be sent to (S3NOTIFY_SEND_…, like `hooks.example.com bearer TOKEN`; also `basic USER:PASSWORD` and
-    `header NAME: VALUE`).
+    may be sent to (S3NOTIFY_SEND_…, like `hooks.example.com bearer TOKEN`; also `basic USER:PASSWORD`,
+    `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS).
     """
 
     allow_networks: Annotated[

@@ -70,8 +70,10 @@ class Egress:
 
     def check(self, endpoint: Endpoint) -> None:
         """`UsageError` if this worker must not connect to the endpoint, whatever its address."""
-        if endpoint.url.startswith("kafka") and endpoint.host not in self.kafka_hosts:
-            raise UsageError(f"{endpoint.url!r}: this worker has no --allow-kafka {endpoint.host}")
+        if endpoint.url.startswith("kafka"):
+            hosts = (broker.rpartition(":")[0].strip("[]").lower() for broker in endpoint.brokers)
+            if strange := [host for host in hosts if host not in self.kafka_hosts]:
+                raise UsageError(f"{endpoint.url!r}: this worker has no --allow-kafka {strange[0]}")
         if self.allow_http:
             return
         if not endpoint.scheme.encrypted:

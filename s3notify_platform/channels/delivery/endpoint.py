@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from s3notify_platform.channels.delivery.logins import LOGIN_NAME, LOGIN_PREFIX
 from s3notify_platform.channels.delivery.messages import FORMATS, S3
@@ -52,6 +52,9 @@ TOLERANCE_SECONDS: Final = 300
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
 """Printable ASCII without quotes and backslashes, which parsers treat differently."""
 
+_PORT: Final = re.compile(r":[0-9]{1,5}$")
+_BROKER: Final = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):[0-9]{1,5}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
@@ -60,7 +63,8 @@ class Endpoint:
     url: Annotated[
         str,
         About(
-            "Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, kafkas://host/topic; "
+            "Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, "
+            "kafkas://host/topic?brokers=HOST:PORT,HOST:PORT; "
             "without the last s of the scheme only for workers that allow it. No user or password in it"
         ),
     ]
@@ -130,8 +134,29 @@ class Endpoint:
             )
         if self.login_env and not LOGIN_NAME.fullmatch(self.login_env):
             raise UsageError(f"login_env {self.login_env!r}: a variable named {LOGIN_PREFIX}…, A-Z, 0-9, _")
-        if not parts.scheme.startswith("http") and (self.secret_env or not self.verify):
+        if not parts.scheme.startswith("http"):
+            self._check_broker(parts.scheme)
+
+    def _check_broker(self, scheme: str) -> None:
+        if self.secret_env or not self.verify:
             raise UsageError(f"endpoint {self.url!r}: secret_env and verify=false are for http endpoints")
+        if FORMATS[self.format].headers is not None:
+            raise UsageError(f"endpoint {self.url!r}: format {self.format} is for http endpoints")
+        if scheme.startswith("kafka") and not all(_BROKER.fullmatch(broker) for broker in self.brokers):
+            raise UsageError(f"endpoint {self.url!r}: brokers are HOST:PORT,HOST:PORT")
+
+    @property
+    def events_max(self) -> int:
+        """Events of one request at most."""
+        return self.batch_size if FORMATS[self.format].headers is None else 1
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Brokers of Kafka, each with its port, that of the url first."""
+        more = parse_qs(urlsplit(self.url).query).get("brokers", [""])[0]
+        listed = (one if _PORT.search(one) else f"{one}:{self.port}" for one in more.split(",") if one)
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return tuple(dict.fromkeys((f"{own}:{self.port}", *listed)))
 
     @property
     def scheme(self) -> Scheme:

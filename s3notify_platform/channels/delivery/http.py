@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint, check_secret, sign
+from s3notify_platform.channels.delivery.logins import Login
 from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.channels.delivery.push import (
     ERROR_CHARS,
@@ -54,7 +55,7 @@ class HttpPush(PooledPush):
         super().__init__(endpoint, egress, clock=clock)
         parts = urlsplit(endpoint.url)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = _tls(endpoint, egress) if endpoint.scheme.encrypted else None
+        self._tls = _tls(endpoint, egress, self._login) if endpoint.scheme.encrypted else None
         self._secret = _secret(endpoint)
         self._lock = Lock()
         self._idle: list[_Connection] = []
@@ -62,7 +63,8 @@ class HttpPush(PooledPush):
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`. Sent a second time only if a kept connection had been closed."""
-        content_type, body = FORMATS[self.endpoint.format].batch(batch, self.endpoint.opaque_data)
+        messages = FORMATS[self.endpoint.format]
+        content_type, body = messages.batch(batch, self.endpoint.opaque_data)
         ids = ",".join(entry.id for entry in batch)
         headers = {
             **dict(self._login.headers if self._login else ()),
@@ -70,6 +72,7 @@ class HttpPush(PooledPush):
             "user-agent": "s3notify",
             "s3notify-topic": topic,
             "s3notify-event-ids": ids,
+            **(messages.headers(batch[0]) if messages.headers else {}),
         }
         if self._secret:
             seconds = self._clock.wall_ms() // 1000
@@ -283,12 +286,17 @@ def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
     return Rejected(error=error)
 
 
-def _tls(endpoint: Endpoint, egress: Egress) -> ssl.SSLContext:
+def _tls(endpoint: Endpoint, egress: Egress, shown: Login | None) -> ssl.SSLContext:
     certificates = egress.certificates(endpoint)
     try:
         context = ssl.create_default_context(cafile=certificates)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r}: {error}") from error
+    if shown is not None and shown.certificate is not None:
+        try:
+            context.load_cert_chain(*shown.certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"{endpoint.login_env}: {error}") from error
     if not endpoint.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -1,11 +1,13 @@
 """Messages to a topic of Kafka. Needs the extra `kafka`.
 
-    kafkas://host[:9093][/topic][?sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512]
+    kafkas://host[:9093][/topic][?brokers=HOST:PORT,HOST:PORT][&sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512][&ack=none|broker]
 
 One message for each event, with the object's key as its key: changes of one object share a partition. All in-sync
-replicas acknowledge it (`acks=all`): only then is the entry released. Without a path it is the topic of our topic's
-name. The header `s3notify-event-id` is the event's id: the same id is the same entry, delivered again. The broker
-authenticates the worker by the topic's login (`basic`), if it has one, by SASL.
+replicas acknowledge it (`acks=all`): only then is the entry released. With `ack=none` it is released once it has been
+sent: what the broker does not take is lost. Further brokers are asked if the first one is not there. Without a path it
+is the topic of our topic's name. The header `s3notify-event-id` is the event's id: the same id is the same entry,
+delivered again. The broker authenticates the worker by the topic's login, if it has one: `basic` by SASL, `certificate`
+by TLS.
 
 The client, librdkafka, connects to whatever addresses a broker names. So the operator of the worker names the hosts
 that a topic's url may have (`Egress.kafka_hosts`).
@@ -22,12 +24,21 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.messages import FORMATS
-from s3notify_platform.channels.delivery.push import Answer, Delivered, Down, PooledPush, Rejected, described
+from s3notify_platform.channels.delivery.push import (
+    Answer,
+    Delivered,
+    Down,
+    PooledPush,
+    Rejected,
+    ack_level,
+    described,
+)
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry
 
 SASL: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+ACKS: Final = ("none", "broker")
 POLL_SECONDS: Final = 0.05
 _LOG: Final = logging.getLogger(__name__)
 
@@ -45,10 +56,10 @@ class KafkaPush(PooledPush):
         basic = self._basic()
         protocol = ("SASL_" if basic else "") + ("SSL" if endpoint.scheme.encrypted else "PLAINTEXT")
         self._settings: dict[str, Any] = {
-            "bootstrap.servers": f"{endpoint.host}:{endpoint.port}",
+            "bootstrap.servers": ",".join(endpoint.brokers),
             "client.id": "s3notify",
-            "acks": "all",
-            "enable.idempotence": True,
+            "acks": "all" if (confirmed := ack_level(endpoint, ACKS) == "broker") else "0",
+            "enable.idempotence": confirmed,
             "message.timeout.ms": int(endpoint.timeout_seconds * 1000),
             "security.protocol": protocol,
         }
@@ -58,6 +69,8 @@ class KafkaPush(PooledPush):
                 "sasl.username": basic[0],
                 "sasl.password": basic[1],
             }
+        if (shown := self._certificate()) is not None:
+            self._settings |= {"ssl.certificate.location": shown[0], "ssl.key.location": shown[1]}
         if certificates := egress.certificates(endpoint):
             self._settings["ssl.ca.location"] = str(certificates)
         self._lock = Lock()

@@ -1,19 +1,26 @@
 """The formats in which events are sent. A new one needs its functions, and an item in `FORMATS`. Pure.
 
-    s3             `{"Records": […]}`, as Amazon S3 sends them
-    cloudevents    CloudEvents 1.0 in JSON, with the attributes of its adapter for AWS S3; several are a JSON batch
+    s3                    `{"Records": […]}`, as Amazon S3 sends them
+    cloudevents           CloudEvents 1.0 in JSON, with the attributes of its adapter for AWS S3; several: a JSON batch
+    cloudevents-binary    the same attributes in headers of HTTP, as Ceph sends them, and the body as of `s3`: one event
+                          of each request
 
-Source: cloudevents/spec, "JSON Event Format" 1.0.2 and "AWS Simple Storage Service CloudEvents Adapter".
+Source: cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and "AWS Simple Storage Service
+CloudEvents Adapter".
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from s3notify_platform.protocols.notification_queue import Entry, encode_events
 
 S3: Final = "s3"
+
+_AS_IT_IS: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+"""Characters of a header's value that are not percent-encoded."""
 
 Message = tuple[str, bytes]
 """Content type and body."""
@@ -27,10 +34,14 @@ class MessageFormat:
     """One message of all entries, in order."""
     single: Callable[[Entry, str], Message]
     """The message of one entry, for brokers."""
+    headers: Callable[[Entry], Mapping[str, str]] | None = None
+    """Headers of HTTP that describe an entry; a request then has one entry. None: there are none."""
 
 
 def _records(entries: Sequence[Entry], opaque: str) -> Message:
-    return "application/json", encode_events((entry.event for entry in entries), opaque=opaque)
+    topic = entries[0].topic if entries else ""
+    events = (entry.event for entry in entries)
+    return "application/json", encode_events(events, configuration=topic, opaque=opaque)
 
 
 def _cloud_events(entries: Sequence[Entry], opaque: str) -> Message:
@@ -43,17 +54,24 @@ def _cloud_event(entry: Entry, opaque: str) -> Message:
 
 
 def _attributes(entry: Entry, opaque: str) -> dict[str, Any]:
-    (record,) = json.loads(encode_events([entry.event], opaque=opaque))["Records"]
+    (record,) = json.loads(_records([entry], opaque)[1])["Records"]
+    place = (record["eventSource"], record["awsRegion"], record["s3"]["bucket"]["name"])
     return {
         "specversion": "1.0",
         "id": entry.id,
-        "source": f"aws:s3.{record['s3']['bucket']['name']}",
+        "source": ".".join(filter(None, place)),
         "type": f"com.amazonaws.s3.{record['eventName']}",
         "subject": entry.event.key,
         "time": record["eventTime"],
         "datacontenttype": "application/json",
         "data": record,
     }
+
+
+def _binary(entry: Entry) -> Mapping[str, str]:
+    attributes = _attributes(entry, "")
+    said = {name: attributes[name] for name in attributes if name not in ("data", "datacontenttype")}
+    return {f"ce-{name}": quote(value, safe=_AS_IT_IS) for name, value in said.items()}
 
 
 def _dumped(value: object) -> bytes:
@@ -63,4 +81,7 @@ def _dumped(value: object) -> bytes:
 FORMATS: Final = {
     S3: MessageFormat(batch=_records, single=lambda entry, opaque: _records([entry], opaque)),
     "cloudevents": MessageFormat(batch=_cloud_events, single=_cloud_event),
+    "cloudevents-binary": MessageFormat(
+        batch=_records, single=lambda entry, opaque: _records([entry], opaque), headers=_binary
+    ),
 }

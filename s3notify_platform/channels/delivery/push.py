@@ -1,11 +1,12 @@
 """What delivery needs of an endpoint: batches are sent, and each is answered. By scheme: `http`, `amqp`, `kafka`."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Final, Protocol
+from urllib.parse import parse_qs, urlsplit
 
 from s3notify_platform.channels.delivery.egress import Addresses, Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
@@ -71,17 +72,27 @@ class PooledPush:
         self.endpoint = endpoint
         self._clock = clock
         self._login = login(endpoint.login_env, endpoint.host)
+        if self._certificate() is not None and not endpoint.scheme.encrypted:
+            raise UsageError(
+                f"{endpoint.login_env}: a certificate is shown by TLS, and {endpoint.url!r} has none"
+            )
         self._addresses = Addresses(endpoint.host, endpoint.port, egress, clock)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="push")
         self._closed = False
 
     def _basic(self) -> tuple[str, str] | None:
         """User and password for a broker. `UsageError` if its login is of another kind."""
-        if self._login is None:
+        if self._login is None or self._login.certificate is not None:
             return None
         if not self._login.user:
-            raise UsageError(f"{self.endpoint.login_env}: a broker needs HOST basic USER:PASSWORD")
+            raise UsageError(
+                f"{self.endpoint.login_env}: a broker needs HOST basic USER:PASSWORD, or a certificate"
+            )
         return self._login.user, self._login.password
+
+    def _certificate(self) -> tuple[str, str] | None:
+        """The files of the worker's certificate and its key, if the login is one."""
+        return self._login.certificate if self._login is not None else None
 
     @abstractmethod
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
@@ -109,6 +120,15 @@ def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) 
     except ModuleNotFoundError as error:
         raise UsageError(remedy(error) or str(error)) from error
     return made
+
+
+def ack_level(endpoint: Endpoint, levels: Sequence[str]) -> str:
+    """The level that its url names as `ack`, else the last one of these. `UsageError` for another one."""
+    query: Mapping[str, list[str]] = parse_qs(urlsplit(endpoint.url).query)
+    level = query.get("ack", [levels[-1]])[0]
+    if level not in levels:
+        raise UsageError(f"endpoint {endpoint.url!r}: ack is one of {', '.join(levels)}")
+    return level
 
 
 def described(error: BaseException) -> str:

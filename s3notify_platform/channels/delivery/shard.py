@@ -140,7 +140,7 @@ class ShardDelivery:
         self, entries: Sequence[Entry], target: TopicEndpoint, push: Push, endpoint: Endpoint, *, probe: bool
     ) -> None:
         """Rounds of posts, a wave of `concurrency` at a time, until each entry is settled."""
-        todo = list(grouped(entries, endpoint.batch_size))
+        todo = list(grouped(entries, endpoint.events_max))
         known = _Known()
         due = self._clock.monotonic() + SETTLE_SECONDS
         try:

@@ -38,10 +38,8 @@ with `endpoint`, `auth_token` and a `queue_dir`, then `mc event add … --event 
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import os
-import ssl
 from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -54,10 +52,10 @@ from threading import Condition, Thread
 from threading import Event as Stop
 from typing import Annotated, Final
 
-from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits, SparseLog
+from s3notify_platform.channels.inlets.http_server import Answer, Head, Limits, SparseLog
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
-from s3notify_platform.channels.inlets.proxies import TrustedProxies
-from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
+from s3notify_platform.channels.inlets.listening import Listener, ListeningSettings
+from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.errors import S3NotifyError, UsageError
 from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import Event, decode_events
@@ -76,18 +74,12 @@ BATCH_EVENTS: Final = 500
 ANSWER_SECONDS: Final = 60.0
 """A post that is not durable by then is answered 503; dropped if it still waits, else it may become durable later."""
 
-GRACE_SECONDS: Final = 5.0
-"""Time for posts in progress at a clean stop."""
-
 JOIN_SECONDS: Final = 1.0
 """Time for a worker to end whose posts have been answered; after that it is abandoned."""
 
-_STOP_POLL_SECONDS: Final = 0.2
-_PROGRESS_SECONDS: Final = 10.0
-
 
 @dataclass(frozen=True, kw_only=True)
-class HttpInletSettings(ServiceSettings):
+class HttpInletSettings(ListeningSettings):
     """Take in S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
 
     The secret, of 16 characters or more, comes as `Authorization: Bearer SECRET` or bare (MinIO's auth_token), as
@@ -114,27 +106,6 @@ class HttpInletSettings(ServiceSettings):
             option="--secret-env",
         ),
     ] = ("S3NOTIFY_RECEIVER_SECRET",)
-    host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
-    port: Annotated[int, About("Port to listen on; 0: a free one", minimum=0, maximum=65_535)] = 8086
-    cert_file: Annotated[str | None, About("File of the TLS certificate, PEM, like /etc/inlet.pem")] = None
-    key_file: Annotated[str | None, About("File of its private key, PEM, like /etc/inlet.key")] = None
-    plain_http: Annotated[
-        bool, About("Accept plain HTTP on any address, since a proxy in front does TLS")
-    ] = False
-    trusted_proxies: Annotated[
-        tuple[str, ...],
-        About(
-            "Address or network of a proxy in front, like 10.1.0.0/16, whose X-Forwarded-For or Forwarded names the "
-            "sender. Repeatable. It must set that header itself",
-            option="--trusted-proxy",
-        ),
-    ] = ()
-    max_body_bytes: Annotated[int, About("Largest post", unit="bytes", minimum=1024, maximum=64 * 2**20)] = (
-        2**20
-    )
-    max_connections: Annotated[
-        int, About("Connections at a time at most", unit="connections", minimum=1, maximum=10_000)
-    ] = 128
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`. `UsageError` without a secret, or off loopback without TLS."""
@@ -148,29 +119,6 @@ class HttpInletSettings(ServiceSettings):
         if any(len(secret) < SECRET_MIN or not secret.isascii() for secret in found):
             raise UsageError(f"a secret must have at least {SECRET_MIN} characters, all ASCII")
         return tuple(_digest(secret) for secret in found)
-
-    @property
-    def address_limit(self) -> bool:
-        """Whether connections are limited by address: not if all may have the address of a proxy nobody named."""
-        return bool(self.trusted_proxies) or not self.plain_http
-
-    def tls(self) -> ssl.SSLContext | None:
-        """The server's TLS; None for plain HTTP, which is refused on addresses other than loopback."""
-        if self.cert_file is None or self.key_file is None:
-            if self.cert_file or self.key_file:
-                raise UsageError("TLS needs both a certificate and a key")
-            if not (self.plain_http or _is_loopback(self.host)):
-                raise UsageError(
-                    f"{self.host} is no loopback address: give a certificate and a key, or allow plain HTTP if a "
-                    "proxy in front does TLS"
-                )
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"certificate {self.cert_file!r}: {error}") from error
-        return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,15 +144,8 @@ class HttpInlet:
         """`limits`: the server's; default: those of the settings."""
         self._settings = settings
         self._secrets = settings.secrets()
-        self._tls = settings.tls()
+        self._listener = Listener(self, settings, limits)
         self._intake = intake
-        self._proxies = TrustedProxies.of(settings.trusted_proxies)
-        share = max(1, settings.max_connections // 4)
-        self._limits = limits or Limits(
-            connections=settings.max_connections,
-            strangers=share if settings.address_limit else settings.max_connections,
-            body_bytes=settings.max_body_bytes,
-        )
         self._log = SparseLog(log)
         self._counts: Counter[str] = Counter()
         self._posts: deque[_Post] = deque()
@@ -215,7 +156,7 @@ class HttpInlet:
         self.address = ("", 0)
 
     def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. Ends within `GRACE_SECONDS` and 3 s."""
+        """See `Service.run`. Ends within 8 s."""
         self._ended = False
         workers = [Thread(target=self._work, name=f"http-{n}", daemon=True) for n in range(WORKERS)]
         for worker in workers:
@@ -287,32 +228,18 @@ class HttpInlet:
             raise
 
     async def _serve(self, stop: Stop, progress: Progress) -> None:
-        server = HttpServer(self, self._limits, self._proxies)
-        try:
-            self.address = await server.start(self._settings.host, self._settings.port, self._tls)
-        except OSError as error:
-            where = f"{self._settings.host}:{self._settings.port}"
-            raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from error
-        progress(f"listening on {self.address[0]}:{self.address[1]}{' (TLS)' if self._tls else ''}")
-        if not self._settings.address_limit:
-            progress(
-                "warning: plain_http without trusted_proxies: connections are not limited by address, so strangers "
-                "who reach the proxy may take all of them; name it: --trusted-proxy ADDRESS"
-            )
-        self.ready.set()
-        loop = asyncio.get_running_loop()
-        reported, next_at = "", loop.time() + _PROGRESS_SECONDS
-        while not stop.is_set() and self._fatal is None:
-            await asyncio.sleep(_STOP_POLL_SECONDS)
-            if loop.time() >= next_at:
-                next_at = loop.time() + _PROGRESS_SECONDS
-                line = " ".join(f"{kind}={number}" for kind, number in self.counts().items() if number)
-                if line != reported:
-                    progress(line)
-                reported = line
-        await server.close(GRACE_SECONDS)
+        await self._listener.serve(
+            ended=lambda: stop.is_set() or self._fatal is not None,
+            progress=progress,
+            counts=self.counts,
+            ready=self._listening,
+        )
         if self._fatal is not None:
             raise self._fatal
+
+    def _listening(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.ready.set()
 
     # The workers' side.
 
@@ -397,10 +324,3 @@ def _is_known(secret: str, digests: Sequence[bytes]) -> bool:
 
 def _digest(secret: str) -> bytes:
     return sha256(secret.encode("utf-8", errors="surrogatepass")).digest()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

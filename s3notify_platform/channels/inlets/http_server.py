@@ -13,7 +13,8 @@ body, and waitress has no TLS. h11 implements the protocol; this module adds con
 | request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than its declared length |
 
 A request is admitted by its head alone: the body of a refused one is not read. So whoever has no secret holds at most
-`strangers` connections of each address, each for `stranger_seconds`.
+`strangers` connections of each address, each for `stranger_seconds`. An application whose requests prove who sent them
+by their body too (a signature) has it read within these bounds (`UNPROVEN`), and admits by its answer.
 
 A connection of a trusted proxy counts for the client of its last request (`proxies`), and for nobody before that: HTTP
 proxies send whole heads. The request of a client that has `strangers` already is refused by 503; an admitted one never.
@@ -64,7 +65,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path without query, and headers by lower-case name; of several with one name, the last.
+    """Method, path, query as it was sent, and headers by lower-case name; of several with one name, the last.
 
     Of the headers of proxies all, with commas between them.
     """
@@ -72,6 +73,7 @@ class Head:
     method: str
     path: str
     headers: Mapping[str, str]
+    query: str = ""
 
     @property
     def has_body(self) -> bool:
@@ -81,18 +83,23 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to a request."""
+    """The answer to a request. `admits`: the request, with its body, has proved what its head alone could not."""
 
     status: HTTPStatus
     text: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    admits: bool = False
+
+
+UNPROVEN: Final = Answer(status=HTTPStatus.CONTINUE)
+"""Instead of an early answer: the body is read, and until an answer `admits`, the connection is a stranger's."""
 
 
 class Application(Protocol):
     """The application of a server. Both methods are called on its event loop."""
 
     def admit(self, head: Head) -> Answer | None:
-        """The answer, if the body need not be read; None to go on."""
+        """The answer, if the body need not be read; None to go on, `UNPROVEN` if the body has to be read for it."""
         ...
 
     async def handle(self, head: Head, body: bytes) -> Answer:
@@ -260,7 +267,7 @@ class HttpServer:
                     client = self._proxies.client(stranger.peer, head.headers)
                     if not self._count(stranger, client):
                         raise _RefusedError(_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
-                if early is not None and head.has_body:
+                if early is not None and early is not UNPROVEN and head.has_body:
                     raise _RefusedError(early)
                 if early is None and not connection.admitted:
                     connection.admitted = True
@@ -277,7 +284,13 @@ class HttpServer:
             status = HTTPStatus(error.error_status_hint)
             await connection.refuse(_error(status, "not HTTP/1.1, or too large"))
             return False
-        answer = early or await self._application.handle(head, body)
+        if early is None or early is UNPROVEN:
+            answer = await self._application.handle(head, body)
+        else:
+            answer = early
+        if answer.admits and not connection.admitted:
+            connection.admitted = True
+            self._forget(stranger)
         return await connection.answer(answer, keep=not self._closing)
 
 
@@ -333,11 +346,11 @@ class _Connection:
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
         ):
             headers[name] = f"{headers[name]},{value}" if name in FORWARDED and name in headers else value
-        path = event.target.decode("latin-1").partition("?")[0]
+        path, _, query = event.target.decode("latin-1").partition("?")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._limits.body_bytes:
             raise _RefusedError(self._too_large())
-        return Head(method=event.method.decode("latin-1"), path=path, headers=headers)
+        return Head(method=event.method.decode("latin-1"), path=path, headers=headers, query=query)
 
     async def body(self) -> bytes:
         """The whole body; first answers 100 if the peer waits for that."""

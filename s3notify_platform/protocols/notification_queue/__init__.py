@@ -87,14 +87,14 @@ out 1 to 2, room 1.
 
 Which changes. A topic takes those of its bucket and prefix, or of these what one of its rules takes: by bucket, prefix,
 suffix and regular expression of the key, by event name, and by metadata and tags where they are at hand
-(`topic_settings`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers go on.
+(`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers go on.
 
 Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is by entry. Attempts, errors and dead
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: topic_settings, entries, segments, topics, shards, rooms, reserving, facts, queue, marks, stale,
-owners, consumer; s3_event is the message that is pushed.
+Reading order: topic_rules, topic_settings, event_details, entries, segments, topics, shards, rooms, reserving, facts,
+queue, marks, stale, owners, consumer; s3_event is the message that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
@@ -125,7 +125,8 @@ from s3notify_platform.protocols.notification_queue.reserving import (
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.s3_event import decode_events, encode_events
-from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_rules import Rule
+from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
 
 __all__ = [
     "DeadLettered",

@@ -7,8 +7,9 @@ from typing import Any, Final, Literal
 
 from s3notify_platform.kernel.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.kernel.ports import ETag, Precondition, Record, UploadId, Version
+from s3notify_platform.protocols.notification_queue.event_details import Details
+from s3notify_platform.protocols.notification_queue.topic_rules import Rule
 from s3notify_platform.protocols.notification_queue.topic_settings import (
-    Rule,
     TopicSettings,
     check_slots,
     takes,
@@ -144,7 +145,13 @@ class Event:
     """Of the notification configuration that reported it."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
     tags: Mapping[str, str] | None = field(default=None, compare=False)
-    """Of the object, where they are at hand, for the rules of topics; not stored."""
+    """The object's tags; like its metadata, where they are at hand: for the rules of topics, and for endpoints."""
+    details: Details | None = field(default=None, compare=False)
+    """The rest of its sender's record. With metadata and tags, it is stored for topics with an endpoint alone."""
+
+    def bare(self) -> "Event":
+        """Without metadata, tags and details."""
+        return replace(self, metadata=None, tags=None, details=None)
 
     @property
     def event_name(self) -> str:
@@ -164,6 +171,20 @@ class Event:
         Where there are versions, the current one is hidden by a marker.
         """
         return bool(self.version_id) and self.event_name.endswith(":Delete")
+
+
+def as_taken(settings: TopicSettings, event: Event) -> Event:
+    """The event as a topic with these settings stores it: with the id of the rule that takes it, and its details.
+
+    A topic that is pulled stores none of both.
+    """
+    if not settings.endpoint:
+        return event.bare()
+    facts = (event.event_name, event.metadata, event.tags)
+    ids = (
+        rule.id for rule in settings.rules if rule.takes(event.bucket, event.key) and rule.takes_event(*facts)
+    )
+    return replace(event, configuration_id=next(ids, "") or event.configuration_id)
 
 
 def takes_event(settings: TopicSettings, bucket: str, event: Event, *, by_name: bool = True) -> bool:

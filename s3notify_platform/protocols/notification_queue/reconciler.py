@@ -253,7 +253,10 @@ class Reconciler:
                 if (event := known[looked_at]) is None:
                     aborted.append(entry)
                     return None
-                committed.append(replace(entry, state="committed", event=event))
+                # As large as it was reserved: with its metadata, if the object that was found has them.
+                kept, found = entry.event.metadata or {}, event.metadata or {}
+                metadata = kept if kept.items() <= found.items() else None
+                committed.append(replace(entry, state="committed", event=replace(event, metadata=metadata)))
                 return committed[-1]
 
             return found.edited(settled), (committed, aborted)

@@ -10,7 +10,7 @@ from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, Unk
 from s3notify_platform.kernel.limits import CLOCK_SKEW
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import slot_of
-from s3notify_platform.protocols.notification_queue.entries import Entry, Event, Place, Topic
+from s3notify_platform.protocols.notification_queue.entries import Entry, Event, Place, Topic, as_taken
 from s3notify_platform.protocols.notification_queue.rooms import Rooms, counted_at
 from s3notify_platform.protocols.notification_queue.segments import (
     ENTRIES_MAX,
@@ -174,12 +174,19 @@ class Reservations:
         settings, wall_ms = topic.settings, self._clock.wall_ms()
         slot = slot_of(event.key, settings.slots)
         known = replace(
-            event,
+            as_taken(settings, event),
             time_ms=event.time_ms or wall_ms,
             sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
         )
         place = Place(topic=topic.name, epoch=topic.epoch, shard=0, key="", quota=0)
-        size = row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=known))
+
+        def bytes_of(stored: Event) -> int:
+            return row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=stored))
+
+        if (size := bytes_of(known)) > settings.max_event_bytes:
+            # No change is lost for what its object or its report has beside it.
+            known = known.bare()
+            size = bytes_of(known)
         if size > settings.max_event_bytes:
             raise UsageError(
                 f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "

@@ -7,7 +7,9 @@ Also read: the same inside an SNS notification, and EventBridge's form of it, wh
 Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
 Event names, version ids and configuration ids are passed on as they came; EventBridge's reason as the name that S3 has
-for it. Ceph's `opaqueData` is its topic's, and ours has its own. Its metadata and tags of objects are for rules only.
+for it. So is the rest of the sender's record (`event_details`). Ceph's `opaqueData` is its topic's, and ours has its
+own. A record that came from Ceph is written as Ceph writes it, its key as it is, but for the sequencer: it rises. Ours
+say version 2.1; sequencers of Ceph's own, which say 2.2, are turned when they are read.
 
 With versioning an event is a hint, not a fact about the key: `ObjectRemoved:Delete` of a version that is not the
 latest leaves the object as it was, and of the latest one uncovers the version before. So decide only after a HEAD of
@@ -25,9 +27,20 @@ from urllib.parse import quote_plus, unquote_plus
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import PLAIN_NAMES, Event
+from s3notify_platform.protocols.notification_queue.event_details import (
+    AMAZON,
+    CEPH,
+    Details,
+    details_of,
+    eventbridge_details,
+    in_object,
+    in_record,
+    pairs_of,
+)
 
 Op = Literal["put", "delete"]
 
+_VERSION = "2.1"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPS: tuple[tuple[str, Op], ...] = (
     ("ObjectCreated:", "put"),
@@ -63,38 +76,42 @@ class S3Events:
     ignored: int
 
 
-def encode_events(
-    events: Iterable[Event], *, region: str = "", source: str = "aws:s3", opaque: str = ""
-) -> bytes:
+def encode_events(events: Iterable[Event], *, configuration: str = "", opaque: str = "") -> bytes:
     """The message that announces these events, in order. Pure.
 
-    `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key. `opaque`:
-    the topic's, as `opaqueData` of each record, as Ceph has it.
+    `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key. `configuration`: the
+    `configurationId` of events that have none. `opaque`: the topic's, as `opaqueData` of each record, as Ceph has it.
     """
-    records = [
-        {
-            "eventVersion": "2.1",
-            "eventSource": source,
-            "awsRegion": region,
-            "eventTime": _iso(event.time_ms),
-            "eventName": event.event_name,
-            "s3": {
-                "s3SchemaVersion": "1.0",
-                **({"configurationId": event.configuration_id} if event.configuration_id else {}),
-                "bucket": {"name": event.bucket, "arn": f"arn:aws:s3:::{event.bucket}"},
-                "object": {
-                    "key": quote_plus(event.key, safe="/"),
-                    **({} if event.size is None else {"size": event.size}),
-                    **({} if event.etag is None else {"eTag": event.etag}),
-                    **({"versionId": event.version_id} if event.version_id else {}),
-                    "sequencer": event.sequencer,
-                },
-            },
-            **({"opaqueData": opaque} if opaque else {}),
-        }
-        for event in events
-    ]
+    records = [_encode(event, configuration, opaque) for event in events]
     return json.dumps({"Records": records}, separators=(",", ":")).encode("ascii")
+
+
+def _encode(event: Event, configuration: str, opaque: str) -> dict[str, Any]:
+    details, bucket = in_record(event.details, event.bucket)
+    by_ceph = details.get("eventSource", "").startswith(CEPH)
+    configuration = event.configuration_id or configuration
+    return {
+        "eventVersion": _VERSION,
+        "eventSource": AMAZON,
+        "awsRegion": "",
+        "eventTime": _iso(event.time_ms),
+        "eventName": event.event_name,
+        **details,
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            **({"configurationId": configuration} if configuration else {}),
+            "bucket": bucket,
+            "object": {
+                "key": event.key if by_ceph else quote_plus(event.key, safe="/"),
+                **({} if event.size is None else {"size": event.size}),
+                **({} if event.etag is None else {"eTag": event.etag}),
+                **({"versionId": event.version_id} if event.version_id else {}),
+                "sequencer": event.sequencer,
+                **in_object(event.metadata, event.tags),
+            },
+        },
+        **({"opaqueData": opaque} if opaque else {}),
+    }
 
 
 def decode_events(body: bytes | str) -> S3Events:
@@ -132,9 +149,11 @@ def _decode(record: dict[str, Any]) -> Event | None:
         return None
     found = record["s3"]["object"]
     key = str(found["key"])
-    found |= {"sequencer": _rising(str(found.get("sequencer") or ""), str(record.get("eventSource", "")))}
+    by_ceph = str(record.get("eventSource", "")).startswith(CEPH)
+    if by_ceph and record.get("eventVersion") != _VERSION:
+        found |= {"sequencer": _rising(str(found.get("sequencer") or ""))}
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
-    if not str(record.get("eventSource", "")).startswith("ceph:"):
+    if not by_ceph:
         # What is no UTF-8 is refused by whoever takes the event, and no other event of the message.
         key = unquote_plus(key, errors="surrogateescape")
     return _event(
@@ -147,17 +166,10 @@ def _decode(record: dict[str, Any]) -> Event | None:
         name=name,
         version_id=found.get("versionId"),
         configuration_id=record["s3"].get("configurationId"),
-        metadata=_pairs(found.get("metadata"), "x-amz-meta-"),
-        tags=_pairs(found.get("tags")),
+        metadata=pairs_of(found.get("metadata"), metadata=True),
+        tags=pairs_of(found.get("tags")),
+        details=details_of(record),
     )
-
-
-def _pairs(listed: object, prefix: str = "") -> dict[str, str] | None:
-    """Metadata or tags as Ceph lists them; None if there are none, or they are anything else."""
-    if not isinstance(listed, list) or not all(isinstance(pair, dict) for pair in listed):
-        return None
-    pairs = {str(pair.get("key", "")).removeprefix(prefix): str(pair.get("val", "")) for pair in listed}
-    return pairs or None
 
 
 def _by_lifecycle(source: object) -> bool:
@@ -188,6 +200,7 @@ def _decode_eventbridge(message: dict[str, Any]) -> Event | None:
         time=message.get("time"),
         name=name,
         version_id=found.get("version-id"),
+        details=eventbridge_details(message),
     )
 
 
@@ -204,6 +217,7 @@ def _event(
     configuration_id: object = None,
     metadata: dict[str, str] | None = None,
     tags: dict[str, str] | None = None,
+    details: Details | None = None,
 ) -> Event:
     etag = str(etag or "").strip('"')
     size = found.get("size")
@@ -220,6 +234,7 @@ def _event(
         configuration_id=str(configuration_id or ""),
         metadata=metadata,
         tags=tags,
+        details=details,
     )
 
 
@@ -231,12 +246,12 @@ def _iso(time_ms: int) -> str:
 _STAMP = re.compile(r"[0-9A-Fa-f]{16}")
 
 
-def _rising(sequencer: str, source: str) -> str:
-    """The sequencer in a form in which a later one is greater.
+def _rising(sequencer: str) -> str:
+    """A sequencer of Ceph in a form in which a later one is greater.
 
     RGW's are seconds and nanoseconds, 4 bytes each, little-endian: they are converted to big-endian.
     """
-    if not source.startswith("ceph:") or not _STAMP.fullmatch(sequencer):
+    if not _STAMP.fullmatch(sequencer):
         return sequencer
     stamp = bytes.fromhex(sequencer)
     return (stamp[3::-1] + stamp[:3:-1]).hex().upper()

@@ -28,6 +28,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     load,
     segment_id,
 )
+from s3notify_platform.protocols.notification_queue.event_details import Details
 
 ENTRIES_MAX: Final = 256
 """Entries of a segment."""
@@ -259,11 +260,12 @@ def _row(entry: Entry, shared: Event, error_max: int) -> list[Any]:
         event.version_id or None,
         event.configuration_id or None,
         [event.upload.id, event.upload.beats] if entry.state == "reserved" and event.upload else None,
+        _for_endpoints(event),
     ]
     return list(reversed([*dropwhile(lambda cell: cell is None, reversed(cells))]))
 
 
-_CELLS: Final = 20
+_CELLS: Final = 21
 
 
 def _entries(place: Place, body: dict[str, Any]) -> tuple[Entry, ...]:
@@ -287,7 +289,8 @@ def _entry(
 ) -> Entry:
     cells = row + [None] * (_CELLS - len(row))
     n, slot, key, state, time_ms, sequencer, size, etag, op, condition, attempts, waited, error = cells[:13]
-    own_bucket, own_writer, own_topics, name, version_id, configuration_id, upload = cells[13:]
+    own_bucket, own_writer, own_topics, name, version_id, configuration_id, upload, for_endpoints = cells[13:]
+    metadata, tags, details = for_endpoints or (None, None, None)
     topics = announced_to if own_topics is None else tuple(own_topics)
     event = Event(
         key=key,
@@ -304,6 +307,9 @@ def _entry(
         name=name or "",
         version_id=version_id or "",
         configuration_id=configuration_id or "",
+        metadata=metadata,
+        tags=tags,
+        details=details,
     )
     return Entry(
         place=place,
@@ -316,6 +322,12 @@ def _entry(
         last_error=error or "",
         claim=claim if state == "claimed" else None,
     )
+
+
+def _for_endpoints(event: Event) -> list[Details | None] | None:
+    """Metadata, tags and details; None if there are none of them."""
+    cells = [event.metadata, event.tags, event.details]
+    return [dict(each) if each else None for each in cells] if any(cells) else None
 
 
 def _condition(precondition: Precondition | None) -> str | None:

@@ -1,23 +1,13 @@
-"""What a topic is created with: its settings, each declared once for command line and YAML, and its rules. Pure.
+"""Settings of a topic, each declared once for command line and YAML. Pure."""
 
-A rule tells by bucket, key and event name, which are always known; and by metadata and tags where they are at hand. Our
-publisher knows the metadata of what it writes, and a reconciler that of what its HEAD finds; Ceph's posts have metadata
-and tags. S3's events and MinIO's have neither, and no deletion has: a rule that asks for them takes none of these.
-"""
-
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
-
-import re2
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Final, Literal
 
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 from s3notify_platform.kernel.setting import About, check_settings
 from s3notify_platform.kernel.slots import SLOT_COUNT, check_slot_count
+from s3notify_platform.protocols.notification_queue.topic_rules import RULES_MAX, Rule
 
 TOPIC_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}")
 SHARDS_MAX: Final = 64
@@ -28,123 +18,8 @@ EVENT_BYTES_MAX: Final = 64 * 1024
 STALE_SECONDS: Final = 120.0
 """As in Ceph."""
 
-RULES_MAX: Final = 100
-"""Rules of a topic; as many configurations a bucket has on S3."""
-
-RULE_EVENTS_MAX: Final = 20
-RULE_PAIRS_MAX: Final = 10
-
-Pairs = tuple[tuple[str, str], ...]
-Known = Mapping[str, str] | None
-"""Metadata or tags of an object; None: not known, or none."""
-
-EVENT_KINDS: Final = (
-    "ObjectCreated",
-    "ObjectRemoved",
-    "LifecycleExpiration",
-    "ObjectLifecycle",
-    "ObjectSynced",
-)
-"""What event names of changes begin with, the last two in Ceph."""
-
-_EVENT: Final = re.compile(rf"(?:{'|'.join(EVENT_KINDS)})(?::[A-Za-z]{{1,40}}){{0,2}}(?::\*)?")
-
-_OPTIONS: Final = re2.Options()
-_OPTIONS.dot_nl, _OPTIONS.log_errors, _OPTIONS.max_mem = True, False, 1 << 20
-
 FIXED: Final = ("shards", "slots", "signals")
 """Settings that a topic keeps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Some of the changes of a topic: those that fit all that is set."""
-
-    bucket: str = ""
-    prefix: str = ""
-    suffix: str = ""
-    regex: str = ""
-    """For the whole key, as in Ceph, and as RE2 understands it: in linear time, whatever the key."""
-    events: tuple[str, ...] = ()
-    """Names like ObjectCreated:Copy, or ObjectCreated:* for all of a kind; empty: all."""
-    metadata: Pairs = ()
-    """User metadata that the object has, all of these: names in lower case, without x-amz-meta-."""
-    tags: Pairs = ()
-    """Tags that the object has, all of these."""
-
-    def takes(self, bucket: str, key: str) -> bool:
-        """Whether some change of this key fits."""
-        if self.bucket not in ("", bucket):
-            return False
-        if not key.startswith(self.prefix) or not key.endswith(self.suffix):
-            return False
-        return not self.regex or _pattern(self.regex).fullmatch(key) is not None
-
-    def takes_event(self, name: str | None, metadata: Known, tags: Known) -> bool:
-        """Whether a change of a key that fits does, too; by whatever event, if that has no `name`."""
-        if self.events and name is not None and not any(_named(name, event) for event in self.events):
-            return False
-        return {*self.metadata} <= {*(metadata or {}).items()} and {*self.tags} <= {*(tags or {}).items()}
-
-    @classmethod
-    def loads(cls, text: str) -> "Rule":
-        """A rule that a person wrote as JSON. `UsageError` for anything else."""
-        try:
-            given = json.loads(text)
-            if isinstance(events := given.get("events", []), list):
-                names = (str(event).removeprefix("s3:") for event in events)
-                pairs = {name: tuple(sorted(given[name].items())) for name in _PAIRS if name in given}
-                rule = cls(**given | {"events": tuple(names)} | pairs)
-                rule.check()
-                return rule
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise UsageError(f"rule {text[:200]!r}: {error}") from None
-        raise UsageError(f"rule {text[:200]!r}: events is a list of names")
-
-    def check_within(self, bucket: str, prefix: str) -> None:
-        """`UsageError` if it takes nothing of what a topic of this bucket and prefix does."""
-        if bucket and self.bucket not in ("", bucket):
-            raise UsageError(f"its rule for bucket {self.bucket!r} takes nothing: the topic is of {bucket!r}")
-        if not (self.prefix.startswith(prefix) or prefix.startswith(self.prefix)):
-            raise UsageError(f"its rule for prefix {self.prefix!r} takes nothing: the topic is of {prefix!r}")
-
-    def check(self) -> None:
-        """`UsageError` unless a topic may have it."""
-        pairs = (*self.metadata, *self.tags)
-        texts = (
-            self.bucket,
-            self.prefix,
-            self.suffix,
-            self.regex,
-            *(text for pair in pairs for text in pair),
-        )
-        if not all(isinstance(text, str) and text.isprintable() for text in texts):
-            raise UsageError(
-                "bucket, prefix, suffix, regex, and what metadata and tags hold, are printable texts"
-            )
-        if max(map(len, texts)) > MAX_KEY_BYTES or len(self.events) > RULE_EVENTS_MAX:
-            raise UsageError(f"texts of {MAX_KEY_BYTES} characters and {RULE_EVENTS_MAX} events at most")
-        if len(pairs) > RULE_PAIRS_MAX:
-            raise UsageError(f"{RULE_PAIRS_MAX} of metadata and tags at most")
-        if any(name != name.lower() or name.startswith("x-amz-meta-") for name, _ in self.metadata):
-            raise UsageError("names of metadata are in lower case, and without x-amz-meta-")
-        if self == Rule():
-            raise UsageError(f"give one or more of {', '.join(field.name for field in fields(Rule))}")
-        if self.regex:
-            _pattern(self.regex)
-        for event in self.events:
-            if not _EVENT.fullmatch(event):
-                raise UsageError(
-                    f"event {event[:60]!r}: a name of S3, of {', '.join(EVENT_KINDS)}, like ObjectCreated:Copy or "
-                    "ObjectCreated:*"
-                )
-
-
-_PAIRS: Final = ("metadata", "tags")
-
-
-def _named(name: str, wanted: str) -> bool:
-    return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,33 +103,34 @@ class TopicSettings:
         tuple[Rule, ...],
         About(
             "Of these changes only those that a rule takes: JSON with any of bucket, prefix, suffix, regex (of the "
-            "whole key), events, metadata and tags, like "
+            "whole key), events, metadata and tags, and an id, like "
             '\'{"suffix": ".csv", "events": ["ObjectCreated:*"], "metadata": {"team": "sales"}}\'; repeatable'
         ),
     ] = ()
+    without_rules: Annotated[
+        Literal["all", "none"],
+        About(
+            "What it takes of these changes while it has no rule; none: what is queued is delivered, and nothing is "
+            "added"
+        ),
+    ] = "all"
     endpoint: str = ""
     """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
-
-
-@lru_cache(maxsize=4 * RULES_MAX)
-def _pattern(text: str) -> Any:
-    try:
-        return re2.compile(text, _OPTIONS)
-    except re2.error as error:
-        why = error.args[0] if error.args else error
-        why = why.decode("utf-8", "replace") if isinstance(why, bytes) else why
-        raise UsageError(f"regular expression {text[:200]!r}: {why}; write it as RE2 does") from None
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
     """Whether a topic with these settings takes some change of this key."""
     if settings.bucket not in ("", bucket) or not key.startswith(settings.prefix):
         return False
-    return not settings.rules or any(rule.takes(bucket, key) for rule in settings.rules)
+    if not settings.rules:
+        return settings.without_rules == "all"
+    return any(rule.takes(bucket, key) for rule in settings.rules)
 
 
 def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
-    """Whether some change may be taken by topics of both settings; by bucket and prefix alone."""
+    """Whether some change may be taken by topics of both settings; by bucket and prefix, not by single rules."""
+    if any(not each.rules and each.without_rules == "none" for each in (one, other)):
+        return False
     buckets = {one.bucket, other.bucket} - {""}
     prefixes = sorted((one.prefix, other.prefix), key=len)
     return len(buckets) < 2 and prefixes[1].startswith(prefixes[0])
@@ -262,7 +138,12 @@ def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
 
 def same_keys(one: TopicSettings, other: TopicSettings) -> bool:
     """Whether topics of both settings take the same changes."""
-    return (one.bucket, one.prefix, one.rules) == (other.bucket, other.prefix, other.rules)
+    return _taking(one) == _taking(other)
+
+
+def _taking(settings: TopicSettings) -> tuple[object, ...]:
+    rules = tuple(replace(rule, id="") for rule in settings.rules)
+    return (settings.bucket, settings.prefix, rules or settings.without_rules)
 
 
 def check_topic(name: str, settings: TopicSettings) -> None:

@@ -162,8 +162,20 @@ class Topics:
         2 requests; for another bucket or prefix, or other rules, 1 more, and it takes `outdated_seconds`.
         """
         check_topic(name, settings)
+        return self.revise(name, lambda _: settings, tables=tables)
+
+    def revise(
+        self,
+        name: str,
+        revised: Callable[[TopicSettings], TopicSettings],
+        *,
+        tables: tuple[str, ...] | None = None,
+    ) -> Topic:
+        """As `update`, with settings that are made of those that it has: what others change meanwhile is kept."""
 
         def change(topic: Topic) -> Topic:
+            settings = revised(topic.settings)
+            check_topic(name, settings)
             if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
                 raise UsageError(
                     f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it"

@@ -42,6 +42,7 @@ VALUES: dict[str, Any] = {
     "opaque_data": "for me",
     "rules": (Rule(suffix=".csv", events=("ObjectCreated:*",)),),
     "signals": "root",
+    "without_rules": "none",
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""
 

@@ -38,7 +38,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 
 OTHERS = {
     "backfill", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
-    "signal", "vacuum", "units", "warm",
+    "serve-notifications", "signal", "vacuum", "units", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "schema set", "tag", "table compact",
     "table confirm", "table forget", "table migrate", "table put-back", "table rollback",
     "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",

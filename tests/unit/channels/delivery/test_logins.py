@@ -1,13 +1,20 @@
 """Logins: sent to the one host that the operator has named, and shown nowhere."""
 
 import json
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from queue import Queue
 
 import pytest
 
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Delivered, connect
+from s3notify_platform.channels.delivery.push import Delivered, Down, connect
 from s3notify_platform.kernel.errors import UsageError
-from tests.support.endpoints import Receiver
+from tests.support.endpoints import Receiver, certificate
 from tests.support.pushing import LOOPBACK, entry, pusher
 
 NAME = "S3NOTIFY_SEND_HOOKS"
@@ -81,6 +88,89 @@ def test_cloudevents():
     assert first["source"] == "aws:s3.b"
     assert first["type"] == "com.amazonaws.s3.ObjectCreated:Put"
     assert first["data"]["s3"]["object"]["key"] == "k1"
+
+
+def test_cloudevents_in_headers():
+    """As Ceph sends them: one event of each request, its attributes encoded, the record as its body."""
+    one = entry(1)
+    odd = replace(one, event=replace(one.event, key='a "b" é%20.csv'))
+    with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents-binary") as made:
+        assert made.endpoint.events_max == 1
+        assert made.post("t", [odd]) == Delivered()
+        headers, body = server.requests[0]
+    named = {name.lower(): found for name, found in headers.items()}
+    assert named["content-type"] == "application/json"
+    assert {name: named[f"ce-{name}"] for name in ("specversion", "id", "source", "type", "subject")} == {
+        "specversion": "1.0",
+        "id": "id.1",
+        "source": "aws:s3.b",
+        "type": "com.amazonaws.s3.ObjectCreated:Put",
+        "subject": "a%20%22b%22%20%C3%A9%2520.csv",
+    }
+    (record,) = json.loads(body)["Records"]
+    assert named["ce-time"] == record["eventTime"]
+
+
+@pytest.mark.parametrize("scheme", ["https", "amqps", "kafkas"])
+def test_a_certificate_is_shown(monkeypatch, tmp_path, scheme):
+    """By TLS, to whoever has the host that the operator named."""
+    ca, tls = certificate(tmp_path, "127.0.0.1")
+    own = tmp_path / "server-127.0.0.1.pem"
+    monkeypatch.setenv(NAME, f"127.0.0.1 certificate {own} {own}")
+    tls.load_verify_locations(ca)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    shown = Queue()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    peer, _ = listener.accept()
+                    with suppress(OSError), tls.wrap_socket(peer, server_side=True) as wrapped:
+                        shown.put(wrapped.getpeercert())
+                        return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/t"
+        egress = Egress.of(["127.0.0.0/8"], ca_folder=str(tmp_path), kafka_hosts=["127.0.0.1"])
+        made = connect(Endpoint(url=url, login_env=NAME, ca_file=ca.name, timeout_seconds=2.0), egress)
+        answers = made.post_many("t", [[entry(1)]])
+        made.close()
+        assert shown.get(timeout=20)["subject"]
+        thread.join(20)
+    assert isinstance(answers[0], Down)  # it says nothing else
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "why"),
+    [
+        ("https://127.0.0.1/", "127.0.0.1 certificate only-one", "give it as"),
+        ("https://127.0.0.1/", "127.0.0.1 certificate none.pem none.key", NAME),
+        ("http://127.0.0.1/", "127.0.0.1 certificate a.pem a.key", "shown by TLS"),
+    ],
+)
+def test_certificates_that_cannot_be(monkeypatch, url, value, why):
+    """Said before any connection."""
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(UsageError, match=why):
+        connect(Endpoint(url=url, login_env=NAME), LOOPBACK)
+
+
+@pytest.mark.parametrize("url", ["amqp://127.0.0.1/?ack=all", "kafka://127.0.0.1/t?ack=routable"])
+def test_levels_that_there_are_not(url):
+    """Each broker has its own."""
+    with pytest.raises(UsageError, match="ack is one of none, broker"):
+        connect(Endpoint(url=url), replace(LOOPBACK, kafka_hosts=("127.0.0.1",)))
+
+
+def test_each_broker_is_permitted_by_the_operator():
+    """Not only the first one that a topic names."""
+    endpoint = Endpoint(url="kafka://one.example/t?brokers=Two.example:99,[::1]")
+    assert endpoint.brokers == ("one.example:9092", "Two.example:99", "[::1]:9092")
+    with pytest.raises(UsageError, match=r"--allow-kafka two\.example"):
+        connect(endpoint, replace(LOOPBACK, kafka_hosts=("one.example",)))
+    connect(endpoint, replace(LOOPBACK, kafka_hosts=("one.example", "two.example", "::1"))).close()
 
 
 def test_what_an_extra_is_needed_for_is_said(monkeypatch):

@@ -1,12 +1,15 @@
 """Rules of topics: which changes they take; and regular expressions, in bounded time."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.protocols.notification_queue import Event, Rule, TopicSettings
+from s3notify_platform.protocols.notification_queue import Event, Rule, TopicSettings, decode_events
+from s3notify_platform.protocols.notification_queue.topic_rules import EVENT_NAMES
 from tests.unit.protocols.notification_queue.helpers import ONE_SHARD
 
 
@@ -113,8 +116,10 @@ def test_rules_may_change(queue):
         ('{"prefix": "\\ud800"}', "printable texts"),
         ('{"suffix": "' + "x" * 1025 + '"}', "1024 characters"),
         ('{"events": "ObjectCreated:*"}', "a list of names"),
-        ('{"events": ["ObjectCreate:*"]}', "ObjectCreated, ObjectRemoved"),
-        ('{"events": ["*"]}', "a name of S3"),
+        ('{"events": ["ObjectCreate:*"]}', "ObjectCreated:Put, ObjectCreated:Post"),
+        ('{"events": ["*"]}', "no change that is reported"),
+        ('{"prefix": "a", "id": "' + "x" * 256 + '"}', "255 characters"),
+        ('{"id": "mine"}', "give one or more of bucket, prefix"),
         ('{"events": ["ObjectCreated:*"' + ', "ObjectCreated:Put"' * 20 + "]}", "20 events"),
         ('{"regex": "("}', r"missing \)"),
         ("[" * 100_000, "rule"),
@@ -142,3 +147,79 @@ def test_too_many_rules(queue):
     """Refused, and the topic stays as it is."""
     with pytest.raises(UsageError, match="101 rules: at most 100"):
         queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(prefix="a"),) * 101))
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (Rule(events=("ObjectCreated:Kaboom",)), "'ObjectCreated:Kaboom' is no change"),
+        (Rule(events=("ObjectCreated",)), "is no change"),
+        (
+            Rule(events=("ObjectCreated:*", "ObjectLifecycle:Transition:*")),
+            "'ObjectLifecycle:Transition:\\*'",
+        ),
+        (Rule(events=("ObjectCreated:PutTagging",)), "is no change"),
+        (Rule(metadata=(("a", "1"), ("a", "2"))), "a name of its metadata or tags has two values"),
+        (Rule(tags=(("a", "1"), ("a", "2"))), "two values"),
+        (Rule(prefix="é" * 600), "1024 bytes"),
+        (Rule(suffix="é" * 600), "1024 bytes"),
+        (Rule(regex=r"[^\x00-\x{10FFFF}]"), "no key is"),
+        (Rule(regex="x{0}"), "no key is"),
+        (Rule(prefix="raw/", regex="logs/.*"), "no key that begins with 'raw/' is 'logs/.\\*'"),
+        (Rule(prefix="raw/", regex="(?i)rab/[0-9]+"), "no key that begins with"),
+        (Rule(prefix="raw/a/b", regex="raw/a"), "no key that begins with"),
+    ],
+)
+def test_rules_that_take_nothing(queue, rule, why):
+    """A topic does not get them."""
+    with pytest.raises(UsageError, match=why):
+        queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(rule,)))
+
+
+@pytest.mark.parametrize(
+    ("topic", "rule", "why"),
+    [
+        ({"bucket": "b"}, Rule(bucket="other"), "bucket 'other' takes nothing"),
+        ({"prefix": "raw/"}, Rule(prefix="new/"), "prefix 'new/' takes nothing"),
+        ({"prefix": "raw/"}, Rule(regex="new/.*"), "no key that begins with 'raw/'"),
+    ],
+)
+def test_rules_that_take_nothing_of_their_topic(queue, topic, rule, why):
+    """Whatever they take elsewhere."""
+    with pytest.raises(UsageError, match=why):
+        queue.topics.create("narrow", TopicSettings(**topic, rules=(rule,)))
+
+
+@given(
+    key=st.text("ab/é.", min_size=1, max_size=8),
+    cut=st.integers(0, 8),
+    pattern=st.sampled_from([r"[ab/é.]*", r"(?i)A.*|B.*|[/é.].*", r".+", r"a?b?[^c]*"]),
+)
+def test_a_rule_that_takes_a_key_is_not_refused(key, cut, pattern):
+    """By its regular expression and its prefix together."""
+    rule = Rule(prefix=key[:cut], regex=pattern)
+    if rule.takes("b", key):
+        rule.check()
+        rule.check_within("b", key[: cut // 2])
+
+
+def test_a_topic_without_rules_may_take_nothing(queue):
+    """Until it has one; what is queued stays."""
+    queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
+    queue.push("t", Event(key="a.csv", bucket="b"))
+    queue.topics.update("t", TopicSettings(capacity=3, shards=1, without_rules="none"))
+    assert taken(queue, key="a.csv") == []
+    assert [entry.event.key for entry in queue.entries("t", range(1000))] == ["a.csv"]
+    queue.topics.update(
+        "t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),), without_rules="none")
+    )
+    assert taken(queue, key="a.csv") == ["t"]
+    assert taken(queue, key="a.txt") == []
+
+
+@pytest.mark.parametrize("name", EVENT_NAMES)
+def test_each_event_that_a_rule_may_name_is_a_change(name):
+    """As inlets read it."""
+    record = {"eventName": name, "s3": {"bucket": {"name": "b"}, "object": {"key": "k"}}}
+    (event,) = decode_events(json.dumps({"Records": [record]})).events
+    assert Rule(events=(name,)).takes_event(event.event_name, None, None)

@@ -1,0 +1,105 @@
+"""The notification configuration of one bucket, kept as rules of topics: put, get and delete.
+
+Guarantees. All is checked before anything is written. Once a put or a delete is answered, each later change is
+announced, and delivered, as it says; what is queued is delivered as before. Topics change one by one: of two puts at
+the same time, some of each may stay, and after an error some of it may be done; put it again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final, Literal
+
+from s3notify_platform.channels.front.front_answers import FrontError
+from s3notify_platform.channels.front.s3_configurations import Configuration
+from s3notify_platform.channels.front.sns_topics import is_of_front
+from s3notify_platform.kernel.errors import NotFoundError, UsageError
+from s3notify_platform.protocols.notification_queue import NotificationQueue, Rule, Topic, TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
+
+TOPICS_AT_ONCE: Final = 8
+"""Topics that are changed in parallel: each waits until all writers know of it."""
+
+OnPut = Literal["replace", "merge"]
+
+
+class BucketNotifications:
+    """The configurations of one bucket. Thread-safe.
+
+    They are the rules with an id and this bucket, of topics of the front (`is_of_front`); no other rule is touched.
+    """
+
+    def __init__(self, queue: NotificationQueue, bucket: str, on_put: OnPut) -> None:
+        """`on_put`: whether a put removes the configurations that it does not name, as on S3, or not, as in Ceph."""
+        self._topics = queue.topics
+        self._bucket = bucket
+        self._on_put = on_put
+
+    def get(self, identity: str = "") -> tuple[Configuration, ...]:
+        """All configurations, by topic, or the one with this id. 1 scan. `FrontError` if there is no such one."""
+        found = tuple(
+            Configuration(topic=topic.name, rule=rule)
+            for topic in self._topics.all()
+            if is_of_front(topic)
+            for rule in topic.settings.rules
+            if self._has(rule)
+        )
+        if not identity:
+            return found
+        if one := tuple(each for each in found if each.rule.id == identity):
+            return one
+        raise FrontError(404, "NoSuchKey", f"There is no notification {identity[:60]!r} of this bucket.")
+
+    def put(self, wanted: Iterable[Configuration]) -> None:
+        """Have the bucket these configurations; none: it has no more. 1 scan, and for each topic that changes 3
+        requests; it takes `outdated_seconds`.
+        """
+        by_topic: dict[str, list[Rule]] = {}
+        for each in wanted:
+            by_topic.setdefault(each.topic, []).append(each.rule)
+        named = {rule.id for rules in by_topic.values() for rule in rules}
+        merged = self._on_put == "merge" and bool(named)
+        topics = {topic.name: topic for topic in self._topics.all()}
+        if unknown := [name for name in by_topic if name not in topics or not is_of_front(topics[name])]:
+            raise FrontError(
+                400,
+                "InvalidArgument",
+                "Unable to validate the following destination configurations: there is no topic "
+                f"{', '.join(map(repr, unknown))}, or it was not created by this API",
+            )
+        self._change(topics, lambda rule: not merged or rule.id in named, by_topic)
+
+    def delete(self, identity: str = "") -> None:
+        """Remove the configuration with this id, or all; one that is not there is no error. Requests as `put`."""
+        topics = {topic.name: topic for topic in self._topics.all()}
+        self._change(topics, lambda rule: identity in ("", rule.id), {})
+
+    def _change(
+        self, topics: Mapping[str, Topic], leaves: Callable[[Rule], bool], added: Mapping[str, Iterable[Rule]]
+    ) -> None:
+        def changed(name: str, before: TopicSettings) -> TopicSettings:
+            kept = (rule for rule in before.rules if not (self._has(rule) and leaves(rule)))
+            return replace(before, rules=(*kept, *added.get(name, ())))
+
+        front = {name: topic.settings for name, topic in topics.items() if is_of_front(topic)}
+        touched = [name for name, before in front.items() if changed(name, before) != before]
+        for name in touched:
+            try:
+                check_topic(name, changed(name, front[name]))
+            except UsageError as error:
+                raise FrontError(400, "InvalidArgument", str(error)) from None
+
+        def change(name: str) -> None:
+            try:
+                self._topics.revise(name, lambda before: changed(name, before))
+            except NotFoundError:
+                if added.get(name):
+                    raise FrontError(
+                        409, "OperationAborted", f"topic {name!r} was deleted meanwhile; put it again"
+                    ) from None
+
+        with ThreadPoolExecutor(TOPICS_AT_ONCE, thread_name_prefix="configure") as pool:
+            list(pool.map(change, touched))
+
+    def _has(self, rule: Rule) -> bool:
+        return bool(rule.id) and rule.bucket == self._bucket

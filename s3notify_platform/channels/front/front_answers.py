@@ -1,0 +1,110 @@
+"""Answers of the front: S3's and SNS's XML, and their errors, by the names that AWS and Ceph have for them. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Literal
+from xml.sax.saxutils import escape
+
+from s3notify_platform.channels.front.sigv4 import DeniedError
+from s3notify_platform.channels.inlets.http_server import Answer
+
+S3_NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
+SNS_NAMESPACE: Final = "https://sns.amazonaws.com/doc/2010-03-31/"
+
+Form = Literal["s3", "sns"]
+
+_DENIALS: Final[dict[Form, dict[str, tuple[int, str]]]] = {
+    "s3": {
+        "missing": (403, "AccessDenied"),
+        "malformed": (400, "AuthorizationHeaderMalformed"),
+        "version": (400, "InvalidRequest"),
+        "token": (400, "InvalidToken"),
+        "key": (403, "InvalidAccessKeyId"),
+        "signature": (403, "SignatureDoesNotMatch"),
+        "skew": (403, "RequestTimeTooSkewed"),
+        "expired": (403, "AccessDenied"),
+        "body": (400, "XAmzContentSHA256Mismatch"),
+    },
+    "sns": {
+        "missing": (403, "MissingAuthenticationToken"),
+        "malformed": (400, "IncompleteSignature"),
+        "version": (400, "IncompleteSignature"),
+        "token": (403, "InvalidClientTokenId"),
+        "key": (403, "InvalidClientTokenId"),
+        "signature": (403, "SignatureDoesNotMatch"),
+        "skew": (403, "SignatureDoesNotMatch"),
+        "expired": (403, "RequestExpired"),
+        "body": (400, "IncompleteSignature"),
+    },
+}
+
+Tree = str | Iterable["Node"]
+Node = tuple[str, Tree]
+"""The name of an element, and its text or its elements."""
+
+
+class FrontError(Exception):
+    """The request is answered by this error, of both forms."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = HTTPStatus(status)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to one request, whose id it has."""
+
+    form: Form
+    request_id: str
+
+    def error(self, error: FrontError) -> Answer:
+        """In the form's XML."""
+        said: list[Node] = [("Code", error.code), ("Message", str(error))]
+        identity: Node = ("RequestId", self.request_id)
+        if self.form == "s3":
+            return self._answer(error.status, xml("Error", [*said, identity]))
+        kind = "Sender" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "Receiver"
+        body = xml("ErrorResponse", [("Error", [("Type", kind), *said]), identity], SNS_NAMESPACE)
+        return self._answer(error.status, body)
+
+    def denied(self, error: DeniedError) -> Answer:
+        """By the form's own name for the reason."""
+        status, code = _DENIALS[self.form][error.reason]
+        return self.error(FrontError(status, code, str(error)))
+
+    def action(self, name: str, result: Iterable[Node] | None) -> Answer:
+        """The answer to an action of SNS; None: it has no result."""
+        parts: list[Node] = [] if result is None else [(f"{name}Result", result)]
+        parts.append(("ResponseMetadata", [("RequestId", self.request_id)]))
+        return self._answer(HTTPStatus.OK, xml(f"{name}Response", parts, SNS_NAMESPACE))
+
+    def document(self, name: str, content: Iterable[Node]) -> Answer:
+        """A document of S3."""
+        return self._answer(HTTPStatus.OK, xml(name, content, S3_NAMESPACE))
+
+    def done(self, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+        """Nothing but the status."""
+        return self._answer(status, "")
+
+    def _answer(self, status: HTTPStatus, text: str) -> Answer:
+        headers = {"content-type": "application/xml", "x-amz-request-id": self.request_id}
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers["retry-after"] = "1"
+        return Answer(status=status, text=text, headers=headers)
+
+
+def xml(name: str, content: Tree, namespace: str = "") -> str:
+    """A document. Characters that XML cannot have are replaced."""
+    attribute = f' xmlns="{namespace}"' if namespace else ""
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{_element(name, content, attribute)}'
+
+
+def _element(name: str, content: Tree, attribute: str = "") -> str:
+    if isinstance(content, str):
+        inner = escape("".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in content))
+    else:
+        inner = "".join(_element(*node) for node in content)
+    return f"<{name}{attribute}>{inner}</{name}>"

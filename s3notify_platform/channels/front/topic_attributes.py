@@ -1,0 +1,158 @@
+"""A topic's attributes, as Ceph names them, and the settings that they stand for. Pure.
+
+    push-endpoint                   http[s]://…, amqp[s]://host/vhost, kafka[s]://host/topic; without a user or password
+    persistent                      true, and true if it is missing: each topic is a queue
+    OpaqueData                      text that each record has as `opaqueData`
+    verify-ssl, ca-location         http: whether the certificate is checked; a file in the worker's --ca-folder
+    cloudevents                     http: whether messages are CloudEvents, in headers
+    amqp-exchange                   the routing key is the topic's name
+    amqp-ack-level                  none, broker, routable (if it is missing)
+    kafka-ack-level                 none, broker (if it is missing)
+    kafka-brokers, use-ssl          kafka: further brokers, HOST[:PORT],…; as kafkas://
+    time_to_live, max_retries, retry_sleep_duration     seconds, deliveries, seconds; None: this package's defaults
+    login-env, secret-env           ours: the names of the worker's variables (`Endpoint`), in place of secrets
+
+Whatever else is named is refused, as is a topic that is not to be persistent: an event is reported after its write, so
+that the write cannot wait for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.messages import S3
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.protocols.notification_queue import TopicSettings
+
+_PLAIN: Final = TopicSettings(without_rules="none")
+_BOOLEANS: Final = ("persistent", "verify-ssl", "cloudevents", "use-ssl")
+_ACKS: Final = {"amqp-ack-level": ("none", "broker", "routable"), "kafka-ack-level": ("none", "broker")}
+_NUMBERS: Final = ("time_to_live", "max_retries", "retry_sleep_duration")
+_TEXTS: Final = (
+    "push-endpoint",
+    "OpaqueData",
+    "ca-location",
+    "amqp-exchange",
+    "kafka-brokers",
+    "login-env",
+    "secret-env",
+)
+_IN_QUERY: Final = {
+    "amqp": {"amqp-exchange": "exchange", "amqp-ack-level": "ack"},
+    "kafka": {"kafka-brokers": "brokers", "kafka-ack-level": "ack"},
+}
+"""Attributes that a url of ours has in its query, by its scheme."""
+
+NAMES: Final = (*_TEXTS, *_BOOLEANS, *_ACKS, *_NUMBERS)
+
+_CLOUD_EVENTS: Final = "cloudevents-binary"
+_KAFKA_PORT: Final = 9092
+"""Ceph's, also with `use-ssl`."""
+
+
+def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> TopicSettings:
+    """The settings of a topic with these attributes, and no others. Its rules, and what has no attribute, stay.
+
+    `UsageError` for attributes that there are not, or that cannot work.
+    """
+    for name in given:
+        if name not in NAMES:
+            raise UsageError(f"there is no attribute {name[:60]!r}; there are {', '.join(NAMES)}")
+    for name, levels in _ACKS.items():
+        if given.get(name) and given[name] not in levels:
+            raise UsageError(f"{name}: use one of {', '.join(levels)}")
+    flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
+    if not flags.get("persistent", True):
+        raise UsageError(
+            "persistent: every topic is; an event is reported after its write, which cannot wait"
+        )
+    ttl = _number(given, "time_to_live")
+    attempts, retry = _number(given, "max_retries"), _number(given, "retry_sleep_duration")
+    return replace(
+        before,
+        endpoint=_endpoint(given, flags) if given.get("push-endpoint") else _no_endpoint(given),
+        ttl_seconds=_PLAIN.ttl_seconds if ttl is None else float(ttl),
+        max_attempts=_PLAIN.max_attempts if attempts is None else attempts,
+        retry_seconds=_PLAIN.retry_seconds if retry is None else float(retry),
+    )
+
+
+def attributes_of(settings: TopicSettings) -> dict[str, str]:
+    """The attributes that stand for these settings: `settings_of` them gives the same, in effect."""
+    found: dict[str, str] = {"persistent": "true"}
+    if settings.endpoint:
+        endpoint = Endpoint.loads(settings.endpoint)
+        parts = urlsplit(endpoint.url)
+        pairs = [part.partition("=") for part in parts.query.split("&") if part]
+        named = {ours: theirs for theirs, ours in _in_query(parts.scheme).items()}
+        found |= {named[name]: unquote(value) for name, _, value in pairs if name in named}
+        parts = parts._replace(query="&".join("".join(pair) for pair in pairs if pair[0] not in named))
+        if parts.scheme == "kafkas":
+            found["use-ssl"] = "true"
+            address = parts.netloc if parts.port else f"{parts.netloc}:{endpoint.port}"
+            parts = parts._replace(scheme="kafka", netloc=address)
+        found |= {
+            "push-endpoint": parts.geturl(),
+            "OpaqueData": endpoint.opaque_data,
+            "ca-location": endpoint.ca_file,
+            "login-env": endpoint.login_env,
+            "secret-env": endpoint.secret_env,
+            "verify-ssl": "" if endpoint.verify else "false",
+            "cloudevents": "true" if endpoint.format == _CLOUD_EVENTS else "",
+        }
+    numbers = (settings.ttl_seconds, settings.max_attempts, settings.retry_seconds)
+    defaults = (_PLAIN.ttl_seconds, _PLAIN.max_attempts, _PLAIN.retry_seconds)
+    for name, number, default in zip(_NUMBERS, numbers, defaults, strict=True):
+        found[name] = "" if number in (None, default) else f"{number:.0f}"
+    return {name: value for name, value in found.items() if value}
+
+
+def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
+    url = given["push-endpoint"]
+    parts = urlsplit(url)
+    if flags.get("use-ssl") and parts.scheme == "kafka":
+        address = parts.netloc if parts.port else f"{parts.netloc}:{_KAFKA_PORT}"
+        parts = parts._replace(scheme="kafkas", netloc=address)
+    query = [
+        f"{ours}={quote(given[theirs], safe=':,')}"
+        for theirs, ours in _in_query(parts.scheme).items()
+        if given.get(theirs)
+    ]
+    if query or flags.get("use-ssl"):  # else as it was given, for parsers differ
+        url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
+    return Endpoint(
+        url=url,
+        format=_CLOUD_EVENTS if flags.get("cloudevents") else S3,
+        ca_file=given.get("ca-location", ""),
+        opaque_data=given.get("OpaqueData", ""),
+        login_env=given.get("login-env", ""),
+        secret_env=given.get("secret-env", ""),
+        verify=flags.get("verify-ssl", True),
+    ).dumps()
+
+
+def _no_endpoint(given: Mapping[str, str]) -> str:
+    if lonely := [name for name in _TEXTS if given.get(name) and name != "push-endpoint"]:
+        raise UsageError(f"{', '.join(lonely)}: give a push-endpoint too")
+    return ""
+
+
+def _in_query(scheme: str) -> Mapping[str, str]:
+    return _IN_QUERY.get(scheme.removesuffix("s"), {})
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise UsageError(f"{name}: true or false")
+    return value.lower() == "true"
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name, "")
+    if value in ("", "None"):
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise UsageError(f"{name}: a whole number, or None")
+    return int(value)

@@ -1,0 +1,135 @@
+"""Services that listen for HTTP: the settings that they have in common, and the loop that serves until the stop."""
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from s3notify_platform.channels.inlets.http_server import Application, HttpServer, Limits
+from s3notify_platform.channels.inlets.proxies import TrustedProxies
+from s3notify_platform.channels.service import Progress, ServiceSettings
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.kernel.setting import About
+
+GRACE_SECONDS: Final = 5.0
+"""Time for requests in progress at a clean stop."""
+
+_STOP_POLL_SECONDS: Final = 0.2
+_PROGRESS_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListeningSettings(ServiceSettings):
+    """Where a service listens, and its bounds."""
+
+    host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
+    port: Annotated[int, About("Port to listen on; 0: a free one", minimum=0, maximum=65_535)] = 8086
+    cert_file: Annotated[str | None, About("File of the TLS certificate, PEM, like /etc/inlet.pem")] = None
+    key_file: Annotated[str | None, About("File of its private key, PEM, like /etc/inlet.key")] = None
+    plain_http: Annotated[
+        bool, About("Accept plain HTTP on any address, since a proxy in front does TLS")
+    ] = False
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        About(
+            "Address or network of a proxy in front, like 10.1.0.0/16, whose X-Forwarded-For or Forwarded names the "
+            "sender. Repeatable. It must set that header itself",
+            option="--trusted-proxy",
+        ),
+    ] = ()
+    max_body_bytes: Annotated[int, About("Largest body", unit="bytes", minimum=1024, maximum=64 * 2**20)] = (
+        2**20
+    )
+    max_connections: Annotated[
+        int, About("Connections at a time at most", unit="connections", minimum=1, maximum=10_000)
+    ] = 128
+
+    @property
+    def address_limit(self) -> bool:
+        """Whether connections are limited by address: not if all may have the address of a proxy nobody named."""
+        return bool(self.trusted_proxies) or not self.plain_http
+
+    def limits(self) -> Limits:
+        """The server's bounds."""
+        share = max(1, self.max_connections // 4)
+        return Limits(
+            connections=self.max_connections,
+            strangers=share if self.address_limit else self.max_connections,
+            body_bytes=self.max_body_bytes,
+        )
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The server's TLS; None for plain HTTP, which is refused on addresses other than loopback."""
+        if self.cert_file is None or self.key_file is None:
+            if self.cert_file or self.key_file:
+                raise UsageError("TLS needs both a certificate and a key")
+            if not (self.plain_http or _is_loopback(self.host)):
+                raise UsageError(
+                    f"{self.host} is no loopback address: give a certificate and a key, or allow plain HTTP if a "
+                    "proxy in front does TLS"
+                )
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"certificate {self.cert_file!r}: {error}") from error
+        return context
+
+
+class Listener:
+    """Serves an application where its settings say. `UsageError` for settings that are unsafe or cannot work."""
+
+    def __init__(
+        self, application: Application, settings: ListeningSettings, limits: Limits | None = None
+    ) -> None:
+        """`limits`: default: those of the settings."""
+        self._application = application
+        self._settings = settings
+        self._tls = settings.tls()
+        self._proxies = TrustedProxies.of(settings.trusted_proxies)
+        self._limits = limits or settings.limits()
+
+    async def serve(
+        self,
+        *,
+        ended: Callable[[], bool],
+        progress: Progress,
+        counts: Callable[[], Mapping[str, int]],
+        ready: Callable[[tuple[str, int]], None],
+    ) -> None:
+        """Listen, call `ready` with the address, report counts from time to time, and return once it has `ended`."""
+        settings = self._settings
+        server = HttpServer(self._application, self._limits, self._proxies)
+        try:
+            host, port = await server.start(settings.host, settings.port, self._tls)
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from error
+        progress(f"listening on {host}:{port}{' (TLS)' if self._tls else ''}")
+        if not settings.address_limit:
+            progress(
+                "warning: plain_http without trusted_proxies: connections are not limited by address, so strangers "
+                "who reach the proxy may take all of them; name it: --trusted-proxy ADDRESS"
+            )
+        ready((host, port))
+        loop = asyncio.get_running_loop()
+        reported, next_at = "", loop.time() + _PROGRESS_SECONDS
+        while not ended():
+            await asyncio.sleep(_STOP_POLL_SECONDS)
+            if loop.time() >= next_at:
+                next_at = loop.time() + _PROGRESS_SECONDS
+                line = " ".join(f"{kind}={number}" for kind, number in counts().items() if number)
+                if line != reported:
+                    progress(line)
+                reported = line
+        await server.close(GRACE_SECONDS)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

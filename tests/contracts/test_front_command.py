@@ -1,0 +1,96 @@
+"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket, boto3 in front of it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+
+from s3notify_platform.channels.publish.open_publisher import open_publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.open_store import queue_records
+from tests.support.front import KEY_ID, SECRET
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+
+@contextmanager
+def serving(config: S3Config) -> Iterator[str]:
+    """Where it listens, until it is ended by SIGTERM, without an error."""
+    arguments = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url), "--port", "0"]
+    arguments += ["--arn-region", "zonegroup1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "s3notify_platform.cli", "serve-notifications", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "AWS_ACCESS_KEY_ID": str(config.access_key_id),
+            "AWS_SECRET_ACCESS_KEY": str(config.secret_access_key),
+            "AWS_REGION": config.region,
+            "S3NOTIFY_FRONT_KEY_ID": KEY_ID,
+            "S3NOTIFY_FRONT_SECRET": SECRET,
+        },
+    )
+    assert process.stderr is not None
+    try:
+        said = next(found for line in process.stderr if (found := re.search(r"listening on (\S+)", line)))
+        yield f"http://{said[1]}"
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+        assert process.returncode == 0, rest
+        assert SECRET not in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_from_the_command_line(ministack: S3Server) -> None:
+    """A topic and a notification by boto3; then what a writer publishes is in the topic, by its configuration."""
+    config = ministack.config(ministack.make_bucket())
+    with serving(config) as url:
+
+        def client(service: str) -> Any:
+            return boto3.client(
+                service,
+                region_name="eu-central-1",
+                endpoint_url=url,
+                aws_access_key_id=KEY_ID,
+                aws_secret_access_key=SECRET,
+            )
+
+        attributes = {"push-endpoint": "https://hooks.example.com/s3"}
+        arn = client("sns").create_topic(Name="hooks", Attributes=attributes)["TopicArn"]
+        assert arn == "arn:aws:sns:zonegroup1::hooks"
+        wanted = {
+            "Id": "csv",
+            "TopicArn": arn,
+            "Events": ["s3:ObjectCreated:*"],
+            "Filter": {"Key": {"FilterRules": [{"Name": "suffix", "Value": ".csv"}]}},
+        }
+        client("s3").put_bucket_notification_configuration(
+            Bucket=config.bucket, NotificationConfiguration={"TopicConfigurations": [wanted]}
+        )
+        got = client("s3").get_bucket_notification_configuration(Bucket=config.bucket)
+        assert got["TopicConfigurations"] == [wanted]
+    publisher = open_publisher(
+        "orders",
+        bucket=config.bucket,
+        endpoint_url=config.endpoint_url,
+        region=config.region,
+        keys={"access_key_id": config.access_key_id, "secret_access_key": config.secret_access_key},
+    )
+    publisher.put("raw/1.csv", b"1")
+    publisher.put("raw/1.txt", b"1")
+    queue = NotificationQueue(queue_records(config))
+    (entry,) = queue.entries("hooks", range(1000))
+    assert (entry.event.key, entry.event.configuration_id) == ("raw/1.csv", "csv")

@@ -1,0 +1,145 @@
+"""The REST front on loopback, over a queue in memory, and boto3's clients for it.
+
+boto3 knows Ceph's filters by metadata and tags where `ceph_models` has been written to its search path: an extension of
+its model of S3, like the one that Ceph's documentation has for it.
+"""
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import boto3
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+
+from s3notify_platform.channels.front.notification_front import FrontSettings, NotificationFront
+from s3notify_platform.channels.inlets.http_server import Limits
+from s3notify_platform.channels.inlets.intake import Intake
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
+from s3notify_platform.stores.memory import MemoryRecordStore
+
+KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+BUCKET, REGION = "landing", "zonegroup1"
+KNOWN_SECONDS = 0.01
+"""Writers rely on topics for so long here, so that no change is waited for."""
+
+_FILTER = {
+    "type": "structure",
+    "members": {"FilterRules": {"shape": "FilterRuleList", "locationName": "FilterRule"}},
+}
+_EXTRAS = {
+    "version": 1.0,
+    "merge": {
+        "shapes": {
+            "NotificationConfigurationFilter": {
+                "members": {
+                    "Metadata": {"shape": "S3MetadataFilter", "locationName": "S3Metadata"},
+                    "Tags": {"shape": "S3TagsFilter", "locationName": "S3Tags"},
+                }
+            },
+            "S3MetadataFilter": _FILTER,
+            "S3TagsFilter": _FILTER,
+            "FilterRuleName": {"type": "string", "enum": ["prefix", "suffix", "regex"]},
+        }
+    },
+}
+
+
+def ceph_models(folder: Path) -> str:
+    """Write the extension; what `AWS_DATA_PATH` has to be."""
+    file = folder / "s3" / "2006-03-01" / "service-2.sdk-extras.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(_EXTRAS))
+    return str(folder)
+
+
+class Front:
+    """A running front."""
+
+    def __init__(self, front: NotificationFront, queue: NotificationQueue) -> None:
+        self.front = front
+        self.queue = queue
+        self.intake = Intake(queue, [], bucket=BUCKET)
+        self.reports: list[str] = []
+
+    @property
+    def url(self) -> str:
+        host, port = self.front.address
+        return f"http://{host}:{port}"
+
+    def client(self, service: str, *, key: str = KEY_ID, secret: str = SECRET, **config: Any) -> Any:
+        """boto3's client of `s3` or `sns`. It does not repeat requests."""
+        return boto3.client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.url,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+            config=Config(retries={"total_max_attempts": 1}, **config),
+        )
+
+    def send(
+        self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and text of the answer to a request as it stands."""
+        with contextlib.closing(http.client.HTTPConnection(*self.front.address, timeout=20)) as connection:
+            connection.request(method, target, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def signed(
+        self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> dict[str, str]:
+        """The headers of a request that is signed as botocore does it, also of what boto3 has no operation for."""
+        request = AWSRequest(method=method, url=self.url + target, data=body, headers=headers or {})
+        auth, service = (SigV4Auth, "sns") if target == "/" else (S3SigV4Auth, "s3")
+        auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)
+        return dict(request.headers.items())
+
+    def ask(self, method: str, target: str, body: bytes = b"") -> tuple[int, str]:
+        """A signed request."""
+        return self.send(method, target, body, self.signed(method, target, body))
+
+    def action(self, name: str, **parameters: str) -> tuple[int, str]:
+        """An action of SNS's form."""
+        body = urlencode({"Action": name, **parameters}).encode()
+        headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+        return self.send("POST", "/", body, self.signed("POST", "/", body, headers))
+
+    def changed(self, *events: Event) -> None:
+        """The inlet's part: these changes were reported."""
+        assert {*self.intake.accept(events).outcomes} <= {"queued", "ignored"}
+
+    def delivered(self, topic: str) -> dict[str, str]:
+        """The configuration ids of what the topic holds, by key."""
+        entries = self.queue.entries(topic, range(1000))
+        return {entry.event.key: entry.event.configuration_id for entry in entries}
+
+
+@contextlib.contextmanager
+def running_front(
+    limits: Limits | None = None, *, clock: Clock = SYSTEM_CLOCK, **settings: Any
+) -> Iterator[Front]:
+    """A front, until the block ends. Its key has to be in the environment (`front_keys`)."""
+    queue = NotificationQueue(MemoryRecordStore(), parallelism=1, clock=clock, known_seconds=KNOWN_SECONDS)
+    front = NotificationFront(
+        FrontSettings(port=0, **settings), queue, bucket=BUCKET, region=REGION, limits=limits
+    )
+    made, stop = Front(front, queue), threading.Event()
+    thread = threading.Thread(target=front.run, args=(stop, made.reports.append))
+    thread.start()
+    try:
+        assert front.ready.wait(20), made.reports
+        yield made
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,362 @@
+"""Ceph's own tests of bucket notifications, as far as they are about the REST front, through boto3.
+
+Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py; the names below are those of its tests, which make an
+RGW, a receiver and objects. Here are their requests and expectations, in our words; objects are reported by an inlet in
+place of RGW, as their records name them.
+
+Taken over
+    test_topic, test_topic_admin, test_topic_name       topics are made, made again, shown, deleted; names
+    test_list_topics                                    the list, of one user
+    test_notification_configuration(_admin)             three are put, one is shown, one is deleted, all are
+    test_notification_empty_config                      an empty put removes all
+    test_notification_filter_amqp                       prefix, suffix, regex, metadata; the record says which took it
+    test_notification_errors                            an event, name, ARN, topic, bucket that there are not
+    test_metadata_filter_*, test_tags_amqp              filters by metadata and by tags, also of deletions
+    test_versioned_deletion_amqp                        which configuration takes which deletions
+    test_opaque_data, test_persistent_topic_configs_*   attributes are kept, and in effect
+    test_persistent_multiple_endpoints_*                two puts of one configuration each, where puts merge
+    test_persistent_topic_stats_*, test_kafka_batch_size    an endpoint is changed by making its topic again
+    test_notification_caching, test_connection_caching  one attribute is changed: the endpoint, `use-ssl`
+    test_topic_migration_to_an_account                  the same id with another topic
+
+Not applicable, and why
+    test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
+        _external, test_persistent_notification_*: what endpoints get, from `s3notify deliver`, is tested in
+        tests/unit/channels/delivery and tests/contracts
+    test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
+        test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
+        test_ps_s3_x_amz_request_id_on_master: which events RGW makes of which writes; what it says is passed on
+        (test_event_details), and its posts are taken in (tests/ceph)
+    test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: RGW's queue. Ours:
+        tests/unit/protocols/notification_queue, tests/simulation, `s3notify topics stats` and `dump`
+    test_list_topics_migration, _v1, *_v2_*migration: RGW's formats of topics. 110 configurations of a bucket are in one
+        of them; here there are 100, as on S3
+    test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: RGW's users; here each key may do
+        all
+    test_topic_with_secret and others that Ceph has not written
+
+Different here
+    radosgw-admin is `s3notify topics`. GetTopic, ListTopics and ?notification=ID are signed by version 4; 2 is refused
+    Of two configurations of one topic that take the same change RGW sends two records, ours one, with the first's id
+    Tags of one name with two values are kept by RGW; S3 refuses them. Topics are persistent, all of them
+"""
+
+import json
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from botocore.exceptions import ClientError
+
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.messages import FORMATS
+from s3notify_platform.protocols.notification_queue import Event
+from tests.support.front import BUCKET, REGION, Front, running_front
+
+AMQP = {
+    "push-endpoint": "amqp://127.0.0.1:7001/vhost_1",
+    "amqp-exchange": "amqp.direct",
+    "amqp-ack-level": "none",
+}
+HTTP = {"push-endpoint": "http://127.0.0.1:9001"}
+
+
+def elements(text: str) -> list[tuple[str, str]]:
+    return [(part.tag.rpartition("}")[2], part.text or "") for part in ET.fromstring(text).iter()]
+
+
+def value(text: str, name: str) -> str:
+    return next(found for tag, found in elements(text) if tag == name)
+
+
+def configured(front: Front, *configurations: dict[str, Any], bucket: str = BUCKET) -> None:
+    front.client("s3").put_bucket_notification_configuration(
+        Bucket=bucket, NotificationConfiguration={"TopicConfigurations": list(configurations)}
+    )
+
+
+def found(front: Front) -> list[dict[str, Any]]:
+    got = front.client("s3").get_bucket_notification_configuration(Bucket=BUCKET)
+    return got.get("TopicConfigurations", [])
+
+
+def topic(front: Front, name: str = "prefix-1_topic", **attributes: str) -> str:
+    return front.client("sns").create_topic(Name=name, Attributes=attributes or HTTP)["TopicArn"]
+
+
+def key_filter(**rules: str) -> dict[str, Any]:
+    return {"Key": {"FilterRules": [{"Name": name, "Value": text} for name, text in rules.items()]}}
+
+
+def test_topics_are_made_shown_and_deleted(front: Front) -> None:
+    """Their ARNs name region and topic; a deleted one is not found."""
+    sns = front.client("sns")
+    arns = [topic(front, "t_1", **AMQP)]
+    arns += [topic(front, f"t_{n}", **{"push-endpoint": f"http://127.0.0.1:900{n}"}) for n in (2, 3)]
+    assert arns == [f"arn:aws:sns:{REGION}::t_{n}" for n in (1, 2, 3)]
+    status, shown = front.action("GetTopic", TopicArn=arns[2])
+    assert status == 200
+    assert value(shown, "TopicArn") == arns[2]
+    assert value(shown, "EndpointAddress") == "http://127.0.0.1:9003"
+    assert value(shown, "Persistent") == "true"
+    assert topic(front, "t_3", **{"push-endpoint": "http://127.0.0.1:9003"}) == arns[2]  # made again
+    sns.delete_topic(TopicArn=arns[0])
+    status, shown = front.action("GetTopic", TopicArn=arns[0])
+    assert (status, value(shown, "Code")) == (404, "NotFound")
+    assert [each["TopicArn"] for each in sns.list_topics()["Topics"]] == arns[1:]
+    sns.delete_topic(TopicArn=arns[0])  # one that is not there is no error
+    for arn in arns[1:]:
+        sns.delete_topic(TopicArn=arn)
+    assert sns.list_topics()["Topics"] == []
+
+
+@pytest.mark.parametrize("name", ["a+b_topic", "", "A", "a" * 64, "a/b"])
+def test_names_that_topics_cannot_have(front: Front, name: str) -> None:
+    status, said = front.action("CreateTopic", Name=name)
+    assert (status, value(said, "Code")) == (400, "InvalidParameter")
+
+
+def test_configurations_are_put_shown_and_deleted(front: Front) -> None:
+    """By key, by metadata, by tags; one by one, or all."""
+    arn = topic(front, **AMQP)
+    wanted = [
+        {
+            "Id": "n_1",
+            "TopicArn": arn,
+            "Events": ["s3:ObjectCreated:*"],
+            "Filter": key_filter(prefix="test", suffix="txt"),
+        },
+        {
+            "Id": "n_2",
+            "TopicArn": arn,
+            "Events": ["s3:ObjectRemoved:*"],
+            "Filter": {
+                "Metadata": {
+                    "FilterRules": [
+                        {"Name": "x-amz-meta-foo", "Value": "bar"},
+                        {"Name": "x-amz-meta-hello", "Value": "world"},
+                    ]
+                }
+            },
+        },
+        {
+            "Id": "n_3",
+            "TopicArn": arn,
+            "Events": [],
+            "Filter": {
+                "Tags": {"FilterRules": [{"Name": "tag1", "Value": "v 1"}, {"Name": "Tag2", "Value": "v&2"}]}
+            },
+        },
+    ]
+    configured(front, *wanted)
+    assert [each if each.get("Events") else each | {"Events": []} for each in found(front)] == wanted
+    status, one = front.ask("GET", f"/{BUCKET}?notification=n_1")
+    assert status == 200
+    assert [text for tag, text in elements(one) if tag in ("Id", "Topic")] == ["n_1", arn]
+    status, _ = front.ask("DELETE", f"/{BUCKET}?notification=n_2")
+    assert status == 204
+    assert [each["Id"] for each in found(front)] == ["n_1", "n_3"]
+    status, said = front.ask("GET", f"/{BUCKET}?notification=n_2")
+    assert (status, value(said, "Code")) == (404, "NoSuchKey")
+    assert front.ask("DELETE", f"/{BUCKET}?notification")[0] == 204
+    assert found(front) == []
+    assert front.ask("DELETE", f"/{BUCKET}?notification=n_1")[0] == 204
+
+
+def test_an_empty_put_removes_all(front: Front) -> None:
+    """Also in Ceph, where other puts add."""
+    configured(front, {"Id": "n_1", "TopicArn": topic(front), "Events": []})
+    assert [each["Id"] for each in found(front)] == ["n_1"]
+    configured(front)
+    assert found(front) == []
+
+
+def test_filters_by_key_and_metadata() -> None:
+    """Each record names the configuration that took it. A second put keeps the first, as Ceph's suite expects."""
+    with running_front(on_put="merge") as front:
+        arn = topic(front)
+        created = {"TopicArn": arn, "Events": ["s3:ObjectCreated:*"]}
+        configured(
+            front,
+            {"Id": "n_1", **created, "Filter": key_filter(prefix="hello")},
+            {"Id": "n_2", **created, "Filter": key_filter(prefix="world", suffix="log")},
+            {"Id": "n_3", "TopicArn": arn, "Events": [], "Filter": key_filter(regex=r"([a-z]+)\.txt")},
+        )
+        meta = [
+            {"Name": f"x-amz-meta-{name}", "Value": text}
+            for name, text in (("foo", "bar"), ("hello", "world"))
+        ]
+        both = {"Metadata": {"FilterRules": meta}, **key_filter(regex="([a-z]+)")}
+        configured(front, {**created, "Id": "n_4", "Filter": both})
+        names = {rule["Name"] for each in found(front) for rule in each["Filter"]["Key"]["FilterRules"]}
+        assert names == {"prefix", "suffix", "regex"}
+        expected = {
+            "n_1": ["hello.kaboom", "hello.txt", "hello123.txt", "hello"],
+            "n_2": ["world1.log", "world2log", "world3.log"],
+            "n_3": ["hell.txt", "worldlog.txt"],
+        }
+        filtered = [
+            "hell.kaboom",
+            "world.og",
+            "world.logg",
+            "he123ll.txt",
+            "wo",
+            "log",
+            "h",
+            "txt",
+            "world.log.txt",
+        ]
+        keys = [key for of_one in expected.values() for key in of_one]
+        front.changed(*(Event(key=key, bucket=BUCKET) for key in (*keys, *filtered)))
+        has = {"foo": "bar", "hello": "world", "goodbye": "cruel world"}
+        front.changed(*(Event(key=key, bucket=BUCKET, metadata=has) for key in ("foo", "bar", "world")))
+        front.changed(
+            *(Event(key=key, bucket=BUCKET, metadata=has | {"foo": "nobar"}) for key in ("nofoo", "nobar"))
+        )
+        taken = {key: identity for identity, of_one in expected.items() for key in of_one}
+        assert front.delivered("prefix-1_topic") == taken | {"foo": "n_4", "bar": "n_4", "world": "n_4"}
+
+
+def test_filters_by_tags_and_metadata_of_deletions(front: Front) -> None:
+    """What has all of them, and more; RGW names them of deletions too."""
+    arn = topic(front)
+    tags = [{"Name": "hello", "Value": "world"}, {"Name": "ka", "Value": "boom"}]
+    meta = [{"Name": "x-amz-meta-meta1", "Value": "This is my metadata value"}]
+    events = ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]
+    configured(
+        front,
+        {"Id": "tags", "TopicArn": arn, "Events": events, "Filter": {"Tags": {"FilterRules": tags}}},
+        {"Id": "meta", "TopicArn": arn, "Events": events, "Filter": {"Metadata": {"FilterRules": meta}}},
+    )
+    for op in ("put", "delete"):
+        front.changed(
+            Event(key=f"{op}1", op=op, bucket=BUCKET, tags={"hello": "world", "ka": "boom"}),
+            Event(key=f"{op}2", op=op, bucket=BUCKET, tags={"hello": "world", "foo": "bar", "ka": "boom"}),
+            Event(key=f"{op}3", op=op, bucket=BUCKET),
+            Event(key=f"{op}4", op=op, bucket=BUCKET, tags={"hello": "helloworld", "ka": "boom"}),
+            Event(key=f"{op}5", op=op, bucket=BUCKET, tags={"hello": "world"}),
+            Event(key=f"{op}6", op=op, bucket=BUCKET, metadata={"meta1": "This is my metadata value"}),
+            Event(key=f"{op}7", op=op, bucket=BUCKET, metadata={"meta1": "kaboom"}),
+        )
+    assert front.delivered("prefix-1_topic") == {
+        key: identity
+        for op in ("put", "delete")
+        for key, identity in ((f"{op}1", "tags"), (f"{op}2", "tags"), (f"{op}6", "meta"))
+    }
+
+
+def test_which_deletions(front: Front) -> None:
+    """By the very event; of several that take it, the first names it."""
+    arn = topic(front)
+    configured(
+        front,
+        {"Id": "n_2", "TopicArn": arn, "Events": ["s3:ObjectRemoved:DeleteMarkerCreated"]},
+        {"Id": "n_3", "TopicArn": arn, "Events": ["s3:ObjectRemoved:Delete"]},
+        {"Id": "n_1", "TopicArn": arn, "Events": ["s3:ObjectRemoved:*"]},
+    )
+    front.changed(
+        Event(key="put", bucket=BUCKET),
+        Event(key="marked", op="delete", bucket=BUCKET, name="ObjectRemoved:DeleteMarkerCreated"),
+        Event(key="version", op="delete", bucket=BUCKET, version_id="v1"),
+    )
+    assert front.delivered("prefix-1_topic") == {"marked": "n_2", "version": "n_3"}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "code"),
+    [
+        ({"Events": ["s3:ObjectCreated:Kaboom"]}, "InvalidArgument"),
+        ({"Id": ""}, "InvalidArgument"),
+        ({"TopicArn": "kaboom"}, "InvalidArgument"),
+        ({"TopicArn": "arn:aws:sns:a::kaboom"}, "InvalidArgument"),
+        ({"TopicArn": f"arn:aws:sns:{REGION}::kaboom"}, "InvalidArgument"),
+        ({"TopicArn": "arn:aws:sns:a::prefix-1_topic"}, "InvalidArgument"),
+    ],
+)
+def test_what_cannot_be_configured(front: Front, configuration: dict[str, Any], code: str) -> None:
+    """Refused before anything is changed."""
+    good = {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}
+    configured(front, good)
+    with pytest.raises(ClientError) as error:
+        configured(front, good | {"Id": "other"}, good | configuration)
+    assert error.value.response["Error"]["Code"] == code
+    assert found(front) == [good]
+
+
+def test_a_bucket_that_is_not_served(front: Front) -> None:
+    with pytest.raises(ClientError) as error:
+        configured(
+            front, {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}, bucket="kaboom"
+        )
+    assert error.value.response["Error"]["Code"] == "NoSuchBucket"
+    assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+
+
+def test_attributes_are_kept_and_delivered(front: Front) -> None:
+    """Opaque data is in each record; lifetimes and retries are those of the topic."""
+    given = {
+        **HTTP,
+        "OpaqueData": "http://1.2.3.4:8888",
+        "persistent": "true",
+        "time_to_live": "30",
+        "max_retries": "7",
+        "retry_sleep_duration": "2",
+    }
+    arn = topic(front, "t", **given)
+    configured(front, {"Id": "n", "TopicArn": arn, "Events": []})
+    front.changed(Event(key="k", bucket=BUCKET))
+    settings = front.queue.topics.get("t").settings
+    assert (settings.ttl_seconds, settings.max_attempts, settings.retry_seconds) == (30.0, 7, 2.0)
+    (entry,) = front.queue.entries("t", range(1000))
+    opaque = Endpoint.loads(settings.endpoint).opaque_data
+    (record,) = json.loads(FORMATS["s3"].batch([entry], opaque)[1])["Records"]
+    assert (record["opaqueData"], record["s3"]["configurationId"]) == ("http://1.2.3.4:8888", "n")
+    attributes = front.client("sns").get_topic_attributes(TopicArn=arn)["Attributes"]
+    assert attributes["OpaqueData"] == "http://1.2.3.4:8888"
+    shown = json.loads(attributes["EndPoint"])
+    assert shown["EndpointAddress"] == HTTP["push-endpoint"]
+    assert (shown["TimeToLive"], shown["MaxRetries"], shown["RetrySleepDuration"]) == ("30", "7", "2")
+
+
+def test_an_endpoint_is_changed(front: Front) -> None:
+    """By making the topic again, or by one attribute; its notifications, and what is queued, stay."""
+    arn = topic(front, "t")
+    configured(front, {"Id": "n", "TopicArn": arn, "Events": []})
+    front.changed(Event(key="k", bucket=BUCKET))
+    topic(front, "t", **{"push-endpoint": "http://127.0.0.1:9002", "OpaqueData": "mine"})
+    sns = front.client("sns")
+    sns.set_topic_attributes(TopicArn=arn, AttributeName="max_retries", AttributeValue="3")
+    settings = front.queue.topics.get("t").settings
+    endpoint = Endpoint.loads(settings.endpoint)
+    assert (endpoint.url, endpoint.opaque_data) == ("http://127.0.0.1:9002", "mine")
+    assert settings.max_attempts == 3
+    assert front.delivered("t") == {"k": "n"}
+    assert [each["Id"] for each in found(front)] == ["n"]
+
+
+def test_tls_to_a_broker_is_switched(front: Front) -> None:
+    """By one attribute; host and port stay."""
+    arn = topic(
+        front, "t", **{"push-endpoint": "kafka://broker.example", "use-ssl": "true", "OpaqueData": "o"}
+    )
+    sns = front.client("sns")
+    for value_of, url in (("false", "kafka://broker.example:9092"), ("true", "kafkas://broker.example:9092")):
+        sns.set_topic_attributes(TopicArn=arn, AttributeName="use-ssl", AttributeValue=value_of)
+        endpoint = Endpoint.loads(front.queue.topics.get("t").settings.endpoint)
+        assert (endpoint.url, endpoint.opaque_data) == (url, "o")
+
+
+@pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
+def test_a_second_put(on_put: str, left: set[str]) -> None:
+    """It adds, as in Ceph, or replaces, as on S3; the same id is the same configuration."""
+    with running_front(on_put=on_put) as front:
+        one, other = topic(front, "one"), topic(front, "other")
+        configured(front, {"Id": "n_1", "TopicArn": one, "Events": ["s3:ObjectCreated:*"]})
+        configured(front, {"Id": "n_2", "TopicArn": one, "Events": ["s3:ObjectCreated:*"]})
+        if on_put == "replace":
+            assert [each["Id"] for each in found(front)] == ["n_2"]
+        second = {"Id": "n_2", "TopicArn": other, "Events": ["s3:ObjectRemoved:*"]}
+        configured(front, second)
+        configured(front, second)
+        assert {each["Id"] for each in found(front)} == left
+        assert [each for each in found(front) if each["Id"] == "n_2"] == [second]

@@ -1,0 +1,324 @@
+"""Topics by SNS's actions: attributes, what cannot be, and which topics the front leaves alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.front import sns_topics
+from s3notify_platform.channels.front.topic_attributes import attributes_of, settings_of
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.protocols.notification_queue import Event, Rule, TopicSettings, TopicUser
+from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.front import BUCKET, REGION, Front, running_front
+
+URL = "https://hooks.example.com/s3"
+
+
+def code_of(error: Any) -> tuple[int, str]:
+    response = error.value.response
+    return response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"]
+
+
+def endpoint_of(front: Front, name: str) -> Endpoint:
+    return Endpoint.loads(front.queue.topics.get(name).settings.endpoint)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"push-endpoint": URL}, {"url": URL}),
+        ({"push-endpoint": URL, "verify-ssl": "false"}, {"verify": False}),
+        (
+            {"push-endpoint": URL, "cloudevents": "true", "ca-location": "ours.pem"},
+            {"format": "cloudevents-binary", "ca_file": "ours.pem", "events_max": 1},
+        ),
+        (
+            {"push-endpoint": "amqps://mq.example/v", "amqp-exchange": "ex 1", "amqp-ack-level": "broker"},
+            {"url": "amqps://mq.example/v?exchange=ex%201&ack=broker"},
+        ),
+        (
+            {"push-endpoint": "kafka://k.example/t", "use-ssl": "true", "kafka-ack-level": "none"},
+            {"url": "kafkas://k.example:9092/t?ack=none"},
+        ),
+        (
+            {"push-endpoint": "kafka://k.example?sasl=PLAIN", "kafka-brokers": "k2.example:99,k3.example"},
+            {
+                "url": "kafka://k.example?sasl=PLAIN&brokers=k2.example:99,k3.example",
+                "brokers": ("k.example:9092", "k2.example:99", "k3.example:9092"),
+            },
+        ),
+        ({"push-endpoint": "kafka://k.example:99", "use-ssl": "TRUE"}, {"url": "kafkas://k.example:99"}),
+        (
+            {"push-endpoint": URL, "secret-env": "S3NOTIFY_PUSH_A", "login-env": "S3NOTIFY_SEND_A"},
+            {"secret_env": "S3NOTIFY_PUSH_A", "login_env": "S3NOTIFY_SEND_A"},
+        ),
+    ],
+)
+def test_attributes_are_settings(front: Front, attributes: dict[str, str], expected: dict[str, Any]) -> None:
+    """Those of Ceph, and, in place of secrets, names of the worker's variables; each is shown again."""
+    arn = front.client("sns").create_topic(Name="t", Attributes=attributes)["TopicArn"]
+    endpoint = endpoint_of(front, "t")
+    assert {name: getattr(endpoint, name) for name in expected} == expected
+    settings = front.queue.topics.get("t").settings
+    assert settings_of(attributes_of(settings)).endpoint == settings.endpoint
+    assert front.client("sns").get_topic_attributes(TopicArn=arn)["Attributes"]["TopicArn"] == arn
+
+
+@given(
+    ttl=st.none() | st.integers(1, 10**9 - 1),
+    attempts=st.none() | st.integers(1, 10**9 - 1),
+    retry=st.none() | st.integers(0, 86_400),
+)
+def test_numbers_there_and_back(ttl: int | None, attempts: int | None, retry: int | None) -> None:
+    """None is what a topic has by default."""
+    named = {"time_to_live": ttl, "max_retries": attempts, "retry_sleep_duration": retry}
+    settings = settings_of({name: str(number) for name, number in named.items()})
+    assert settings_of(attributes_of(settings)) == settings
+    assert settings_of({}) == TopicSettings(without_rules="none")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        ({"Policy": "{}"}, "there is no attribute 'Policy'"),
+        ({"DisplayName": "t"}, "there is no attribute"),
+        ({"user-name": "a", "password": "b"}, "there is no attribute"),
+        ({"kafka-brokers": "a,b"}, "give a push-endpoint too"),
+        ({"push-endpoint": "kafka://k", "kafka-brokers": "user:password@k2:9092"}, "brokers are HOST:PORT"),
+        ({"push-endpoint": "kafka://k", "cloudevents": "true"}, "for http endpoints"),
+        ({"push-endpoint": "http://169.254.169.254/", "persistent": "false"}, "persistent"),
+        ({"push-endpoint": "ftp://hooks.example.com"}, "give https://host/path"),
+        ({"push-endpoint": "https://user:password@hooks.example.com"}, "holds no user, password"),
+        ({"push-endpoint": "kafka://alice:secret@broker:9094", "use-ssl": "true"}, "holds no user"),
+        ({"push-endpoint": "https://[::1"}, "Invalid IPv6"),
+        ({"push-endpoint": "http://hooks\n.example.com"}, "printable ASCII"),
+        ({"push-endpoint": "amqp://mq", "verify-ssl": "false"}, "for http endpoints"),
+        ({"push-endpoint": URL, "secret-env": "PATH"}, "S3NOTIFY_PUSH_"),
+        ({"push-endpoint": URL, "login-env": "AWS_SECRET_ACCESS_KEY"}, "S3NOTIFY_SEND_"),
+        ({"push-endpoint": URL, "OpaqueData": "x" * 1025}, "1024 printable"),
+        ({"OpaqueData": "x"}, "give a push-endpoint too"),
+        ({"verify-ssl": "perhaps"}, "true or false"),
+        ({"amqp-ack-level": "all"}, "none, broker, routable"),
+        ({"kafka-ack-level": "routable"}, "none, broker"),
+        ({"max_retries": "many"}, "a whole number"),
+        ({"max_retries": "0"}, "must be at least 1"),
+        ({"time_to_live": "0"}, "above 0"),
+        ({"retry_sleep_duration": "1e9"}, "a whole number"),
+    ],
+)
+def test_attributes_that_cannot_be(front: Front, attributes: dict[str, str], why: str) -> None:
+    """Refused by name, as `s3notify topics create` refuses them; nothing is made or changed."""
+    sns = front.client("sns")
+    with pytest.raises(ClientError, match=why) as error:
+        sns.create_topic(Name="t", Attributes=attributes)
+    assert code_of(error) == (400, "InvalidParameter")
+    assert front.queue.topics.all() == ()
+    arn = sns.create_topic(Name="t", Attributes={"push-endpoint": URL})["TopicArn"]
+    before = front.queue.topics.get("t")
+    (name, value), *_ = attributes.items()
+    with pytest.raises(ClientError):
+        sns.create_topic(Name="t", Attributes=attributes)
+    if len(attributes) == 1 and name not in ("OpaqueData", "kafka-brokers"):
+        with pytest.raises(ClientError):
+            sns.set_topic_attributes(TopicArn=arn, AttributeName=name, AttributeValue=value)
+    assert front.queue.topics.get("t") == before
+
+
+def test_a_topic_may_have_no_endpoint(front: Front) -> None:
+    """As on SNS; to make it again without attributes changes nothing."""
+    sns = front.client("sns")
+    assert sns.create_topic(Name="t")["TopicArn"] == f"arn:aws:sns:{REGION}::t"
+    sns.create_topic(Name="t", Attributes={"push-endpoint": URL})
+    sns.create_topic(Name="t")
+    assert endpoint_of(front, "t").url == URL
+
+
+def test_other_topics_are_left_alone(front: Front) -> None:
+    """Those of sources, and all that take changes without a rule: not shown, not changed, not deleted."""
+    topics = front.queue.topics
+    topics.create("orders", TopicSettings(bucket=BUCKET, rules=(Rule(id="n", bucket=BUCKET, prefix="raw/"),)))
+    topics.create("served", TopicSettings(without_rules="none"))
+    topics.serve(topics.get("served"), TopicUser(table="table", slots=1000))
+    sns, s3 = front.client("sns"), front.client("s3")
+    assert [each["TopicArn"] for each in sns.list_topics()["Topics"]] == [f"arn:aws:sns:{REGION}::served"]
+    before = topics.all()
+    arn = f"arn:aws:sns:{REGION}::orders"
+    for call, expected in (
+        (
+            lambda: sns.create_topic(Name="orders", Attributes={"push-endpoint": URL}),
+            (400, "InvalidParameter"),
+        ),
+        (lambda: sns.create_topic(Name="orders"), (400, "InvalidParameter")),
+        (lambda: sns.get_topic_attributes(TopicArn=arn), (404, "NotFound")),
+        (
+            lambda: sns.set_topic_attributes(TopicArn=arn, AttributeName="max_retries", AttributeValue="1"),
+            (404, "NotFound"),
+        ),
+        (lambda: sns.delete_topic(TopicArn=arn), (403, "AuthorizationError")),
+        (lambda: sns.delete_topic(TopicArn=arn.replace("orders", "served")), (403, "AuthorizationError")),
+        (
+            lambda: s3.put_bucket_notification_configuration(
+                Bucket=BUCKET,
+                NotificationConfiguration={
+                    "TopicConfigurations": [{"Id": "n", "TopicArn": arn, "Events": ["s3:ObjectCreated:*"]}]
+                },
+            ),
+            (400, "InvalidArgument"),
+        ),
+    ):
+        with pytest.raises(ClientError) as error:
+            call()
+        assert code_of(error) == expected
+    assert "TopicConfigurations" not in s3.get_bucket_notification_configuration(Bucket=BUCKET)
+    s3.put_bucket_notification_configuration(Bucket=BUCKET, NotificationConfiguration={})
+    assert topics.all() == before
+
+
+def test_pages(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3's paginator finds each topic once."""
+    monkeypatch.setattr(sns_topics, "PAGE", 2)
+    sns = front.client("sns")
+    made = [sns.create_topic(Name=f"t{n}")["TopicArn"] for n in range(5)]
+    pages = [page["Topics"] for page in sns.get_paginator("list_topics").paginate()]
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert [topic["TopicArn"] for page in pages for topic in page] == made
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters", "status", "code"),
+    [
+        ("Publish", {"TopicArn": "x"}, 400, "InvalidAction"),
+        ("", {}, 400, "InvalidAction"),
+        ("CreateTopic", {}, 400, "InvalidParameter"),
+        ("CreateTopic", {"Name": "t", "Tags.member.1.Key": "a"}, 400, "InvalidParameter"),
+        ("CreateTopic", {"Name": "t", "Attributes.entry.1.key": "OpaqueData"}, 400, "InvalidParameter"),
+        (
+            "CreateTopic",
+            {
+                "Name": "t",
+                **{f"Attributes.entry.{n}.key": "OpaqueData" for n in (1, 2)},
+                **{f"Attributes.entry.{n}.value": "a" for n in (1, 2)},
+            },
+            400,
+            "InvalidParameter",
+        ),
+        ("CreateTopic", {f"n{n}": "" for n in range(201)}, 400, "InvalidParameter"),
+        ("GetTopic", {}, 400, "InvalidParameter"),
+        ("GetTopic", {"TopicArn": "kaboom"}, 400, "InvalidParameter"),
+        ("GetTopic", {"TopicArn": f"arn:aws:sns:{REGION}::none"}, 404, "NotFound"),
+        ("GetTopic", {"TopicArn": f"arn:aws:sns:{REGION}::../x"}, 404, "NotFound"),
+        ("DeleteTopic", {"TopicArn": "kaboom"}, 400, "InvalidParameter"),
+        ("SetTopicAttributes", {"TopicArn": f"arn:aws:sns:{REGION}::none"}, 404, "NotFound"),
+    ],
+)
+def test_actions_that_cannot_be(
+    front: Front, action: str, parameters: dict[str, str], status: int, code: str
+) -> None:
+    answered, text = front.action(action, **parameters)
+    assert (answered, f"<Code>{code}</Code>" in text) == (status, True), text
+    assert text.startswith(
+        '<?xml version="1.0" encoding="UTF-8"?>\n<ErrorResponse xmlns="https://sns.amazonaws.com/'
+    )
+    assert front.queue.topics.all() == ()
+
+
+def test_another_body(front: Front) -> None:
+    """A form in ASCII, each parameter once."""
+    for body, headers in (
+        (b'{"Action": "ListTopics"}', {"content-type": "application/json"}),
+        (b"Action=ListTopics&x=\xff", {}),
+        (b"Action=ListTopics&Action=DeleteTopic", {}),
+    ):
+        status, text = front.send("POST", "/", body, front.signed("POST", "/", body, headers))
+        assert (status, "<Code>InvalidParameter</Code>" in text) == (400, True)
+
+
+def test_what_is_shown_is_escaped(front: Front) -> None:
+    """Whatever somebody has written into it."""
+    given_data = '<a href="x">&\'</a>'
+    arn = front.client("sns").create_topic(
+        Name="t", Attributes={"push-endpoint": f"{URL}?a=1&b=%3C", "OpaqueData": given_data}
+    )["TopicArn"]
+    assert front.client("sns").get_topic_attributes(TopicArn=arn)["Attributes"]["OpaqueData"] == given_data
+    status, text = front.action("CreateTopic\x00<b>", Name="t")
+    assert status == 400
+    assert "<b>" not in text
+
+
+def test_two_that_make_and_change_a_topic_at_once(front: Front) -> None:
+    """Both are answered; rules that a notification gave it meanwhile stay."""
+    front.client("sns").create_topic(Name="t", Attributes={"push-endpoint": URL})
+    rules = (Rule(id="n", bucket=BUCKET, suffix=".csv"),)
+    changing = front.queue.topics.get("t").settings
+    revised: list[TopicSettings] = []
+
+    def revise(before: TopicSettings) -> TopicSettings:
+        if not revised:
+            front.queue.topics.revise("t", lambda now: replace(now, rules=rules))
+        revised.append(settings_of({"push-endpoint": URL, "max_retries": "3"}, before))
+        return revised[-1]
+
+    front.queue.topics.revise("t", revise)
+    settings = front.queue.topics.get("t").settings
+    assert len(revised) == 2
+    assert (settings.rules, settings.max_attempts) == (rules, 3)
+    assert settings.endpoint == changing.endpoint
+
+
+def test_while_the_store_is_down(front: Front) -> None:
+    """503, which clients try again; then it is done."""
+    records = front.queue.topics._records
+    down = [True]
+
+    def fault(call: Call) -> Fault:
+        return Fault.THROTTLED if down[0] else Fault.NONE
+
+    faulty = FaultyStore(records, fault)
+    front.queue.topics._records = faulty
+    front.queue.topics._updates._records = faulty
+    with pytest.raises(ClientError) as error:
+        front.client("sns").create_topic(Name="t")
+    assert code_of(error) == (503, "ServiceUnavailable")
+    with pytest.raises(ClientError) as error:
+        front.client("s3").get_bucket_notification_configuration(Bucket=BUCKET)
+    assert code_of(error) == (503, "ServiceUnavailable")
+    assert front.front.counts()["unavailable"] == 2
+    down[0] = False
+    assert front.client("sns").create_topic(Name="t")["TopicArn"]
+
+
+def test_what_is_not_understood_is_an_error(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an operator, or of ours: 500, a line in the log, and the front goes on."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise UsageError("no such bucket")
+
+    topics = front.queue.topics
+    all_, topics.all = topics.all, broken  # type: ignore[method-assign]
+    with pytest.raises(ClientError) as error:
+        front.client("sns").list_topics()
+    assert code_of(error) == (500, "InternalError")
+    assert "no such bucket" in caplog.text
+    topics.all = all_  # type: ignore[method-assign]
+    assert front.client("sns").list_topics()["Topics"] == []
+
+
+def test_a_deleted_topic_takes_its_notifications_with_it() -> None:
+    """And what is queued, as SNS does."""
+    with running_front() as front:
+        sns, s3 = front.client("sns"), front.client("s3")
+        arn = sns.create_topic(Name="t")["TopicArn"]
+        configuration = {"Id": "n", "TopicArn": arn, "Events": ["s3:ObjectCreated:*"]}
+        s3.put_bucket_notification_configuration(
+            Bucket=BUCKET, NotificationConfiguration={"TopicConfigurations": [configuration]}
+        )
+        front.changed(Event(key="k", bucket=BUCKET))
+        sns.delete_topic(TopicArn=arn)
+        assert "TopicConfigurations" not in s3.get_bucket_notification_configuration(Bucket=BUCKET)
+        sns.create_topic(Name="t")
+        assert front.delivered("t") == {}
