@@ -31,9 +31,9 @@ from threading import Event as Stop
 from threading import Lock
 from typing import Annotated, Final, Literal
 
-from s3notify_platform.channels.front.bucket_notifications import BucketNotifications
 from s3notify_platform.channels.front.front_answers import FrontError, Reply
 from s3notify_platform.channels.front.front_keys import keys_of
+from s3notify_platform.channels.front.front_notifications import BucketNotifications
 from s3notify_platform.channels.front.s3_configurations import configurations_in, document_of
 from s3notify_platform.channels.front.sigv4 import (
     DeniedError,
