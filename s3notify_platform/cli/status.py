@@ -100,7 +100,7 @@ def _instance() -> "Iterator[Callable[[str], SensorState | None]]":
         if instance is None:
             yield lambda _: None
             return
-        from s3notify_platform.orchestration.manual_jobs import sensor_state
+        from s3notify_platform.orchestration.sensor_views import sensor_state
 
         yield lambda name: sensor_state(instance, name)
 

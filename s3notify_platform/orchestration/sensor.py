@@ -9,7 +9,6 @@ the next tick waits for that one.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from threading import BoundedSemaphore
 from typing import Final
 
@@ -63,7 +62,7 @@ def watch(
     0 seconds, or all watchers taken: look once. A new epoch is stored before anything is requested under it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
-    tick, looks = look(state), 1
+    tick = look(state)
     if tick.requests or not poll_seconds or not watchers.acquire(blocking=False):
         return tick
     try:
@@ -71,22 +70,20 @@ def watch(
             not tick.requests and tick.state.epoch == state.epoch and clock.monotonic() + poll_seconds < ends
         ):
             clock.sleep(poll_seconds)
-            tick, looks = look(tick.state), looks + 1
+            tick = look(tick.state)
     finally:
         watchers.release()
-    return replace(tick, note=f"{tick.note}; {looks} polls")
+    return tick
 
 
 def build_sensor(
     assets: SourceAssets,
     job: UnresolvedAssetJobDefinition,
-    checks: UnresolvedAssetJobDefinition,
     settings: BatchSettings,
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
-    While batches are open, 1 LIST more for each, and 1 GET for each of their runs. `checks` is requested once after a
-    batch that compared everything, like the first one.
+    While batches are open, 1 LIST more for each, and 1 GET for each of their runs.
     """
     _SOURCES.add(assets.name)
     # Ticks that are further apart than Dagster's are asked for by who wants few requests.
@@ -95,7 +92,7 @@ def build_sensor(
     @dg.sensor(
         name=f"{assets.name}_sensor",
         description=f"Polls the keyspace of {assets.name!r}: one HEAD, and one LIST if something changed.",
-        jobs=[job, checks],
+        job=job,
         minimum_interval_seconds=assets.interval_seconds,
         default_status=assets.sensor_status,
     )
@@ -146,9 +143,6 @@ def build_sensor(
         before = SensorState.loads(context.cursor)
         tick = watch(look, before, poll_seconds=poll_seconds)
         requests = [_run_request(assets, job.name, request) for request in tick.requests]
-        if (compared := tick.state.enumerated) and compared != before.enumerated:
-            run_key = f"{checks.name}-{tick.state.epoch}-{compared}"
-            requests.append(dg.RunRequest(run_key=run_key, job_name=checks.name))
         return _result(context, tick, requests)
 
     return poll_keyspace
