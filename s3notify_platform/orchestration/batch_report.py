@@ -45,7 +45,7 @@ class BatchReport:
     def events(self, context: dg.AssetExecutionContext) -> Iterator[Event]:
         """What is to be logged. 1 read of the instance's sensors, 1 of a check's history, and `SourceNow.metadata`."""
         instance, name = context.instance, self.source.name
-        state = sensor_state(instance, name)
+        state = sensor_state(instance, name, self.source.location.records())
         done = self.numbers.done
         yield dg.AssetMaterialization(
             f"{name}_summary", metadata=self.numbers.metadata() | self._now(context, state)

@@ -78,7 +78,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     Refuses, and repairs nothing, if the table is not the one of the sensor's cursor, not whole, or of other settings
     (`open_table`), or if more objects have left than `withdraw_share` allows.
     """
-    state = sensor_state(instance, io.name)
+    state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session
     started, began = SYSTEM_CLOCK.monotonic(), dg.MetadataValue.timestamp(SYSTEM_CLOCK.wall_ms() / 1000)
     try:

@@ -50,7 +50,7 @@ def freshness(
         with suppress(NotFoundError):  # nothing was ever announced
             queue_seconds = io.clients.queue.oldest_age_seconds(io.name)
     watcher, now_ms = io.clients.watcher(), SYSTEM_CLOCK.wall_ms()
-    state = sensor_state(instance, io.name)
+    state = sensor_state(instance, io.name, io.clients.records)
     seen, before = watcher.fresh_state(), state
     if before is not None and before.watch.slots == seen.slots:
         seen = before.watch

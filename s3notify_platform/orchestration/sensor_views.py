@@ -6,8 +6,10 @@ import dagster as dg
 from dagster import RunsFilter
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
+from s3notify_platform.engine.batch.short_cursor import ShortCursor
 from s3notify_platform.explain import BatchView, SensorView
 from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import RecordStore
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
@@ -32,7 +34,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     one of the slot's last materializations, and one of the runs for each open batch; of a slot that fails, one of the
     failed runs and one for each of these.
     """
-    state = sensor_state(instance, source.name)
+    state = sensor_state(instance, source.name, source.location.records())
     if state is None:
         return None
     slot = slot_of(key, source.location.slots)
@@ -79,8 +81,10 @@ def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
     return ""
 
 
-def sensor_state(instance: dg.DagsterInstance, source: str) -> SensorState | None:
-    """The cursor of a source's sensor; None if it has none yet. One read of the instance's sensors."""
+def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore) -> SensorState | None:
+    """The cursor of a source's sensor; None if it has none yet. One read of the instance's sensors, and `ShortCursor`'s
+    of `records`, the source's.
+    """
     found = [
         state.instigator_data
         for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
@@ -90,7 +94,7 @@ def sensor_state(instance: dg.DagsterInstance, source: str) -> SensorState | Non
     for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):
         try:
             if data.cursor:
-                return SensorState.loads(data.cursor)
+                return ShortCursor(records=records).loads(data.cursor)
         except CorruptError:  # not the platform's sensor, though of the same name
             continue
     return None

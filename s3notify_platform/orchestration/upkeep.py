@@ -181,7 +181,7 @@ class _Seen:
             beat_ms = now_ms
         elif facts != self.facts:
             events.append(dg.AssetObservation(f"{io.name}_queue", metadata=facts))
-        state = sensor_state(instance, io.name)
+        state = sensor_state(instance, io.name, io.clients.records)
         failing, settled = self.failing, self.settled
         if state is not None:
             failing = sorted(state.failing)

@@ -15,6 +15,7 @@ from dagster._core.storage.partition_status_cache import (
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.engine.batch.short_cursor import ShortCursor
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
@@ -263,7 +264,7 @@ class Site:
 
     @property
     def state(self) -> SensorState:
-        return SensorState.loads(self.cursor or "")
+        return ShortCursor(records=self.io.clients.records).loads(self.cursor or "")
 
     def launch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """What the daemon does with a request, at once."""
