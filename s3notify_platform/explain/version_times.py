@@ -18,6 +18,10 @@ class VersionTimes:
     def __init__(self) -> None:
         self._created_ms: dict[int, int] = {}
 
+    def note(self, versions: Iterable[int], at_ms: int) -> None:
+        """Versions that this process has created just now, so that nobody asks for their times."""
+        self._created_ms = dict.fromkeys(versions, at_ms) | self._created_ms
+
     def of(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
         """When versions were created: in milliseconds, 0 for one that is not kept. 1 HEAD for each that is new.
 

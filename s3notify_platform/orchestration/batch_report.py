@@ -76,6 +76,9 @@ class BatchReport:
                 batch=self.numbers.batch,
                 done={slot for slot in every if slot not in self.failed},
                 failed=self.failed,
+                created={
+                    each.generation for each in self.numbers.done.slots.values() if each.status == "committed"
+                },
             )
             return now.metadata()
         except S3NotifyError as error:  # all is committed

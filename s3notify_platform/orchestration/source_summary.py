@@ -1,7 +1,7 @@
 """The asset `{source}_summary`: a row of numbers for each batch, which Dagster plots, and the slots as of then.
 
-No run of its own makes it. A batch's run reports it when it ends, and the upkeep's sensor if slots begin to fail, or no
-longer do, without one. It names slots, and no keys: what is in Dagster's log cannot be erased.
+No run of its own makes it. A batch's run reports it when it ends, and the upkeep's sensor if slots begin to fail or
+become stale without one. It names slots, and no keys: what is in Dagster's log cannot be erased.
 """
 
 from collections.abc import Collection, Mapping
@@ -103,7 +103,8 @@ class BatchNumbers:
 class SourceNow:
     """A source as of one snapshot of its table, and of its sensor's last tick, if it has one.
 
-    `batch` has ended since that tick: its slots that are `done`, and those that `failed`, with the reason.
+    `batch` has ended since that tick: its slots that are `done`, and those that `failed`, with the reason. `created`:
+    versions of it.
     """
 
     source: Source
@@ -113,6 +114,7 @@ class SourceNow:
     batch: str = ""
     done: Collection[Slot] = ()
     failed: Mapping[Slot, str] = field(default_factory=dict)
+    created: Collection[int] = ()
 
     @property
     def failing(self) -> Mapping[int, str]:
@@ -159,7 +161,9 @@ class SourceNow:
 
     def _map(self, facts: Mapping[Slot, SlotFacts]) -> SlotMap:
         reader, now_ms = self.source.table().reader, SYSTEM_CLOCK.wall_ms()
-        created = _times(self.snapshot.table).of(reader, {each.generation for each in facts.values()})
+        times = _times(self.snapshot.table)
+        times.note(self.created, now_ms)
+        created = times.of(reader, {each.generation for each in facts.values()})
         opened = self.state.open if self.state is not None else ()
         asked = {slot for batch in opened if batch.id != self.batch for slot in batch.slots}
         every = self.source.location.all_slots()

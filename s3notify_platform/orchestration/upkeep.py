@@ -1,8 +1,9 @@
 """The upkeep of a source: a sensor which finishes what killed writers left, says how fresh the table is, and sweeps.
 
 It needs no run but the sweep's: a pass of the reconciler is short, and the code server, which evaluates sensors, keeps
-the reconciler's memory between passes. What changed at the queue, and slots that begin to fail, is reported once a
-minute at most. The sweep is requested when `sweep_cron` is due: a run of the checks `complete` and `chains_settled`.
+the reconciler's memory between passes. What changed at the queue, and slots that begin to fail or are stale by new
+code, is reported once a minute at most. The sweep is requested when `sweep_cron` is due: a run of the checks `complete`
+and `chains_settled`.
 
 Freshness. The asset `{source}_queue` is materialized while no change waits for longer than half of `fresh_seconds`, at
 least every fifth of it, and otherwise observed. Its freshness policy, which is Dagster's own, fails if it was not
@@ -133,6 +134,8 @@ class _Seen:
     observed_ms: int = 0
     beat_ms: int = 0
     failing: Sequence[int] = ()
+    codes: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the code: which slots are stale depends on them."""
     settled: bool = True
     due_at: float = 0.0
     """When the sweep was due last, in seconds."""
@@ -188,12 +191,18 @@ class _Seen:
             evaluation = chains_as_seen(io.name, state)
             if (settled := evaluation.passed) != self.settled:
                 events.append(evaluation)
-        if failing != [*self.failing] and (found := _newest(io)) is not None:
-            codes = {name: code for name, code in assets.code_versions.items() if code}
+        codes = {name: code for name, code in assets.code_versions.items() if code}
+        if (failing, codes) != ([*self.failing], self.codes) and (found := _newest(io)) is not None:
             now = SourceNow(source=io.source, snapshot=found, state=state, codes=codes)
             events.append(dg.AssetMaterialization(f"{io.name}_summary", metadata=now.metadata()))
         return events, replace(
-            self, facts=facts, observed_ms=now_ms, beat_ms=beat_ms, failing=failing, settled=settled
+            self,
+            facts=facts,
+            observed_ms=now_ms,
+            beat_ms=beat_ms,
+            failing=failing,
+            codes=codes,
+            settled=settled,
         )
 
 
