@@ -50,6 +50,6 @@ def _sensor_view(source: "Source", key: str) -> "SensorView | None":
     with dagster_instance() as instance:
         if instance is None:
             return None
-        from s3notify_platform.orchestration.manual_jobs import sensor_view
+        from s3notify_platform.orchestration.sensor_views import sensor_view
 
         return sensor_view(instance, source, key)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from s3notify_platform.engine.batch.batches import SensorState
     from s3notify_platform.explain.source_status import SourceLook, SourceStatus
     from s3notify_platform.protocols.notification_queue import TopicStats
+    from s3notify_platform.source.source import Source
 
 REASONS_SHOWN = 5
 
@@ -64,7 +65,7 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
 
 
 def _looks(
-    names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[str], SensorState | None]"
+    names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[Source], SensorState | None]"
 ) -> "list[SourceLook]":
     from s3notify_platform.explain.source_status import SourceLook
     from s3notify_platform.source.build import build
@@ -88,21 +89,21 @@ def _looks(
     else:
         raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
     return [
-        SourceLook(source, lambda name=source.name: sensor_of(name), codes=codes.get(source.name, {}))  # type: ignore[misc]
+        SourceLook(source, lambda source=source: sensor_of(source), codes=codes.get(source.name, {}))  # type: ignore[misc]
         for source in found
     ]
 
 
 @contextmanager
-def _instance() -> "Iterator[Callable[[str], SensorState | None]]":
-    """What a source's sensor knows, by its name; nothing without a Dagster instance."""
+def _instance() -> "Iterator[Callable[[Source], SensorState | None]]":
+    """What a source's sensor knows; nothing without a Dagster instance."""
     with dagster_instance() as instance:
         if instance is None:
             yield lambda _: None
             return
-        from s3notify_platform.orchestration.manual_jobs import sensor_state
+        from s3notify_platform.orchestration.sensor_views import sensor_state
 
-        yield lambda name: sensor_state(instance, name)
+        yield lambda source: sensor_state(instance, source.name, source.location.records())
 
 
 def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":

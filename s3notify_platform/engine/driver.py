@@ -25,6 +25,7 @@ from s3notify_platform.engine.values.results import (
     Run,
     SlotResult,
     added_result,
+    without_key,
 )
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import OUTAGES
@@ -390,12 +391,11 @@ class _Round:
                     done.settled[plan.slot] = settled(plan, outcomes_of(part, plan), facts)
 
     def _log_traces(self, outcome: SlotResult) -> None:
-        """Say each traceback once, whatever number of slots and objects has it."""
-        ingest, logged = self.ingest, self.ingest.state.logged
+        """Say each traceback once, whatever number of slots has it. No key is said: `erase` does not reach logs."""
         for key, trace in outcome.every_trace.items():
-            if trace not in logged:
+            if trace not in (logged := self.ingest.state.logged):
                 logged.add(trace)
-                ingest.progress(f"slot {outcome.slot}{f', {key!r}' if key else ''}: {trace}")
+                self.ingest.progress(f"slot {outcome.slot}: {without_key(trace, key)}")
 
     def _settle(self, outcomes: Results) -> Results:
         """Add the outcomes to the run's results; those of the slots that the run is done with."""
@@ -406,7 +406,7 @@ class _Round:
         for slot, outcome in outcomes.items():
             self._log_traces(outcome)
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
-                ingest.progress(f"in quarantine: {key!r}, because {reason}")
+                ingest.progress(f"an object of slot {slot} is in quarantine: {without_key(reason, key)}")
             changes = found.slots[slot].changes if slot in found.slots else None
             state.postponed |= outcome.unavailable.keys()
             if (outcome.outage or outcome.unavailable) and ingest.is_patient:

@@ -1,21 +1,23 @@
-"""The slot map: a cell for each slot, 40 in a line, coloured by the age of its last commit, or by its rows.
+"""The slot map: a character for each slot, by its rows or by what is wrong with it, with the numbers beside it. Pure.
 
-Pure. As SVG for Dagster's UI: two pictures of one pixel a slot, at most 6 KB for 1000, since each summary keeps one.
+For a terminal, where a colour adds the age of a slot's last commit, and as a table for Dagster's UI, which shows tables
+without a click.
 """
 
-import base64
 import math
-import struct
-import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from s3notify_platform.kernel.slots import Slot
 
 COLUMNS: Final = 40
-PIXELS: Final = 9
-"""Of a cell's side."""
+"""Slots of a line in a terminal."""
+
+GROUP: Final = 50
+"""Slots of a row of the table; more if it had over `GROUPS` rows."""
+GROUPS: Final = 20
+
 AGES: Final = {
     "under a minute": 60.0,
     "under an hour": 3600.0,
@@ -35,8 +37,13 @@ COLOURS: Final = {
     "in flight": "#1e88e5",
     "failing": "#e53935",
 }
-ROWS: Final = ("#eceff1", "#bbdefb", "#64b5f6", "#1e88e5", "#1565c0", "#0d47a1")
-"""Colours of a slot without rows, and of one with up to 10, 100, …, and more."""
+
+BY_ROWS: Final = "·▂▃▅▆█"
+"""Characters of a slot without rows, and of one with up to 10, 100, …, and more."""
+MARKS: Final = {"in flight": ">", "failing": "!"}
+"""Characters of slots in these states, whatever their rows."""
+
+LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
 
 
 def age_class(seconds: float) -> str:
@@ -46,11 +53,15 @@ def age_class(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotMap:
-    """The slots of a source. `ages`: seconds since the last commit of those that have one; `rows`: live ones."""
+    """The slots of a source. `ages`: seconds since the last commit of those that have one; `rows`: live ones.
+
+    `quarantined`: how many records and objects of a slot are in quarantine.
+    """
 
     slots: int
     ages: Mapping[Slot, float]
     rows: Mapping[Slot, int]
+    quarantined: Mapping[Slot, int] = field(default_factory=dict)
     in_flight: Collection[Slot] = field(default=())
     failing: Collection[Slot] = field(default=())
 
@@ -66,76 +77,35 @@ class SlotMap:
 
         return [of(Slot(slot)) for slot in range(self.slots)]
 
-    def magnitudes(self) -> list[int]:
-        """Each slot's rows as an index of `ROWS`."""
+    def characters(self) -> str:
+        """Each slot's character, as `LEGEND` says."""
         counts = (self.rows.get(Slot(slot), 0) for slot in range(self.slots))
-        return [min(len(ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts]
-
-    def by_age(self) -> dict[str, tuple[int, int]]:
-        """The numbers of slots and of rows, by class of age."""
-        found = dict.fromkeys(AGES, (0, 0))
-        for slot, age in self.ages.items():
-            slots, rows = found[age_class(age)]
-            found[age_class(age)] = (slots + 1, rows + self.rows.get(slot, 0))
-        return found
+        sizes = (min(len(BY_ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts)
+        return "".join(
+            MARKS.get(state, BY_ROWS[size]) for state, size in zip(self.states(), sizes, strict=True)
+        )
 
     def lines(self) -> Iterator[list[tuple[str, str]]]:
-        """For a terminal: the lines, as cells of a character that grows with the rows and a colour for the state."""
-        states, magnitudes = self.states(), self.magnitudes()
+        """For a terminal: the lines, as cells of a slot's character and a colour for its state."""
+        states, characters = self.states(), self.characters()
         for start in range(0, self.slots, COLUMNS):
             cells = range(start, min(self.slots, start + COLUMNS))
-            yield [("·▂▃▅▆█"[magnitudes[slot]], COLOURS[states[slot]]) for slot in cells]
+            yield [(characters[slot], COLOURS[states[slot]]) for slot in cells]
 
-    def svg(self) -> str:
-        """Both pictures, with their legends."""
-        states, high = self.states(), math.ceil(self.slots / COLUMNS) * PIXELS
-        wide, names = COLUMNS * PIXELS, list(COLOURS)
-        left = _png([names.index(state) for state in states], [*COLOURS.values()])
-        right = _png(self.magnitudes(), ROWS)
-        shown = {state: states.count(state) for state in names if state in states}
-        labels = ("0 rows", *(f"≤ {10**n:,}" for n in range(1, len(ROWS) - 1)), "more")
-        used = {labels[n]: ROWS[n] for n in sorted({*self.magnitudes()})}
-        parts = [
-            _image(left, 0, wide, high),
-            _image(right, wide + 2 * PIXELS, wide, high),
-            *_legend({f"{name} ({n})": COLOURS[name] for name, n in shown.items()}, 0, high),
-            *_legend(used, wide + 2 * PIXELS, high),
-        ]
-        size = f'width="{2 * wide + 2 * PIXELS}" height="{high + 14 * len(COLOURS) + 8}"'
-        return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
-
-    def markdown(self) -> str:
-        """The SVG as an image in Markdown."""
-        return f"![slots by age and by rows](data:image/svg+xml;base64,{_base64(self.svg().encode())})"
-
-
-def _image(png: bytes, x: int, wide: int, high: int) -> str:
-    return (
-        f'<image x="{x}" width="{wide}" height="{high}" preserveAspectRatio="none" '
-        f'style="image-rendering:pixelated" href="data:image/png;base64,{_base64(png)}"/>'
-    )
-
-
-def _legend(colours: Mapping[str, str], x: int, y: int) -> Iterator[str]:
-    for at, (text, colour) in enumerate(colours.items()):
-        top = y + 8 + 14 * at
-        yield f'<rect x="{x}" y="{top}" width="10" height="10" fill="{colour}"/>'
-        yield f'<text x="{x + 15}" y="{top + 9}" font-family="sans-serif" font-size="11" fill="#78909c">{text}</text>'
-
-
-def _png(cells: Sequence[int], palette: Sequence[str]) -> bytes:
-    """One pixel a cell, `COLUMNS` in a line; behind the last cell the first colour."""
-    lines = [bytes(cells[at : at + COLUMNS]).ljust(COLUMNS, b"\0") for at in range(0, len(cells), COLUMNS)]
-    head = struct.pack(">IIBBBBB", COLUMNS, len(lines), 8, 3, 0, 0, 0)
-    colours = bytes.fromhex("".join(palette).replace("#", ""))
-    body = zlib.compress(b"".join(b"\0" + line for line in lines), 9)
-    chunks = ((b"IHDR", head), (b"PLTE", colours), (b"IDAT", body), (b"IEND", b""))
-    packed = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+    def table(self) -> Iterator[dict[str, str | int]]:
+        """At most `GROUPS` rows, each of a range of slots: characters, numbers, and the age of its last commit."""
+        characters = self.characters()
+        size = max(GROUP, -(-self.slots // GROUPS))
+        for start in range(0, self.slots, size):
+            group = [Slot(slot) for slot in range(start, min(self.slots, start + size))]
+            ages = [self.ages[slot] for slot in group if slot in self.ages]
+            yield {
+                "slots": f"{group[0]}-{group[-1]}",
+                "map": characters[start : start + size],
+                "committed": len(ages),
+                "rows": sum(self.rows.get(slot, 0) for slot in group),
+                "last_commit": age_class(min(ages)) if ages else "none",
+                "in_flight": len({*group} & {*self.in_flight}),
+                "failing": len({*group} & {*self.failing}),
+                "in_quarantine": sum(self.quarantined.get(slot, 0) for slot in group),
+            }

@@ -7,25 +7,23 @@ queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of
 heartbeats, and 1 GET for each.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import fresh_beats
 from s3notify_platform.explain.slot_map import SlotMap
+from s3notify_platform.explain.version_times import VersionTimes
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.limits import (
     MAX_COLUMNS,
     MAX_SCHEMA_BYTES,
-    REQUESTS_IN_FLIGHT,
     SCHEMA_WARN_SHARE,
 )
-from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
@@ -38,9 +36,6 @@ from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_o
 from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
-
-VERSIONS_TIMED: Final = 64
-"""Versions of which a look asks when they were created: those that last changed a slot, or as many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,18 +154,14 @@ class SourceLook:
         sensor: Callable[[], SensorState | None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        queue: bool = True,
         codes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`queue`: also at its topic, and the others of its queue. `codes`: the versions of the code of the source, and
-        of its slot assets, by name.
-        """
+        """`codes`: the versions of the code of the source, and of its slot assets, by name."""
         self.source = source
-        self._queue = queue
         self._codes = codes
         self._sensor = sensor
         self._clock = clock
-        self._created_ms: dict[int, int] = {}
+        self._times = VersionTimes()
 
     @property
     def place(self) -> str:
@@ -189,9 +180,7 @@ class SourceLook:
         """The same; errors are raised."""
         location, now_ms = self.source.location, self._clock.wall_ms()
         queue, records = location.queue(), location.records()
-        topics = {
-            topic.name: queue.stats(topic.name) for topic in (queue.topics.all() if self._queue else ())
-        }
+        topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
         backlog = RescanBacklog(records).read()
         batches, in_flight = self._batches(now_ms)
         opened, reader = location.open_table(), location.table().reader
@@ -199,7 +188,7 @@ class SourceLook:
         slots = snapshot.manifest.slots if snapshot is not None else {}
         packs = [*snapshot.packs.values(), *snapshot.manifest.rejects] if snapshot is not None else []
         slots = {slot: facts for slot, facts in slots.items() if facts.generation}
-        created = self._created(reader, {facts.generation for facts in slots.values()})
+        created = self._times.of(reader, {facts.generation for facts in slots.values()})
         sensor = self._sensor()
         failures = _failures(sensor, backlog.failed, now_ms)
         return SourceStatus(
@@ -231,6 +220,7 @@ class SourceLook:
                     slot: max(0, now_ms - created[facts.generation]) / 1000 for slot, facts in slots.items()
                 },
                 rows={slot: facts.rows for slot, facts in slots.items()},
+                quarantined={slot: facts.rejects + facts.failing for slot, facts in slots.items()},
                 in_flight=in_flight,
                 failing={Slot(one.slot) for one in failures or ()}
                 | {slot for slot, facts in slots.items() if facts.failing},
@@ -246,25 +236,6 @@ class SourceLook:
                 with suppress(S3NotifyError):  # which says nothing of the source
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
-
-    def _created(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
-        """When versions were created, by the store's clock: in milliseconds, 0 for one that is not kept.
-
-        Of more than `VERSIONS_TIMED`, some have the time of a later one among them.
-        """
-        wanted = sorted(versions, reverse=True)
-        some = wanted[:: -(-len(wanted) // VERSIONS_TIMED) or 1]
-        new = [version for version in some if version not in self._created_ms]
-        found = in_parallel(
-            lambda version: reader.store.head(reader.layout.version(version)), new, REQUESTS_IN_FLIGHT
-        )
-        self._created_ms |= {
-            version: meta.modified_ms if meta is not None else 0
-            for version, meta in zip(new, found, strict=True)
-        }
-        self._created_ms = {n: at for n, at in self._created_ms.items() if n in wanted}
-        timed = sorted(self._created_ms)
-        return {version: self._created_ms[timed[bisect_left(timed, version)]] for version in wanted}
 
     def _batches(self, now_ms: int) -> tuple[tuple[BatchStatus, ...], set[Slot]]:
         found, in_flight, records = [], set[Slot](), self.source.location.records()

@@ -81,23 +81,23 @@ class SourceAttributes:
     sweep_cron: Annotated[
         str,
         About(
-            "When the sweep compares the whole bucket with the state; once after the first batch, too",
+            "When the sweep compares the whole bucket with the state, in UTC; the first batch compares it, too",
             check=check_cron,
         ),
     ] = "0 3 * * *"
     fresh_seconds: Annotated[
         float,
         About(
-            "The check of freshness fails if a change is not committed for so long",
+            "The freshness policy of {name}_queue fails if a change is not committed for so long, give or take a fifth",
             unit="seconds",
             minimum=0.001,
         ),
     ] = 900.0
-    running: Annotated[bool, About("Whether sensors, sweep and automation are on from the start")] = True
+    running: Annotated[bool, About("Whether sensors and automation are on from the start")] = True
     run_tags: Annotated[
         dict[str, Any],
         About(
-            "Tags of the runs that its sensors, schedules and jobs start, like dagster-k8s/config with the pod's memory"
+            "Tags of the runs that its sensors and jobs start, like dagster-k8s/config with the pod's memory"
         ),
     ] = field(default_factory=dict)
     op_tags: Annotated[

@@ -320,7 +320,7 @@ class Demo:
             ("slots touched", len(self.ledger.slots)),
             ("slot commits reported", feed.commits),
             ("runs", feed.runs()),
-            ("requests by kind, in runs", _counted(feed.requests)),
+            ("requests by kind, in runs", _counted(feed.requests())),
             ("changes left in the queue", queued),
             ("rows", verdict.rows),
             ("rejects in quarantine", verdict.rejects),
@@ -337,6 +337,10 @@ class Demo:
         )
 
 
+REQUESTS: Final = "batch_requests_"
+BATCHES_MAX: Final = 1000
+
+
 class _Feed:
     """Materializations of the source's asset, as Dagster stores them."""
 
@@ -344,7 +348,6 @@ class _Feed:
         self._instance = instance
         self._after: int | None = None
         self.commits = 0
-        self.requests: Counter[str] = Counter()
 
     def lines(self) -> Iterator[tuple[Slot, str]]:
         """What was materialized since the last call."""
@@ -356,18 +359,28 @@ class _Feed:
                 if event is None or event.partition is None:
                     continue
                 metadata = {key: value.value for key, value in event.metadata.items()}
-                self.commits += metadata.get("status") == "committed"
-                self.requests.update(_as_counts(metadata.get("batch_requests")))
+                self.commits += metadata.get("outcome") == "committed"
                 yield (
                     Slot(int(event.partition)),
                     (
-                        f"slot {event.partition:>3} {metadata.get('status')} version {metadata.get('generation')}: "
-                        f"{metadata.get('objects')} objects, {metadata.get('rows')} rows, "
-                        f"{metadata.get('rejects')} rejects, {metadata.get('objects_gone')} gone"
+                        f"slot {event.partition:>3} {metadata.get('outcome')} version {metadata.get('table_version')}: "
+                        f"{metadata.get('objects_read')} objects, {metadata.get('records_read')} rows, "
+                        f"{metadata.get('records_rejected')} rejects, {metadata.get('objects_removed')} gone"
                     ),
                 )
             if not page.has_more:
                 return
+
+    def requests(self) -> Counter[str]:
+        """The requests of the last batches, by kind."""
+        found: Counter[str] = Counter()
+        summary = AssetKey([f"{SOURCE}_summary"])
+        for record in self._instance.fetch_materializations(summary, limit=BATCHES_MAX).records:
+            event = record.asset_materialization
+            for name, value in event.metadata.items() if event is not None else ():
+                if name.startswith(REQUESTS) and isinstance(value.value, int):
+                    found[name.removeprefix(REQUESTS)] += value.value
+        return found
 
     def runs(self) -> int:
         """Runs of the source's batches."""
@@ -376,10 +389,6 @@ class _Feed:
 
 def _filter(after: int | None) -> AssetRecordsFilter:
     return AssetRecordsFilter(asset_key=AssetKey([SOURCE]), after_storage_id=after)
-
-
-def _as_counts(value: object) -> dict[str, int]:
-    return {str(kind): int(count) for kind, count in value.items()} if isinstance(value, dict) else {}
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -1,4 +1,4 @@
-"""Requests to read what is in quarantine again, by `s3notify quarantine retry` and the job `{source}_retry`."""
+"""Requests to read what is in quarantine again, by `s3notify quarantine retry`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """Dagster: slots as partitions, a sensor that polls, an IO manager that commits, and the assets that people see.
 
 `partitions` defines the slots of a run. `sensor` requests batches, as `engine.batch.scheduler` decides. `assets` is the
-step that ingests; `io_manager` commits, reports and loads; `changes_input` loads what changed. `bucket_assets` and
-`checks` show the whole bucket; `component` builds one source from YAML, and `source_assets` is what all parts of it are
+step that ingests; `io_manager` commits, reports and loads; `changes_input` loads what changed. `batch_report`
+says at a run's end what `source_summary` shows, and the results of `checks`; `upkeep` looks after queue, freshness and
+sweep without a run. `component` builds one source from YAML, and `source_assets` is what all parts of it are
 given. `warm` has the run launcher that hands runs over to workers which have all of it started.
 """
 

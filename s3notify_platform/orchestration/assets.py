@@ -5,11 +5,11 @@ inputs from the run's range, and a scattered batch has none. Sharing the step al
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
@@ -17,15 +17,15 @@ from s3notify_platform.engine.batch.batches import BatchPayload
 from s3notify_platform.engine.batch.heartbeats import heartbeat
 from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.engine.loop import Results, Round, StagedTable
-from s3notify_platform.engine.values.results import Progress
-from s3notify_platform.explain.phases import stacked
-from s3notify_platform.formats.rescue import added
+from s3notify_platform.engine.values.results import BatchResult, Progress
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import TagNotFound, UsageError
 from s3notify_platform.kernel.parallel import readers
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
+from s3notify_platform.orchestration.batch_report import BatchReport
+from s3notify_platform.orchestration.check_results import Event
 from s3notify_platform.orchestration.dagster_internals import (
     ASSET_RESUME_RETRY_TAG,
     RESUME_RETRY_TAG,
@@ -36,11 +36,13 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
 from s3notify_platform.orchestration.source_clients import SourceClients
+from s3notify_platform.orchestration.source_summary import BatchNumbers
 from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.table.open_table import OpenTable
+from s3notify_platform.table.quarantined import EVERYTHING, retry
 from s3notify_platform.table.reread import backfill, stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
@@ -49,12 +51,6 @@ PARENT_TAG: Final = "dagster/parent_run_id"
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
 """Dagster's, of a run that goes on where its parent failed; without them a person asks for all of it again."""
-
-ADDED: Final = "schema_added"
-"""Metadata of a batch: the fields that it added to the schema, with their types, by path."""
-
-MISMATCHES: Final = "batch_mismatches"
-"""Metadata of a batch: values that do not fit their columns, by path."""
 
 
 def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
@@ -71,8 +67,8 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         dg.AssetSpec(
             settings.name,
             description=settings.description
-            or f"A Delta table of the rows of every {io.format} object below `{where}`, by slot of the key. Each round "
-            "of a batch is one version; rows carry `_key`, `_etag` and `_offset`.",
+            or f"A Delta table with a row for each record of the {_objects(io.format)} below `{where}`, in slots by "
+            "their keys. Each row says where it is from: `_key`, `_etag` and `_offset`.",
             kinds={"s3", "pyspark", "deltalake"},
             metadata={
                 "source": where,
@@ -156,7 +152,9 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
             batch=config.batch or _asked_for(context),
         )
         if settings.name in selected:
-            if step.forced:
+            if step.forced and config.chooses_quarantine:
+                step.request_quarantined(slots)
+            elif step.forced:
                 step.request(stale.of(settings.name) if config.chooses_stale else slots)
             rounds = step.ingested(slots)
         else:
@@ -228,6 +226,12 @@ class _Step:
         self._again = found.objects
         if found.objects:
             self._say(f"{found.objects} objects of {len(found.slots)} slots are read again")
+
+    def request_quarantined(self, slots: Sequence[Slot]) -> None:
+        """Request that what is in quarantine of these slots is read again. Requests of `retry`."""
+        found = retry(self.io.source.table(), slots, None, EVERYTHING)
+        self._again = found.objects
+        self._say(f"{found.objects} objects in quarantine of {len(found.slots)} slots are read again")
 
     def derived(self, slots: Sequence[Slot]) -> Iterator[Round]:
         """One round, of what is derived from what is committed."""
@@ -334,43 +338,33 @@ class _Step:
         ended = ", ".join(f"{n} slots {status}" for status, n in slots.items()) or "nothing to do"
         return f"{ended}: {read} in {whole} ({took})"
 
-    def metadata(self) -> dict[str, Any]:
-        """What is to be reported of the run as far as it has got."""
-        seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
-        if self.ingest is None:
-            made = {"objects": self._derived_objects, "seconds": seconds}
-            return {"batch_facts": dg.MetadataValue.json(made)}
-        done = self.ingest.result()
-        counts = done.counts()
-        facts = {
-            "slots": len(done.slots),
-            "read_again": self._again,
-            **{
-                name: counts[name]
-                for name in ("objects", "bytes", "rows", "rejects", "objects_without_records")
-            },
-            "found_by": "listing" if self.opened.listing else "queue",
-            "entries": sum(len(entries) for entries in done.entries.values()),
-            "unannounced": done.unannounced,
-            "tasks": done.tasks,
-            "seconds": seconds,
-        }
-        phases = self.phases()
-        # Fields that the schema did not have, values left out, values that do not fit, rows that break a rule.
-        about_schema = {
-            ADDED: done.schema_added,
-            MISMATCHES: added(result.mismatches for result in done.slots.values()),
-            "batch_unnamed": added(result.unnamed for result in done.slots.values()),
-            "batch_broken": added(result.broken for result in done.slots.values()),
-        }
-        return {
-            "batch": self.batch,
-            "batch_facts": dg.MetadataValue.json(facts),
-            "batch_requests": dg.MetadataValue.json(dict(done.requests)),
-            "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in phases.items()}),
-            "batch_phases": dg.MetadataValue.md(stacked({self.batch: phases})),
-            **{name: dg.MetadataValue.json(dict(found)) for name, found in about_schema.items() if found},
-        }
+    def report(self, reporting: float, failed: Mapping[Slot, str]) -> Iterable[Event]:
+        """What is to be logged of the run as a whole, at its end."""
+        signalled_ms = self.opened.signalled_ms
+        numbers = BatchNumbers(
+            batch=self.batch,
+            found_by="listing" if self.opened.listing else "queue",
+            done=self.ingest.result() if self.ingest is not None else BatchResult(),
+            read_again=self._again,
+            objects_derived=self._derived_objects,
+            phases=self.phases() | {"report": reporting},
+            seconds=SYSTEM_CLOCK.monotonic() - self._started,
+            lag_seconds=(SYSTEM_CLOCK.wall_ms() - signalled_ms) / 1000 if signalled_ms else None,
+        )
+        return BatchReport(
+            settings=self.settings,
+            source=self.io.source,
+            numbers=numbers,
+            failed=dict(failed),
+            ingested=self.ingest is not None,
+            everything=self.config.everything,
+            opened_ms=self.opened.opened_ms,
+        ).events(self.context)
+
+
+def _objects(kind: str) -> str:
+    """Objects of a format, as text."""
+    return "objects" if kind == "auto" else f"{kind} objects"
 
 
 def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:

@@ -14,17 +14,19 @@ from s3notify_platform.local.attributes import attributes_of, imported
 from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
-from s3notify_platform.orchestration.bucket_assets import build_summary, build_tags
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.following_assets import build_following
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
 from s3notify_platform.orchestration.resources import S3_NAMES, DynamoTables, NamedS3, SlotSpark
 from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import resolvable, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
-from s3notify_platform.orchestration.source_services import build_channels, queue_spec
+from s3notify_platform.orchestration.source_jobs import build_jobs
+from s3notify_platform.orchestration.source_services import build_services
+from s3notify_platform.orchestration.source_summary import summary_spec
+from s3notify_platform.orchestration.tags_asset import build_tags
+from s3notify_platform.orchestration.upkeep import build_upkeep, queue_spec
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.bucket_settings import unusual_prefixes
 from s3notify_platform.source.settings import LATEST, UNGROUPED, TopicSizeSettings
@@ -40,8 +42,8 @@ _SPARK_NAMES: Final = {"config": "spark_config"}
 class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Defines the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the
-    reconciler of the queue, and the inlets and the outlet that are set.
+    Defines the ingest asset and its slot assets, summary and queue, the jobs that ingest and read again, the sensor
+    that polls and the one for upkeep, the checks, and the inlets and the outlet that are set.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -52,61 +54,30 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         """The same without a component tree, for `dg.Definitions.merge`. `project`: all of its sources."""
         assets = self.assets(project)
         slot_assets = build_slot_assets(assets)
-        summary = build_summary(assets)
-        tags = build_tags(assets)
         checks = build_checks(assets)
-        ingest_job = dg.define_asset_job(
-            f"{self.name}_ingest",
-            selection=dg.AssetSelection.assets(slot_assets).without_checks(),
-            description=f"Ingests slots of {self.name!r}; requested by its sensor.",
-            # One step: a second process would only start Python and Spark's client again.
-            executor_def=dg.in_process_executor,
-            tags={**assets.run_tags, **assets.warm_tags},
-        )
-        backfill_job = dg.define_asset_job(
-            f"{self.name}_backfill",
-            selection=dg.AssetSelection.assets(slot_assets).without_checks(),
-            description=f"Slots of {self.name!r} in one run, however scattered: like 3,17,40-60; failed; stale; older "
-            "than 6h; all.",
-            executor_def=dg.in_process_executor,
-            config={"ops": {assets.io_key: {"config": {"choose": "failed"}}}},
-            tags={**assets.run_tags, **assets.warm_tags},
-        )
-        sweep_job = dg.define_asset_job(
-            f"{self.name}_sweep",
-            selection=dg.AssetSelection.checks(checks),
-            description=f"Compares the whole source {self.name!r} with its committed state, and repairs.",
-            executor_def=dg.in_process_executor,
-            tags={**assets.run_tags},
-        )
-        sensor = build_sensor(assets, ingest_job, sweep_job, BatchSettings(**values_of(self, BatchSettings)))
-        automation = dg.AutomationConditionSensorDefinition(
-            f"{self.name}_automation",
-            target=dg.AssetSelection.assets(summary, *tags),
-            # Nobody waits for a summary, and each evaluation costs as much as a poll.
-            minimum_interval_seconds=max(self.interval_seconds, 30),
-            default_status=assets.sensor_status,
-            run_tags={**assets.run_tags},
-        )
-        following = [SlotAutomationSensor(assets)] if assets.slot_assets else []
-        sweep = dg.ScheduleDefinition(
-            name=f"{self.name}_sweep_schedule",
-            job=sweep_job,
-            cron_schedule=self.sweep_cron,
-            default_status=dg.DefaultScheduleStatus(assets.sensor_status.value),
-        )
+        ingest_job, backfill_job = build_jobs(assets, slot_assets)
+        sensors = [
+            build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings))),
+            build_upkeep(assets, checks, self.sweep_cron),
+        ]
+        own: list[dg.AssetsDefinition] = []
+        if assets.io.committed_tags:
+            tags, automation = build_tags(assets)
+            own.append(tags)
+            sensors.append(automation)
+        if assets.slot_assets:
+            sensors.append(SlotAutomationSensor(assets))
         services = {
             name: kind.settings()(**given.model_dump(exclude_unset=True))
             for name, kind in SERVICES.items()
             if (given := getattr(self, name)) is not None
         }
-        jobs, sensors = build_channels(assets, services)
+        jobs, keepers = build_services(assets, services)
         return dg.Definitions(
-            assets=[slot_assets, *build_following(assets), summary, queue_spec(assets), *tags],
+            assets=[slot_assets, *build_following(assets), summary_spec(assets), queue_spec(assets), *own],
             asset_checks=[checks],
-            jobs=[ingest_job, backfill_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
-            sensors=[sensor, automation, *following, *sensors],
-            schedules=[sweep],
+            jobs=[ingest_job, backfill_job, *jobs],
+            sensors=[*sensors, *keepers],
             resources=assets.definitions,
         )
 

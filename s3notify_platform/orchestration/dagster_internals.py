@@ -15,7 +15,8 @@ has no public way to what needs them:
     a sensor's cursor, read by a job    InstigatorType, SensorInstigatorData
     a sensor of a subclass              SensorExecutionData, PARTITION_NAME_TAG
     the type of an asset job            UnresolvedAssetJobDefinition
-    planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecordStatus
+    planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus
+    whether the sweep is due            get_latest_completed_cron_tick
     a batch of events at once           SqliteEventLogStorage, DagsterEventBatchMetadata
     data and code versions of slots     DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
                                         get_input_event_pointer_tag, NULL_EVENT_POINTER
@@ -53,7 +54,10 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.origin import RepositoryPythonOrigin
 from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
 from dagster._core.scheduler.instigation import SensorInstigatorData
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import (
     ASSET_RESUME_RETRY_TAG,
@@ -70,6 +74,7 @@ from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionRes
 from dagster._record import copy
 from dagster._serdes import ConfigurableClassData
 from dagster._utils.interrupts import capture_interrupts
+from dagster._utils.schedules import get_latest_completed_cron_tick
 from dagster._utils.tags import TagConcurrencyLimitsCounter
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, unique_name
@@ -85,6 +90,7 @@ __all__ = [
     "PARTITION_NAME_TAG",
     "RESUME_RETRY_TAG",
     "RETRY_NUMBER_TAG",
+    "AssetCheckExecutionRecord",
     "AssetCheckExecutionRecordStatus",
     "AssetMaterializationPlannedData",
     "CanCancelExecutionRequest",
@@ -111,6 +117,7 @@ __all__ = [
     "core_execute_run",
     "get_input_data_version_tag",
     "get_input_event_pointer_tag",
+    "get_latest_completed_cron_tick",
     "lend_instance",
     "log_events",
 ]

@@ -1,4 +1,4 @@
-"""How long the oldest change waits that is not committed. The check `fresh` of the summary, without a run or a listing.
+"""How long the oldest change waits that is not committed. What `{source}_queue` is materialized by, without a run.
 
 What is not committed is in one of three places: an entry of the source's topic; a signal that the sensor has not seen;
 a slot that is in flight or failing, by the sensor's cursor, whose commit has not seen its signal. A signal says when
@@ -8,7 +8,7 @@ its slot changed last, an entry when its change was made. By the wall clocks of 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
@@ -19,11 +19,10 @@ from s3notify_platform.kernel.limits import REQUESTS_IN_FLIGHT
 from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.manual_jobs import sensor_state
+from s3notify_platform.orchestration.sensor_views import sensor_state
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.table.snapshot import Absent
 
-FRESH: Final = "fresh"
 SLOTS_READ: Final = 100
 """Of more slots that are not committed, the first are looked at."""
 
@@ -34,32 +33,11 @@ class Freshness:
 
     oldest_seconds: float
     slots: int
-    limit_seconds: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing waits for longer than the limit."""
-        return self.oldest_seconds <= self.limit_seconds
-
-    def evaluation(self, source: str) -> dict[str, Any]:
-        """The fields of a check's result or evaluation."""
-        return {
-            "asset_key": dg.AssetKey(f"{source}_summary"),
-            "check_name": FRESH,
-            "passed": self.passed,
-            "severity": dg.AssetCheckSeverity.WARN,
-            "metadata": {
-                "oldest_seconds": round(self.oldest_seconds, 1),
-                "slots": self.slots,
-                "limit_seconds": self.limit_seconds,
-            },
-        }
 
 
 def freshness(
     io: SlotIOManager,
     instance: dg.DagsterInstance,
-    limit_seconds: float,
     *,
     queue_seconds: float | None = None,
 ) -> Freshness:
@@ -72,7 +50,7 @@ def freshness(
         with suppress(NotFoundError):  # nothing was ever announced
             queue_seconds = io.clients.queue.oldest_age_seconds(io.name)
     watcher, now_ms = io.clients.watcher(), SYSTEM_CLOCK.wall_ms()
-    state = sensor_state(instance, io.name)
+    state = sensor_state(instance, io.name, io.clients.records)
     seen, before = watcher.fresh_state(), state
     if before is not None and before.watch.slots == seen.slots:
         seen = before.watch
@@ -95,7 +73,6 @@ def freshness(
     return Freshness(
         oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),
         slots=len(since) + named + len(behind) - len(looked),
-        limit_seconds=limit_seconds,
     )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
-from s3notify_platform.engine.values.results import SlotResult
+from s3notify_platform.engine.values.results import SlotResult, without_key
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_REASON
@@ -33,6 +33,7 @@ from s3notify_platform.kernel.setting import settings_of
 from s3notify_platform.kernel.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.changes_input import Changes, changes_for
+from s3notify_platform.orchestration.check_results import Event
 from s3notify_platform.orchestration.dagster_internals import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
@@ -63,6 +64,12 @@ TRACEBACKS: Final = "tracebacks"
 """Of a run's failure: the tracebacks of its slots, each with the slots that failed with it."""
 TRACES_SHOWN: Final = 8
 
+_ABOUT_VALUES: Final = {
+    "values_that_do_not_fit": "mismatches",
+    "values_without_a_column": "unnamed",
+    "rows_that_break_a_rule": "broken",
+}
+
 _Settings = create_model(
     "_Settings",
     __base__=(Checked, dg.ConfigurableIOManager),
@@ -75,8 +82,9 @@ _Settings = create_model(
 class RunFacts(Protocol):
     """What a run says of itself."""
 
-    def metadata(self) -> dict[str, Any]:
-        """As far as it has got. No numbers, which Dagster would plot as the slot's that reports them."""
+    @property
+    def batch(self) -> str:
+        """The batch that it is of."""
         ...
 
     def phases(self) -> Mapping[str, float]:
@@ -85,6 +93,10 @@ class RunFacts(Protocol):
 
     def summary(self, reporting: float) -> str:
         """In one line, at its end. `reporting`: seconds that reporting took."""
+        ...
+
+    def report(self, reporting: float, failed: Mapping[Slot, str]) -> Iterable[Event]:
+        """What is to be logged at its end. `failed`: slots that were not committed, with the reason."""
         ...
 
 
@@ -204,7 +216,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         def report(done: Round) -> None:
             nonlocal reporting
             began = SYSTEM_CLOCK.monotonic()
-            self._report(context, done, run.metadata())
+            self._report(context, done, run.batch)
             reporting += SYSTEM_CLOCK.monotonic() - began
 
         with ThreadPoolExecutor(1, "room") as beside:
@@ -226,18 +238,22 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         )
         batch, bad = acknowledgement.batch.batch or context.run.run_id, sum(map(len, failed.values()))
         trace_batch(self.name, batch, took, {"run": context.run.run_id, "slots_failed": bad})
+        own = failed.get(self.name, {})
+        reasons = {slot: _reason(result) for slot, result in own.items() if not result.ok}
+        for event in run.report(reporting, reasons):
+            context.op_execution_context.log_event(event)  # type: ignore[arg-type]
         if any(failed.values()):
             self._fail(context, failed)
 
-    def _report(self, context: dg.AssetExecutionContext, done: Round, run_metadata: dict[str, Any]) -> None:
+    def _report(self, context: dg.AssetExecutionContext, done: Round, batch: str) -> None:
         """Log the materializations of the slots that are committed, in each asset of the run."""
         events: dict[Slot, list[dg.AssetMaterialization]] = {}
         for asset, results in done.results.items():
             reported = [result for _, result in sorted(results.items()) if result.ok]
             for result in reported:
-                metadata = self._metadata(asset, result)
+                metadata = self._metadata(result) | {"batch": batch}
                 if result is reported[-1]:
-                    metadata |= {**run_metadata, "dagster/column_schema": self._columns(asset)}
+                    metadata["dagster/column_schema"] = self._columns(asset)
                 event = dg.AssetMaterialization(
                     asset_key=asset,
                     partition=str(result.slot),
@@ -262,28 +278,31 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             tags[get_input_event_pointer_tag(source)] = NULL_EVENT_POINTER
         return tags
 
-    def _metadata(self, asset: str, result: SlotResult) -> dict[str, Any]:
-        place = self.source.location.table_layout(self._derived(asset)).prefix
+    def _metadata(self, result: SlotResult) -> dict[str, Any]:
+        """Of a slot: what the batch did to it, then what it holds now. It names no keys, which `erase` could not take
+        back.
+        """
+        quarantined = result.live_rejects or result.live_failing
         return {
-            "generation": result.generation,
-            "status": result.status,
-            "objects": result.objects,
-            "rows": result.rows,
-            "rejects": result.rejects,
-            "quarantined": len(result.quarantined),
-            "objects_gone": result.gone,
-            "bytes": result.bytes,
+            "outcome": result.status,
+            "table_version": result.generation,
+            "objects_read": result.objects,
+            "bytes_read": result.bytes,
+            "records_read": result.rows,
+            "records_rejected": result.rejects,
+            "objects_quarantined": len(result.quarantined),
+            "objects_removed": result.gone,
             "objects_without_records": result.without_records,
-            **{
-                name: n
-                for name in ("mismatches", "unnamed", "broken")
-                if (n := sum(getattr(result, name).values()))
-            },
-            "live_rejects": result.live_rejects,
-            "complete": result.complete,
-            "live_failing": result.live_failing,
+            **{name: n for name, of in _ABOUT_VALUES.items() if (n := sum(getattr(result, of).values()))},
+            "read_to_the_end": result.complete,
             "dagster/partition_row_count": result.live_rows,
-            "place": dg.MetadataValue.url(self.clients.place(place)),
+            "records_in_quarantine": result.live_rejects,
+            "objects_in_quarantine": result.live_failing,
+            **(
+                {"quarantine": dg.MetadataValue.asset(dg.AssetKey(f"{self.name}_summary"))}
+                if quarantined
+                else {}
+            ),
         }
 
     def _columns(self, asset: str) -> dg.TableSchema:
@@ -313,8 +332,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         for asset, by_slot in failed.items():
             for slot, result in by_slot.items():
                 if not result.ok:
-                    reasons.setdefault(str(slot), result.error or json.dumps(result.unread))
-                    if found := [*result.every_trace.values()][:1]:
+                    reasons.setdefault(str(slot), _reason(result))
+                    if found := [without_key(trace, key) for key, trace in result.every_trace.items()][:1]:
                         traces.setdefault(found[0], []).append(slot)
                 if not has_partitions(context):
                     # So that the partition grid shows exactly these as failed, as soon as the run has failed.
@@ -340,6 +359,15 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             },
             allow_retries=False,
         )
+
+
+def _reason(result: SlotResult) -> str:
+    """Why a slot was not committed, without keys."""
+    if result.error or not result.unread:
+        return result.error or result.status
+    first, *more = dict.fromkeys(without_key(reason, key) for key, reason in result.unread.items())
+    others = f"; and for {len(more)} other reasons" if more else ""
+    return f"{len(result.unread)} of its objects could not be read: {first}{others}"
 
 
 def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:

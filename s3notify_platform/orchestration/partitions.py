@@ -18,10 +18,18 @@ from s3notify_platform.table.versions import changed_at
 
 BATCH_TAG: Final = "s3notify/batch"
 STALE: Final = "stale"
+QUARANTINE: Final = "quarantine"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
 WARM_TAG: Final = "s3notify/spark"
 """Of jobs and assets whose runs a warm worker may take: digest of the Spark configuration that it has to have."""
+
+
+CHOICES: Final = (
+    "Slots, like 3,17,40-60 or all; failed: those that the grid shows as failed; stale: those that other code has made "
+    "than there is now; quarantine: what is in it, of the slots that have any; older than 6h: those whose last commit "
+    "is (units: min, h, d), or is not in the history any more"
+)
 
 
 @cache
@@ -34,31 +42,36 @@ class SlotBatch(dg.Config):
     """The exact slots of one run, in any combination.
 
     Dagster's own requests are for one partition or a contiguous range. A sensor's run therefore has no partition tag,
-    and names its slots here. If empty, the run is for the partitions it was started with.
+    and names its slots here. If empty, the run is for the partitions it was started with. A person says `choose`. The
+    launchpad shows no more, since it leaves out what has a factory for its default.
     """
 
-    slots: list[int] = Field(default=[], description="Slots to ingest; empty: the run's partitions")
-    choose: str = Field(
-        default="",
-        description="Slots instead, like 3,17,40-60 or all; failed: those that the grid shows as failed; stale: those "
-        "that other code has made than there is now; older than 6h: those whose last commit is (units: min, h, d), or "
-        "is not in the history any more",
+    choose: str = Field(default="", description=CHOICES)
+    slots: list[int] = Field(
+        default_factory=list, description="The same as numbers; empty: the run's partitions"
     )
     everything: bool = Field(
-        default=False, description="All slots that hold objects (first batch, and sweeps)"
+        default_factory=bool, description="All slots that hold objects (first batch, and sweeps)"
     )
     force: bool = Field(
-        default=True,
+        default_factory=lambda: True,
         description="Read objects again, and make slot assets again, even if they have not changed; not in a batch of "
         "a sensor. If the run is killed and not retried, the rest is read by the slots' next batch, when they change",
     )
-    only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
-    batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
+    only: list[str] = Field(
+        default_factory=list, description="Assets to make, of those selected; empty: all of them"
+    )
+    batch: str = Field(default_factory=str, description="The batch's ack chain, if a sensor opened one")
 
     @property
     def chooses_stale(self) -> bool:
         """Whether it is for the slots that other code has made."""
         return self.choose.strip() == STALE
+
+    @property
+    def chooses_quarantine(self) -> bool:
+        """Whether it is for what is in quarantine."""
+        return self.choose.strip() == QUARANTINE
 
     def targets(
         self,
@@ -69,8 +82,8 @@ class SlotBatch(dg.Config):
     ) -> tuple[Slot, ...]:
         """The slots of this run. `UsageError` for a slot that does not exist, or if there are none.
 
-        `table` is read to find slots by their age: requests of `LogTable.newest`, and 1 LIST for each 1000 versions.
-        `stale` gives those that other code has made.
+        `table` is read to find slots by their age, or what they have in quarantine: requests of `LogTable.newest`, and
+        for their age 1 LIST for each 1000 versions. `stale` gives those that other code has made.
         """
         if self.choose:
             found = stale() if self.chooses_stale else _chosen(self.choose.strip(), context, slots, table)
@@ -84,7 +97,9 @@ class SlotBatch(dg.Config):
         elif has_partitions(context):
             keys = list(context.partition_keys)
         else:
-            raise UsageError("this run has no slots: choose partitions, or name slots in the step's config")
+            raise UsageError(
+                "this run has no slots: choose partitions, or say which in its config: choose: 3,17,40-60"
+            )
         return tuple(slot_from_partition_key(key, slots) for key in keys)
 
 
@@ -103,6 +118,10 @@ def _chosen(
             for key, status in grid.items()
             if status is AssetPartitionStatus.FAILED
         }
+    if text == QUARANTINE:
+        newest = table().newest()
+        facts = {} if isinstance(newest, Absent) else newest.manifest.slots
+        return [slot for slot, each in facts.items() if each.rejects or each.failing]
     if not (age := re.fullmatch(r"older than (\d+(?:\.\d+)?) ?(min|h|d)", text)):
         return slots_in(text, slots)
     seconds = float(age[1]) * {"min": 60, "h": 3600, "d": 86_400}[age[2]]

@@ -9,7 +9,6 @@ the next tick waits for that one.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from threading import BoundedSemaphore
 from typing import Final
 
@@ -19,6 +18,7 @@ from dagster import RunsFilter
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchRequest, SensorState
 from s3notify_platform.engine.batch.run_pulse import RunView
 from s3notify_platform.engine.batch.scheduler import BatchPlanner, Tick
+from s3notify_platform.engine.batch.short_cursor import ShortCursor
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
@@ -63,7 +63,7 @@ def watch(
     0 seconds, or all watchers taken: look once. A new epoch is stored before anything is requested under it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
-    tick, looks = look(state), 1
+    tick = look(state)
     if tick.requests or not poll_seconds or not watchers.acquire(blocking=False):
         return tick
     try:
@@ -71,22 +71,21 @@ def watch(
             not tick.requests and tick.state.epoch == state.epoch and clock.monotonic() + poll_seconds < ends
         ):
             clock.sleep(poll_seconds)
-            tick, looks = look(tick.state), looks + 1
+            tick = look(tick.state)
     finally:
         watchers.release()
-    return replace(tick, note=f"{tick.note}; {looks} polls")
+    return tick
 
 
 def build_sensor(
     assets: SourceAssets,
     job: UnresolvedAssetJobDefinition,
-    checks: UnresolvedAssetJobDefinition,
     settings: BatchSettings,
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
-    While batches are open, 1 LIST more for each, and 1 GET for each of their runs. `checks` is requested once after a
-    batch that compared everything, like the first one.
+    While batches are open, 1 LIST more for each, and 1 GET for each of their runs. For many slots at once, those of
+    `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
     # Ticks that are further apart than Dagster's are asked for by who wants few requests.
@@ -95,7 +94,7 @@ def build_sensor(
     @dg.sensor(
         name=f"{assets.name}_sensor",
         description=f"Polls the keyspace of {assets.name!r}: one HEAD, and one LIST if something changed.",
-        jobs=[job, checks],
+        job=job,
         minimum_interval_seconds=assets.interval_seconds,
         default_status=assets.sensor_status,
     )
@@ -123,9 +122,11 @@ def build_sensor(
             claim=lambda table, epoch: claim(io.source.table().reader, table, epoch),
             settings=settings,
         )
+        cursors = ShortCursor(records=records)
         if not context.cursor:
             return dg.SensorResult(
-                cursor=planner.first().dumps(), skip_reason="first tick: the next one enumerates the source"
+                cursor=cursors.dumps(planner.first(), ""),
+                skip_reason="first tick: the next one compares the whole source",
             )
 
         def look(state: SensorState) -> Tick:
@@ -143,13 +144,10 @@ def build_sensor(
         threads = instance.get_sensor_settings().get("use_threads")
         few = len(_SOURCES) <= SOURCES_WATCHED
         poll_seconds = assets.poll_seconds if watches and threads and few else 0.0
-        before = SensorState.loads(context.cursor)
+        before = cursors.loads(context.cursor)
         tick = watch(look, before, poll_seconds=poll_seconds)
         requests = [_run_request(assets, job.name, request) for request in tick.requests]
-        if (compared := tick.state.enumerated) and compared != before.enumerated:
-            run_key = f"{checks.name}-{tick.state.epoch}-{compared}"
-            requests.append(dg.RunRequest(run_key=run_key, job_name=checks.name))
-        return _result(context, tick, requests)
+        return _result(context, tick, requests, cursors.dumps(tick.state, context.cursor))
 
     return poll_keyspace
 
@@ -164,14 +162,12 @@ def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable
 
 
 def _result(
-    context: dg.SensorEvaluationContext, tick: Tick, requests: Sequence[dg.RunRequest]
+    context: dg.SensorEvaluationContext, tick: Tick, requests: Sequence[dg.RunRequest], cursor: str
 ) -> dg.SensorResult:
     """What a tick has seen is in its log if it requests runs, else it is the reason why not."""
     if requests:
         context.log.info(tick.note)
-    return dg.SensorResult(
-        run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note
-    )
+    return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=None if requests else tick.note)
 
 
 def _run_request(assets: SourceAssets, job: str, request: BatchRequest) -> dg.RunRequest:

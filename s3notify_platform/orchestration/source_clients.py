@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote
 
 from s3notify_platform.engine.batch.list_or_follow import ask_again
 from s3notify_platform.kernel.errors import NotFoundError
@@ -92,10 +91,3 @@ class SourceClients:
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
         """See `follow.ask_again`."""
         ask_again(self.source.location, slots, listing=listing, store=self.store)
-
-    def place(self, prefix: str) -> str:
-        """Where a person looks at objects below `prefix`: the AWS console, or the endpoint's own listing."""
-        platform, quoted = self.source.location.platform, quote(prefix, safe="/")
-        if platform.endpoint_url:
-            return f"{platform.endpoint_url}/{platform.bucket}?list-type=2&prefix={quoted}"
-        return f"https://s3.console.aws.amazon.com/s3/buckets/{platform.bucket}?prefix={quoted}"

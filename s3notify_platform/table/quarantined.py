@@ -294,12 +294,13 @@ class _Retry:
 def retry(
     table: LogTable,
     slots: Iterable[Slot],
-    signals: Publisher,
+    signals: Publisher | None,
     choice: Choice,
     *,
     dry_run: bool = False,
 ) -> Retried:
-    """Have the `choice` of `slots` read again by the next batch of the source. `signals`: of its keyspace.
+    """Have the `choice` of `slots` read again by the next batch of the source. `signals`: of its keyspace; None for a
+    run that reads the slots itself.
 
     Safe to repeat. Requests as the module says, those of `StateReader.lookup`, of a commit if there is a new request
     (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Errors as

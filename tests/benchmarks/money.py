@@ -26,17 +26,18 @@ from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.queue_inlet import PullInlet
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.explain.prices import dollars
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.orchestration.sensor import LOOP_SECONDS
-from s3notify_platform.orchestration.source_services import RECONCILE_SECONDS
+from s3notify_platform.orchestration.upkeep import RECONCILE_SECONDS
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.stores.config import DynamoConfig, SqsConfig
 from s3notify_platform.stores.sqs import SqsQueue
 from tests.benchmarks.figures import Figure, times
 from tests.benchmarks.lake import DDL, body_of, embedded_spark
-from tests.benchmarks.prices import billed, dollars
+from tests.benchmarks.prices import billed
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server, running_ministack
 from tests.support.site import Site
@@ -146,8 +147,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
             how.format(minute): of.cost(tell, of.site.settle, objects=minute)
             for how, (of, tell) in ways.items()
         }
-        summary = alone.cost(lambda: _summarised(alone.site))
-        sweep = alone.cost(lambda: alone.site.job("sweep"))
+        sweep = alone.cost(alone.site.sweep)
         at_once = alone.watched()
         runs = alone.cost(lambda: _as_they_come(at_once, minute, seconds), objects=minute)
     if small:  # as many a day, in smaller batches
@@ -156,10 +156,6 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     return [
         *_idle_figures(idle),
         *_day_figures(minutes, runs, len(at_once.site.run_keys), seconds, idle),
-        _figure(
-            "summary and quarantine, made anew after each run, of 1,440 runs a day",
-            _times(summary, MINUTES),
-        ),
         *_sweep_figures(sweep, alone.written),
     ]
 
@@ -318,14 +314,6 @@ def _as_they_come(source: Source, count: int, seconds: float) -> None:
         for work in working:
             work.result()
     site.settle()
-
-
-def _summarised(site: Site) -> None:
-    chosen = [asset for asset in site.defs.assets or () if "summary" in str(getattr(asset, "keys", ""))]
-    result = dg.materialize(
-        chosen, instance=site.instance, resources={f"{site.name}_slots": site.component.assets().io}
-    )
-    assert result.success
 
 
 def _day_figures(

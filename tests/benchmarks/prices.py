@@ -1,26 +1,13 @@
-"""What requests cost: AWS's list prices, 2025, us-east-1, on demand, in dollars. Storage and traffic are not in it."""
+"""Requests at a proxy, by kind, as `explain.prices` has them."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tests.contracts.fault_proxy import Answered
 
-PRICES = {
-    **dict.fromkeys(("PUT", "COPY", "POST", "LIST"), 0.005 / 1000),
-    **dict.fromkeys(("GET", "HEAD"), 0.0004 / 1000),
-    "DELETE": 0.0,
-    "SQS": 0.40 / 1e6,
-    "DynamoDB write": 0.625 / 1e6,
-    "DynamoDB read": 0.125 / 1e6,
-}
-"""Of one request; of DynamoDB, of one unit."""
 WRITE_UNIT, READ_UNIT = 1024, 4096
 """Bytes. Here a request's content counts, which is more than its item."""
-
-
-def dollars(counts: Mapping[str, float]) -> float:
-    return sum(PRICES[kind] * count for kind, count in counts.items())
 
 
 def billed(answered: Iterable[Answered]) -> Counter[str]:

@@ -22,8 +22,8 @@ def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> 
     assert site.launch(request).success
     site.settle()
     assert site.rows() == {1: [1, 1], 2: [20, 21], 7: [7]}
-    assert site.metadata(2)["rejects"] == 1
-    assert site.metadata(3)["objects_gone"] == 1
+    assert site.metadata(2)["records_rejected"] == 1
+    assert site.metadata(3)["objects_removed"] == 1
     assert site.grid()["failed"] == set()
 
 
@@ -43,8 +43,7 @@ def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
     site.write(1)
     site.settle()
     site.write_silently(9)
-    sweep = site.job("sweep")
-    assert not all(check.passed for check in sweep.get_asset_check_evaluations())
+    assert not site.sweep()["complete"].passed
     site.settle()
     assert site.rows() == {1: [1], 9: [9]}
-    assert all(check.passed for check in site.job("sweep").get_asset_check_evaluations())
+    assert all(check.passed for check in site.sweep().values())

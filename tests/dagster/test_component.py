@@ -106,6 +106,7 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         bucket: landing
         prefix: raw/
         http: {port: 8080}
+        committed_tags: archive=yes
         run_tags:
           team: sales
           dagster-k8s/config: {container_config: {resources: {limits: {memory: 4Gi}}}}
@@ -114,22 +115,16 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         """)
     ).definitions()
     jobs = [job for job in found.resolve_all_job_defs() if not job.name.startswith("__")]
-    assert {job.name.removeprefix("orders_") for job in jobs} >= {
-        "ingest",
-        "backfill",
-        "sweep",
-        "explain",
-        "http",
-    }
+    assert {job.name.removeprefix("orders_") for job in jobs} == {"ingest", "backfill", "http"}
     for job in jobs:
         assert job.tags["team"] == "sales"
         assert json.loads(job.tags["dagster-k8s/config"]) == pod
     automation = found.resolve_sensor_def("orders_automation")
     assert isinstance(automation, dg.AutomationConditionSensorDefinition)
     assert automation.run_tags["team"] == "sales"
-    for name in ("ingest", "sweep"):
-        (step,) = found.resolve_job_def(f"orders_{name}").nodes
-        assert step.definition.pools == {"spark"}
+    for name in ("orders_slots", "orders_checks"):
+        step = found.resolve_implicit_global_asset_job_def().get_node_named(name).definition
+        assert step.pools == {"spark"}
         assert step.tags["cost"] == "high"
 
 
@@ -170,7 +165,7 @@ def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
             assert resources.orders_slots.source.input.bucket.endpoint_url == f"http://127.0.0.1:{port}"
             assert (resources.orders_slots.spark is resources.spark) == (port == 2)
     with pytest.raises(
-        dg.DagsterInvariantViolationError, match="required by resource with key 'orders_slots'"
+        dg.DagsterInvalidDefinitionError, match="required by resource with key 'orders_slots'"
     ):
         dg.Definitions.validate_loadable(instead)
     with pytest.raises(ValueError, match="only spark, s3 and dynamodb"):
@@ -239,27 +234,22 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     defs = definitions.load(folder)
     keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert keys == {
-        *("orders", "paid", "orders_summary", "orders_quarantine", "orders_queue"),
-        *("clicks", "clicks_summary", "clicks_quarantine", "clicks_queue"),
+        *("orders", "paid", "orders_summary", "orders_queue"),
+        *("clicks", "clicks_summary", "clicks_queue"),
     }
     repository = defs.get_repository_def()
-    assert {job.name for job in repository.get_all_jobs()} >= {
-        *("orders_ingest", "orders_sweep", "clicks_ingest", "clicks_sweep"),
+    assert {job.name for job in repository.get_all_jobs()} == {
+        *("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill", "__ASSET_JOB"),
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        *("orders_sensor", "orders_automation", "orders_slot_automation", "orders_reconciler"),
-        *("clicks_sensor", "clicks_automation", "clicks_reconciler"),
+        *("orders_sensor", "orders_slot_automation", "orders_upkeep"),
+        *("clicks_sensor", "clicks_upkeep"),
     }
     assert set(repository.get_top_level_resources()) == {
         f"{source}_{part}" for source in ("orders", "clicks") for part in ("slots", "spark", "s3", "dynamodb")
     }
     graph = defs.resolve_asset_graph()
-    assert {key.name for key in graph.asset_check_keys} == {
-        "complete",
-        "chains_settled",
-        "fresh",
-        "schema_changes",
-    }
+    assert {key.name for key in graph.asset_check_keys} == {"complete", "chains_settled", "schema_changes"}
     for source, slots in {"orders": 1000, "clicks": 100}.items():
         parts = graph.get(dg.AssetKey(source)).partitions_def
         assert isinstance(parts, dg.StaticPartitionsDefinition)
@@ -311,7 +301,7 @@ def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -
 def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
     """One process a run: a second one would start Python and Spark's client again."""
     repository = definitions.load(folder).get_repository_def()
-    for name in ("orders_ingest", "orders_sweep", "clicks_ingest", "clicks_sweep"):
+    for name in ("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill"):
         assert repository.get_job(name).executor_def.name == "in_process"
 
 
@@ -319,11 +309,10 @@ def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
 def test_everything_starts_as_the_component_says(
     site_of: Callable[..., Site], running: bool, status: str
 ) -> None:
-    """Sensor, automation and sweep."""
-    site = site_of(running=running)
+    """Sensor, automation and upkeep."""
+    site = site_of(running=running, committed_tags="archive=yes")
     repository = site.defs.get_repository_def()
     assert {sensor.default_status.name for sensor in repository.sensor_defs} == {status}
-    assert {schedule.default_status.name for schedule in repository.schedule_defs} == {status}
 
 
 def test_the_demo_s_definitions_load() -> None:

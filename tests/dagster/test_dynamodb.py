@@ -16,8 +16,8 @@ from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.quarantine_retry import RetryRequest
 from s3notify_platform.maintenance.vacuum import vacuum
-from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.conditional import leased_store
 from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable
@@ -238,7 +238,8 @@ def test_roles_need_exactly_what_their_policies_grant(
         bucket.abort_upload(site.key(6), upload)
     assert bucket.empty_uploads(site.key(6)) == (), left
     io.clients.ask_again([Slot(3)])
-    assert retry(io, RetryConfig(everything=True)).records == 1
+    asked = RetryRequest(everything=True).run(source.location, io.clients.store, source.commit)
+    assert asked.records == 1
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")
 
@@ -251,7 +252,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", Beat(number=5).dumps())
     site.write_silently(9)
     proxy.answered.clear()
-    assert site.job("sweep").success
+    assert not site.sweep()["complete"].passed
     table = io.settle_commit_mode().table()
     newest = table.newest()
     assert isinstance(newest, Snapshot)

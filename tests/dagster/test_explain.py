@@ -1,52 +1,31 @@
-"""What happened to an object, asked of a real site: by the job in Dagster, and by the command beside its instance."""
+"""What happened to an object, asked of a real site, with what the sensor knows beside its instance."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-import dagster as dg
 import pytest
 from click.testing import CliRunner
 from dagster import DagsterRunStatus
 
 from s3notify_platform.cli.main import main
-from s3notify_platform.orchestration.manual_jobs import build_explain
+from s3notify_platform.explain import explain
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.orchestration.partitions import BATCH_TAG
+from s3notify_platform.orchestration.sensor_views import sensor_view
 from tests.support.cursors import store_cursor
 from tests.support.site import Site
 
 TRANSFORMS = "tests.support.transforms"
 
 
-def execute(site: Site, key: str) -> dg.ExecuteInProcessResult:
-    """The job, as from the launchpad; the sensor's cursor is in the instance, where the daemon keeps it."""
+def asked(site: Site, key: str) -> tuple[str, str]:
+    """Verdict and whole text; the sensor's cursor is in the instance, where the daemon keeps it."""
     if site.cursor:
         store_cursor(site, site.cursor)
-    assets = site.component.assets()
-    defs = dg.Definitions(jobs=[build_explain(assets)], resources={assets.io_key: assets.io})
-    return defs.resolve_job_def("orders_explain").execute_in_process(
-        instance=site.instance,
-        raise_on_error=False,
-        run_config={"ops": {"orders_explain_key": {"config": {"key": key}}}},
-    )
-
-
-def asked(site: Site, key: str) -> tuple[str, str]:
-    """Verdict and whole text, as the observation on the asset's page has it; the run's log says the same."""
-    result = execute(site, key)
-    assert result.success
-    (record,) = site.instance.fetch_observations(dg.AssetKey("orders"), limit=1).records
-    observed = record.asset_observation
-    assert observed is not None
-    assert observed.partition == str(
-        next(n for n in range(site.component.slots) if key in {site.key(n), site.key(n, 1)})
-    )
-    assert observed.metadata["key"].value == key
-    text = str(observed.metadata["explained"].value)
-    assert observed.description in text
-    logged = "\n".join(entry.user_message for entry in site.instance.all_logs(result.run_id))
-    assert all(line.strip() in logged for line in text.splitlines())
-    return str(observed.metadata["verdict"].value), text
+    source = site.io.source
+    answer = explain(source, key, sensor=sensor_view(site.instance, source, key))
+    return answer.verdict.kind, "\n".join(answer.lines)
 
 
 @pytest.mark.thorough
@@ -167,10 +146,11 @@ def test_the_traceback_of_a_slot_that_failed(site_of: Callable[..., Site]) -> No
 
 
 def test_a_key_that_is_not_the_sources(site: Site) -> None:
-    """Bad input is what the job fails for, and says what was wrong."""
-    result = execute(site, "elsewhere/a")
-    assert not result.success
-    assert "'elsewhere/a' does not belong to source 'orders', which reads 'raw/'" in site.failure(result)
+    """Bad input is refused, and the message says what was wrong."""
+    with pytest.raises(
+        UsageError, match="'elsewhere/a' does not belong to source 'orders', which reads 'raw/'"
+    ):
+        asked(site, "elsewhere/a")
 
 
 def test_before_the_sensor_has_run(site: Site) -> None:

@@ -12,9 +12,8 @@ from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.explain import explain
 from s3notify_platform.kernel.errors import UnavailableError, UsageError
 from s3notify_platform.kernel.slots import Slot
-from s3notify_platform.orchestration import source_services as channels
-from s3notify_platform.orchestration.manual_jobs import sensor_view
 from s3notify_platform.orchestration.partitions import BATCH_TAG
+from s3notify_platform.orchestration.sensor_views import sensor_view
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.table.reread import backfill
@@ -81,13 +80,13 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.rows() == {3: [30], 9: [9]}
     assert "LIST" not in of_bucket(site, proxy.answered)
     assert pending(site) == []
-    assert site.metadata(9)["batch_facts"]["found_by"] == "queue"
+    assert site.batch()["batch_found_by"] == "queue"
 
 
 def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> None:
     """Warm, with its own GET: of the tick that requests the run, of the run, and of the tick after it.
 
-    The last has the HEAD of an idle poll besides.
+    The last has the HEAD of an idle poll besides. None is the summary's.
     """
     site = watched
     site.write(3)
@@ -374,7 +373,7 @@ def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[...,
     other.write(3, number=2, body=site.line(32))
     (request,) = other.tick()
     assert other.launch(request).success
-    assert other.metadata(3)["objects"] == 3
+    assert other.metadata(3)["objects_read"] == 3
     assert sorted(other.rows()[3]) == [3, 31, 32]
 
 
@@ -392,36 +391,27 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     (request,) = site.tick()
     assert site.slots_of(request) == [3]
     assert site.launch(request).success
-    assert site.metadata(3)["objects"] == 2
-    assert site.metadata(3)["batch_facts"]["unannounced"] == 0
+    assert site.metadata(3)["objects_read"] == 2
+    assert site.batch()["batch_unannounced"] == 0
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31], 7: [7]}
     assert site.tick() == []
 
 
 @pytest.mark.thorough
-def test_the_queue_is_observed(watched: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_is_shown(watched: Site) -> None:
     """What waits, by topic, as metadata that Dagster plots; nothing is said twice."""
-    monkeypatch.setattr(channels, "OBSERVE_SECONDS", 0)
     site = watched
 
-    def observe(cursor: str | None) -> tuple[dict[str, object], str | None]:
-        sensor = site.defs.resolve_sensor_def("orders_reconciler")
-        with dg.build_sensor_context(
-            instance=site.instance, cursor=cursor, resources={"orders_slots": site.component.assets().io}
-        ) as context:
-            data = sensor.evaluate_tick(context)
-        events = data.asset_events
-        events = [event for event in events if isinstance(event, dg.AssetObservation)]
-        assert all(event.asset_key == dg.AssetKey("orders_queue") for event in events)
-        return {n: v.value for event in events for n, v in event.metadata.items()}, data.cursor
+    def observed() -> dict[str, object]:
+        events = [e for e in site.upkeep().asset_events if e.asset_key == dg.AssetKey("orders_queue")]
+        return {n: v.value for event in events for n, v in event.metadata.items()}
 
     site.write(3, 7)
-    found, cursor = observe(None)
+    found = observed()
     assert (found["orders/depth"], found["orders/capacity"], found["orders/dead"]) == (2, 10_000, 0)
     site.settle()
-    found, cursor = observe(cursor)
-    assert found["orders/depth"] == 0
-    assert observe(cursor)[0] == {}
+    assert observed()["orders/depth"] == 0
+    assert observed() == {}
 
 
 @pytest.mark.thorough
@@ -436,11 +426,11 @@ def test_what_a_run_has_no_time_for_is_the_next_batch_s(
         site.launch(request)
     assert 0 < len(site.rows()[3]) < 100
     assert pending(site) == [site.key(3)]
-    assert not site.metadata(3)["complete"]
+    assert not site.metadata(3)["read_to_the_end"]
     site.settle()
     assert site.rows() == {3: [*range(100)]}
     assert pending(site) == []
-    assert site.metadata(3)["complete"]
+    assert site.metadata(3)["read_to_the_end"]
     site.write_unqueued(5, body=b"".join(map(site.line, range(100))))
     site.settle()
     assert site.rows()[5] == [*range(100)]

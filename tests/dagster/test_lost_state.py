@@ -11,8 +11,7 @@ from tests.support.site import Site
 
 
 def complete(site: Site) -> dg.AssetCheckEvaluation:
-    (found,) = [e for e in site.job("sweep").get_asset_check_evaluations() if e.check_name == "complete"]
-    return found
+    return site.sweep()["complete"]
 
 
 def test_an_emptied_table(site: Site) -> None:

@@ -1,8 +1,7 @@
-"""An object that cannot be read, from the sensor's first try to the quarantine, and back by the retry job."""
+"""An object that cannot be read, from the sensor's first try to the quarantine, and back by a backfill."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -30,28 +29,18 @@ def site(spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: 
     return Site.of(server, instance, max_attempts=2)
 
 
-def retry(site: Site, **config: Any) -> dg.ExecuteInProcessResult:
-    return site.defs.resolve_job_def("orders_retry").execute_in_process(
+def retry(site: Site) -> dg.ExecuteInProcessResult:
+    """The backfill of what is in quarantine."""
+    return site.defs.resolve_job_def("orders_backfill").execute_in_process(
         instance=site.instance,
         raise_on_error=False,
-        run_config={"ops": {"orders_retry_quarantine": {"config": config}}},
+        run_config={"ops": {"orders_slots": {"config": {"choose": "quarantine"}}}},
     )
-
-
-def quarantine(site: Site) -> dict[str, Any]:
-    """What the asset shows."""
-    names = ["orders_summary", "orders_quarantine"]
-    result = site.defs.resolve_implicit_global_asset_job_def().execute_in_process(
-        instance=site.instance, asset_selection=[dg.AssetKey(name) for name in names]
-    )
-    events = {e.asset_key.path[-1]: e for e in result.get_asset_materialization_events() if e.asset_key}
-    event = events["orders_quarantine"]
-    return {name: value.value for name, value in event.materialization.metadata.items()}
 
 
 @pytest.mark.thorough
 def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy: FaultProxy) -> None:
-    """The last try gives it up; the slot goes on; the job sends it again, and the next batch takes it in."""
+    """The last try gives it up; the slot goes on; the job takes it in once it can."""
     site.settle()
     bad = site.key(3)
     proxy.forbidden.add(f"/{bad}")
@@ -62,7 +51,7 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     (last,) = site.tick()
     assert site.slots_of(last) == [3]
     assert site.launch(last).success
-    assert site.metadata(3)["quarantined"] == site.metadata(3)["live_failing"] == 1
+    assert site.metadata(3)["objects_quarantined"] == site.metadata(3)["objects_in_quarantine"] == 1
     assert site.tick() == []
     assert (site.state.failing, site.state.open) == ({}, ())
     assert list(site.io.clients.queue.entries("orders", site.io.source.location.all_slots())) == []
@@ -71,34 +60,21 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     site.write(3, number=1, body=site.line(31))
     site.settle()
     assert site.rows() == {3: [31], 5: [5]}
-    assert (site.metadata(3)["quarantined"], site.metadata(3)["live_failing"]) == (0, 1)
-    shown = quarantine(site)
-    assert shown["failing_objects"] == 1
-    (record,) = shown["failing"].records
-    assert record.data["key"] == bad
-    assert "AccessDenied" in record.data["reason"]
-    assert "s3notify quarantine retry orders --all" in shown["retry_command"]
-    (lost,) = [c for c in site.job("sweep").get_asset_check_evaluations() if c.check_name == "complete"]
-    assert lost.passed
+    assert (site.metadata(3)["objects_quarantined"], site.metadata(3)["objects_in_quarantine"]) == (0, 1)
+    shown = site.batch()
+    assert (shown["quarantine_objects"], shown["quarantine_records"]) == (1, 0)
+    (record,) = shown["quarantine"].records
+    assert record.data == {"slot": 3, "records": 0, "objects": 1}
+    assert site.sweep()["complete"].passed
 
     proxy.forbidden.clear()
-    assert retry(site, keys=[bad, site.key(5)]).success
-    (observed,) = site.instance.fetch_observations(dg.AssetKey("orders_quarantine"), limit=1).records
-    assert observed.asset_observation is not None
-    facts = {name: value.value for name, value in observed.asset_observation.metadata.items()}
-    assert (facts["failing_objects"], facts["rejected_records"], facts["not_in_quarantine"]) == (1, 0, 1)
-    (again,) = site.tick()
-    assert site.slots_of(again) == [3]
-    assert site.launch(again).success
+    site.write(7)
+    (batch,) = site.tick()
+    assert retry(site).success
+    assert site.launch(batch).success
     assert sorted(site.rows()[3]) == [3, 31]
-    assert site.metadata(3)["live_failing"] == 0
+    assert site.metadata(3)["objects_in_quarantine"] == 0
+    assert site.batch()["quarantine_objects"] == 0
+    assert site.metadata(3)["objects_read"] == 1, "not what is not in quarantine"
     assert site.tick() == []
-    assert quarantine(site)["failing_objects"] == 0
-
-
-@pytest.mark.parametrize("config", [{}, {"everything": True, "slots": [3]}, {"slots": [99]}])
-def test_the_job_wants_to_know_what(site: Site, config: dict[str, Any]) -> None:
-    """One of keys, slots and everything; slots that there are."""
-    result = retry(site, **config)
-    assert not result.success
-    assert ("unknown slot" if config == {"slots": [99]} else "exactly one of") in site.failure(result)
+    assert "no slot of this source is 'quarantine'" in site.failure(retry(site))

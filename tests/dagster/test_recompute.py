@@ -1,6 +1,6 @@
 """A backfill recomputes: whoever asks for slots, other than the sensor, has what is unchanged read again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import dagster as dg
 import pytest
@@ -34,12 +34,6 @@ def recomputed(site: Site) -> set[int]:
     return {row["_slot"] for row in rows if row.get("twice") == 2 * row["amount"]}
 
 
-def facts(site: Site, slots: Iterable[int], asset: str | None = None) -> dict[str, int]:
-    """What the run that made these slots says of itself."""
-    (found,) = (found for slot in slots if (found := site.metadata(slot, asset).get("batch_facts")))
-    return dict(found)
-
-
 def chosen(site: Site, choose: str) -> dg.ExecuteInProcessResult:
     config = {"ops": {"orders_slots": {"config": {"choose": choose}}}}
     return site.defs.resolve_job_def("orders_backfill").execute_in_process(
@@ -54,12 +48,12 @@ def test_slots_that_a_person_chooses(site_of: Callable[..., Site]) -> None:
     result = chosen(site, "2")
     assert result.success
     assert recomputed(site) == {2}
-    assert facts(site, [2])["read_again"] == 2
+    assert site.batch()["batch_objects_read_again"] == 2
     logged = [record.user_message for record in site.instance.all_logs(result.run_id)]
     assert "2 objects of 1 slots are read again" in logged
     assert site.run(tags={START: "0", END: "4"}, run_config={}).success
     assert recomputed(site) == {1, 2}
-    assert facts(site, range(5))["read_again"] == 3
+    assert site.batch()["batch_objects_read_again"] == 3
     assert site.run(partition_key="5", run_config={}).success
     assert recomputed(site) == {1, 2, 5}
 
@@ -84,11 +78,11 @@ def test_a_first_load_reads_once(site_of: Callable[..., Site]) -> None:
     site = site_of()
     site.write(*SLOTS)
     assert chosen(site, "all").success
-    first = facts(site, range(16))
-    assert (first["read_again"], sum(site.metadata(slot)["objects"] for slot in SLOTS)) == (0, 3)
-    generations = {slot: site.metadata(slot)["generation"] for slot in SLOTS}
+    first = site.batch()["batch_objects_read_again"]
+    assert (first, sum(site.metadata(slot)["objects_read"] for slot in SLOTS)) == (0, 3)
+    generations = {slot: site.metadata(slot)["table_version"] for slot in SLOTS}
     site.settle()
-    assert {slot: site.metadata(slot)["generation"] for slot in SLOTS} == generations
+    assert {slot: site.metadata(slot)["table_version"] for slot in SLOTS} == generations
     assert set(generations.values()) == {1}
 
 
@@ -97,13 +91,13 @@ def test_a_retry_goes_on_and_another_run_begins_again(site_of: Callable[..., Sit
     site = changed(site_of)
     first = site.run([2])
     assert first.success
-    generation = site.metadata(2)["generation"]
+    generation = site.metadata(2)["table_version"]
     again = {PARENT: first.run_id}
     assert site.run([1, 2], tags=again | {"dagster/retry_number": "1"}).success
     assert recomputed(site) == {1, 2}
-    assert site.metadata(2)["generation"] == generation
+    assert site.metadata(2)["table_version"] == generation
     assert site.run([1, 2], tags=again).success
-    assert site.metadata(2)["generation"] > generation
+    assert site.metadata(2)["table_version"] > generation
 
 
 def test_slot_assets_are_made_again(site_of: Callable[..., Site]) -> None:
@@ -112,9 +106,9 @@ def test_slot_assets_are_made_again(site_of: Callable[..., Site]) -> None:
     site.write(*SLOTS)
     site.settle()
     for selected in (None, ["paid_orders"]):
-        before = {slot: site.metadata(slot, "paid_orders")["generation"] for slot in SLOTS}
+        before = {slot: site.metadata(slot, "paid_orders")["table_version"] for slot in SLOTS}
         assert site.run(tags={START: "0", END: "4"}, run_config={}, asset_selection=selected).success
-        after = {slot: site.metadata(slot, "paid_orders")["generation"] for slot in SLOTS}
+        after = {slot: site.metadata(slot, "paid_orders")["table_version"] for slot in SLOTS}
         assert after[1] == after[2] > before[1]
         assert after[5] == before[5]
-    assert facts(site, range(5), "paid_orders")["objects"] == 2
+    assert site.batch()["batch_objects_derived"] == 2

@@ -38,7 +38,7 @@ def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
     site.write(*range(8, 30))
     site.settle()
     assert site.rows() == {3: [30], **{slot: [slot] for slot in range(8, 30)}}
-    assert site.metadata(29)["batch_facts"]["found_by"] == "queue"
+    assert site.batch()["batch_found_by"] == "queue"
     assert signals(site) == [root_key(site.io.source.location.keyspace_prefix)]
     assert not site.tick()
     assert freshness(site.io, site.instance, 60.0).slots == 0

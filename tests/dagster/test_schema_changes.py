@@ -6,46 +6,63 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.set_types import SetTypes
+from s3notify_platform.spark.spark_jobs import spark_ingest
 from tests.support.site import Site
 
 
-def looked(site: Site) -> tuple[bool, dict[str, Any]]:
-    """The check, run as the sweep runs it: whether it passed, and what it says."""
-    result = site.job("sweep")
-    (found,) = [e for e in result.get_asset_check_evaluations() if e.check_name == "schema_changes"]
+def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
+    """The check, as the last batch reported it, or executed by a person: whether it passed, and what it says."""
+    key = dg.AssetCheckKey(dg.AssetKey("orders"), "schema_changes")
+    records = site.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    found = site.sweep()["schema_changes"] if again else records[0].evaluation
+    assert found is not None
     assert found.severity == dg.AssetCheckSeverity.WARN
     return found.passed, {name: value.value for name, value in found.metadata.items()}
 
 
 def test_schema_changes(site_of: Callable[..., Site]) -> None:
-    """What is added passes and is listed once; what does not fit makes it fail once, with columns and numbers."""
+    """What a batch adds passes, and is listed; what does not fit makes the check fail, with columns and numbers."""
     site = site_of(schema=None)
     site.write(1)
     site.settle()
-    assert "schema_added" not in site.metadata(1)
-    passed, said = looked(site)
-    assert (passed, said["added"], said["mismatches"]) == (True, [], {})
+    assert "batch_schema_added" not in site.batch()
+    passed, found = said(site)
+    assert (passed, found["added"], found["mismatches"]) == (True, {}, {})
 
     site.write(2, body=b'{"id": 2, "fresh": {"x": 1}}\n')
     site.settle()
-    assert site.metadata(2)["schema_added"] == {"fresh": "struct<x: long>"}
+    assert site.batch()["batch_schema_added"] == {"fresh": "struct<x: long>"}
     columns = {column.name: column.type for column in site.metadata(2)["dagster/column_schema"].columns}
     assert columns["fresh"] == "struct<x:bigint>"
-    passed, said = looked(site)
-    (change,) = said["added"]
-    assert (passed, change["added"]) == (True, {"fresh": "struct<x: long>"})
-    assert change["batch"] == site.metadata(2)["batch"]
-    assert said["table_version"] == site.metadata(2)["generation"]
+    passed, found = said(site)
+    assert (passed, found["added"]) == (True, {"fresh": "struct<x: long>"})
+    assert found["batch"] == site.metadata(2)["batch"]
+    assert found["table_version"] == site.metadata(2)["table_version"]
 
     site.write(3, body=b'{"id": "three"}\n{"id": 3.5}\n{"id": 3, "fresh": {"x": true}}\n{"id": 4}\n')
     site.settle()
-    assert site.metadata(3)["batch_mismatches"] == {"id": 2, "fresh.x": 1}
-    assert site.metadata(3)["mismatches"] == 3
-    passed, said = looked(site)
-    assert (passed, said["added"], said["mismatches"]) == (False, [], {"id": 2, "fresh.x": 1})
-    passed, said = looked(site)
-    assert (passed, said["added"], said["mismatches"]) == (True, [], {})
+    assert site.batch()["batch_mismatches"] == {"id": 2, "fresh.x": 1}
+    assert site.metadata(3)["values_that_do_not_fit"] == 3
+    passed, found = said(site)
+    assert (passed, found["added"], found["mismatches"]) == (False, {}, {"id": 2, "fresh.x": 1})
+    assert said(site, again=True)[0] is False, "nothing is new"
+    site.write(4)
+    site.settle()
+    assert said(site)[0]
+
+
+def test_fields_that_a_run_outside_dagster_has_added(site_of: Callable[..., Site]) -> None:
+    """A person who executes the check is shown them."""
+    site = site_of(schema=None)
+    site.write(1)
+    site.settle()
+    source = site.io.settle_commit_mode()
+    site.write_silently(2, body=b'{"id": 2, "late": true}\n')
+    spark_ingest(site.io.spark.spark_session, source).run([Slot(2)], batch="elsewhere", run="elsewhere")
+    passed, found = said(site, again=True)
+    assert (passed, found["added"], found["added_elsewhere"]) == (True, {}, {"late": "boolean"})
 
 
 def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
@@ -55,13 +72,13 @@ def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
     rescuing.settle()
     (row,) = rescuing.io.load([1]).select("id", "amount", "_rescued").toArrow().to_pylist()
     assert row == {"id": 1, "amount": None, "_rescued": '{"amount":"much"}'}
-    assert rescuing.metadata(1)["batch_mismatches"] == {"amount": 1}
+    assert rescuing.batch()["batch_mismatches"] == {"amount": 1}
 
     given = site_of(name="given")
     given.write(1, body=b'{"id": 1, "note": "x"}\n{"id": 2, "note": null}\n')
     given.settle()
-    assert given.metadata(1)["batch_unnamed"] == {"note": 1}
-    assert given.metadata(1)["unnamed"] == 1
+    assert given.batch()["batch_unnamed"] == {"note": 1}
+    assert given.metadata(1)["values_without_a_column"] == 1
 
 
 def test_rows_that_break_a_rule(site_of: Callable[..., Site]) -> None:
@@ -71,9 +88,9 @@ def test_rows_that_break_a_rule(site_of: Callable[..., Site]) -> None:
     site.write(2, body=b'{"id": 4, "amount": 10}\n')
     site.settle()
     assert site.rows() == {1: [2, 3], 2: [4]}
-    assert site.metadata(2)["batch_broken"] == {"positive": 1, "small": 1}, "of the batch, at its last slot"
-    assert (site.metadata(1)["broken"], site.metadata(2)["broken"]) == (1, 1)
-    assert (site.metadata(1)["rejects"], site.metadata(2)["rejects"]) == (1, 0)
+    assert site.batch()["batch_broken"] == {"positive": 1, "small": 1}, "of the batch, at its last slot"
+    assert (site.metadata(1)["rows_that_break_a_rule"], site.metadata(2)["rows_that_break_a_rule"]) == (1, 1)
+    assert (site.metadata(1)["records_rejected"], site.metadata(2)["records_rejected"]) == (1, 0)
 
 
 def test_other_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:

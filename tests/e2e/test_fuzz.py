@@ -331,14 +331,16 @@ class Fuzz:
         return wrong
 
     def sweep(self) -> dict[str, int]:
-        """What the check says of a whole comparison, by the job that the schedule runs."""
+        """What the check says of a whole comparison, executed as the sweep is."""
         launch = """
         mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
           __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
         selector = {
             "repositoryLocationName": "s3notify_platform.definitions",
             "repositoryName": "__repository__",
-            "jobName": "orders_sweep",
+            "jobName": "__ASSET_JOB",
+            "assetSelection": [],
+            "assetCheckSelection": [{"assetKey": {"path": ["orders"]}, "name": "complete"}],
         }
         answer = self.platform.graphql(launch, params={"selector": selector, "runConfigData": {}})[
             "launchRun"

@@ -15,6 +15,7 @@ from dagster._core.storage.partition_status_cache import (
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.engine.batch.short_cursor import ShortCursor
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
@@ -34,8 +35,8 @@ class Site:
     store: S3ObjectStore
     cursor: str | None = None
     automation_cursor: str | None = None
+    upkeep_cursor: str | None = None
     run_keys: set[str] = field(default_factory=set)
-    checks_requested: list[dg.RunRequest] = field(default_factory=list)
 
     @classmethod
     def of(cls, server: S3Server, instance: dg.DagsterInstance, **attributes: Any) -> "Site":
@@ -164,10 +165,38 @@ class Site:
             asset_selection=[dg.AssetKey(name) for name in asset_selection] if asset_selection else None,
         )
 
-    def job(self, name: str) -> dg.ExecuteInProcessResult:
-        return self.defs.resolve_job_def(f"{self.name}_{name}").execute_in_process(
-            instance=self.instance, raise_on_error=False
-        )
+    def sweep(self) -> dict[str, dg.AssetCheckEvaluation]:
+        """All checks, as a person executes them; their results by name."""
+        job = dg.define_asset_job("checks", selection=dg.AssetSelection.checks_for_assets(self.name))
+        defs = dg.Definitions.merge(self.defs, dg.Definitions(jobs=[job]))
+        done = defs.resolve_job_def("checks").execute_in_process(instance=self.instance, raise_on_error=False)
+        return {found.check_name: found for found in done.get_asset_check_evaluations()}
+
+    def upkeep(self) -> SensorExecutionData:
+        """A tick of the upkeep, a minute after the one before."""
+        sensor = self.defs.resolve_sensor_def(f"{self.name}_upkeep")
+        cursor = json.dumps(json.loads(self.upkeep_cursor or "{}") | {"observed_ms": 0})
+        with dg.build_sensor_context(
+            instance=self.instance,
+            cursor=cursor,
+            definitions=self.defs,
+            resources={f"{self.name}_slots": self.component.assets().io},
+            sensor_name=sensor.name,
+        ) as context:
+            result = sensor.evaluate_tick(context)
+        self.upkeep_cursor = result.cursor
+        return result
+
+    def newest(self, asset: str) -> dict[str, Any]:
+        """Metadata of the newest materialization of an asset without partitions."""
+        found = self.instance.get_latest_materialization_event(dg.AssetKey(asset))
+        assert found is not None
+        assert found.asset_materialization is not None
+        return {name: value.value for name, value in found.asset_materialization.metadata.items()}
+
+    def batch(self) -> dict[str, Any]:
+        """What the last batch's run reported of the whole."""
+        return self.newest(f"{self.name}_summary")
 
     def grid(self, asset: str | None = None) -> dict[str, set[int]]:
         """The partition grid as the UI shows it: slots by status."""
@@ -218,9 +247,7 @@ class Site:
         self.cursor = result.cursor
         requests = [r for r in result.run_requests or [] if r.run_key not in self.run_keys]
         self.run_keys |= {str(request.run_key) for request in requests}
-        checks = [request for request in requests if request.job_name == f"{self.name}_sweep"]
-        self.checks_requested += checks
-        return [request for request in requests if request not in checks]
+        return requests
 
     def follow(self) -> list[dg.RunRequest]:
         """A tick of the slot assets' automation, as the daemon evaluates it."""
@@ -237,7 +264,7 @@ class Site:
 
     @property
     def state(self) -> SensorState:
-        return SensorState.loads(self.cursor or "")
+        return ShortCursor(records=self.io.clients.records).loads(self.cursor or "")
 
     def launch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """What the daemon does with a request, at once."""

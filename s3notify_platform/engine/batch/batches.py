@@ -99,7 +99,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds.
+    """The cursor: 11 KB of digests, which `ShortCursor` keeps apart, and 5 bytes for each slot in flight or failing.
 
     `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
     slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the

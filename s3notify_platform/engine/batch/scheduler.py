@@ -143,7 +143,7 @@ class BatchPlanner:
             state, requests, waits = self._open(state, table, wanted, poll, rescans=rescans, now_ms=now_ms)
             notes += waits
         state = replace(state, watch=poll.settled(state.watch))
-        note = ", ".join([*warnings, *notes, _note_of(state, poll)])
+        note = ", ".join([*warnings, *notes, _note_of(state, poll, requests)])
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
 
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
@@ -371,9 +371,13 @@ def _chain(batch: OpenBatch) -> Chain:
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 
-def _note_of(state: SensorState, poll: Poll) -> str:
-    listed = f"{len(poll.changed)} slots changed (1 HEAD, {poll.pages} LIST)"
-    notes = [listed if poll.pages else "nothing changed (1 HEAD)"]
+def _note_of(state: SensorState, poll: Poll, requests: Sequence[BatchRequest]) -> str:
+    notes = [f"{len(poll.changed)} slots changed"] if poll.changed else []
+    if requests:
+        asked = [slot for request in requests for slot in request.slots]
+        of = "the whole source" if EVERYTHING in asked else f"{len(asked)} slots"
+        notes.append(f"batch {requests[0].batch} of {of}")
+    notes = notes or ["nothing changed"]
     if state.open:
         notes.append(f"{len({slot for batch in state.open for slot in batch.slots})} in flight")
     if waiting := [slot for slot, item in state.failing.items() if not item.parked]:

@@ -171,6 +171,11 @@ class Run:
         return frozenset(self.postponed.union(failed))
 
 
+def without_key(text: str, key: str) -> str:
+    """A reason or a traceback that does not name the object. Pure."""
+    return text.replace(key, "…") if key else text
+
+
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
     """What one run did to a slot in several rounds, together."""
     if earlier is None:

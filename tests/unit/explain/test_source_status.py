@@ -13,6 +13,7 @@ from s3notify_platform.cli.main import main
 from s3notify_platform.engine.batch.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
 from s3notify_platform.explain import source_status as status
+from s3notify_platform.explain import version_times
 from s3notify_platform.explain.source_status import SourceLook
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import MAX_COLUMNS
@@ -154,7 +155,7 @@ def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.Mon
     store = CountingStore(S3ObjectStore(source.location.platform))
     monkeypatch.setattr(status, "open_store", lambda _: store)
     monkeypatch.setattr(location, "open_store", lambda _: store)
-    monkeypatch.setattr(status, "VERSIONS_TIMED", 4)
+    monkeypatch.setattr(version_times, "VERSIONS_TIMED", 4)
     for number in range(16):
         writer = SlotRounds(store=store, source=source, slot=Slot(number))
         writer.run({f"raw/{number}": Body(etag="1", rows=1)})

@@ -51,7 +51,7 @@ def test_it_ends_before_the_next_tick():
     """Without anything, with what it saw last."""
     tick, clock = watched(looks := Looks())
     assert LOOP_SECONDS - 1 < sum(clock.slept) < LOOP_SECONDS - 0.4
-    assert tick.note == f"{len(looks.seen)}; {len(looks.seen)} polls"
+    assert tick.note == str(len(looks.seen))
 
 
 def test_a_new_epoch_is_stored_first():

@@ -1,0 +1,134 @@
+"""The sensor's cursor, short enough to be read in Dagster's UI: the signals seen are in a record of the source.
+
+A cursor names a record, which has 8 bytes for each slot, and says itself which slots have moved since. Once these are
+more than `MOVED_MAX`, there is a new record. Its name is its hash. It is written before the cursor that names it, and
+the one before is removed once that cursor was stored. So a tick that dies and is repeated finds what its cursor names.
+A record that is lost costs a look at all slots that were ever signalled, and misses no change.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from blake3 import blake3
+
+from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import Conflict, RecordStore, Written
+from s3notify_platform.protocols.keyspace import WatcherState
+from s3notify_platform.protocols.keyspace.signals import DIGEST_BYTES
+from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
+
+RECORD: Final = "cursor-"
+"""Before the name of a record, in the partition of the source's other hints."""
+MOVED_MAX: Final = 32
+"""Slots whose digests stand in the cursor itself."""
+
+NOTHING: Final = ""
+"""The name of what has seen no signal; it has no record."""
+
+
+@lru_cache(maxsize=128)
+def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - of this name
+    """What this process knows to be under a name: nothing yet, or the record's value."""
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortCursor:
+    """Reads and writes the cursor of one source. `records`: the source's."""
+
+    records: RecordStore
+
+    def loads(self, text: str) -> SensorState:
+        """The state. `CorruptError` for another text. 1 read, unless this process has written or read the record."""
+        try:
+            body = json.loads(text)
+            watch = body["watch"]
+            if isinstance(watch, dict):
+                body["watch"] = self._whole(watch).dumps()
+            return SensorState.loads(json.dumps(body))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CorruptError(
+                "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
+            ) from error
+
+    def dumps(self, state: SensorState, before: str) -> str:
+        """The cursor of a state; `before`: the one that Dagster has stored, "" for none.
+
+        1 write if more than `MOVED_MAX` slots have moved, and then a read and a removal in the next tick.
+        """
+        known = _watch_of(before)
+        base, unused = str(known.get("record", NOTHING)), str(known.get("unused", NOTHING))
+        if unused != NOTHING and (found := self.records.read(PARTITION, f"{RECORD}{unused}")) is not None:
+            self.records.remove(PARTITION, found.key, expected=found.version)
+        unused, vectors = NOTHING, state.watch.digests + state.watch.entries
+        moved = _moved(self._value(base), vectors)
+        if len(moved) > MOVED_MAX:
+            name = blake3(vectors).hexdigest(length=16)
+            if self._written(name, vectors):
+                _kept(name)[:] = [vectors]
+                base, unused, moved = name, base if name != base else NOTHING, {}
+        body = json.loads(state.dumps())
+        body["watch"] = {
+            "slots": state.watch.slots,
+            "root": state.watch.root_etag,
+            "listed": state.watch.listed_root,
+            "record": base,
+            "unused": unused,
+            "entries": bool(state.watch.entries),
+            "moved": moved,
+        }
+        return json.dumps(body)
+
+    def _written(self, name: str, value: bytes) -> bool:
+        return isinstance(self.records.create(PARTITION, f"{RECORD}{name}", value), Written | Conflict)
+
+    def _value(self, name: str) -> bytes:
+        """What is under a name; b"" if it is lost."""
+        if name == NOTHING:
+            return b""
+        if not (kept := _kept(name)):
+            found = self.records.read(PARTITION, f"{RECORD}{name}")
+            if found is None:
+                return b""
+            kept[:] = [found.value]
+        return kept[0]
+
+    def _whole(self, watch: Mapping[str, Any]) -> WatcherState:
+        size = watch["slots"] * DIGEST_BYTES * (2 if watch["entries"] else 1)
+        value = self._value(watch["record"])
+        vectors = bytearray(value.ljust(size, b"\0")[:size])
+        for place, digest in watch["moved"].items():
+            at = int(place) * DIGEST_BYTES
+            vectors[at : at + DIGEST_BYTES] = bytes.fromhex(digest)
+        half = watch["slots"] * DIGEST_BYTES
+        state = WatcherState(
+            slots=watch["slots"],
+            digests=bytes(vectors[:half]),
+            entries=bytes(vectors[half:]),
+            root_etag=watch["root"],
+            listed_root=watch["listed"],
+        )
+        lost = watch["record"] != NOTHING and not value
+        return replace(state, root_etag=None, listed_root=None) if lost else state
+
+
+def _watch_of(cursor: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(cursor)["watch"]
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
+    """The digests that differ, in hexadecimal, by their places."""
+    padded = before.ljust(len(vectors), b"\0")
+    return {
+        str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()
+        for at in range(0, len(vectors), DIGEST_BYTES)
+        if vectors[at : at + DIGEST_BYTES] != padded[at : at + DIGEST_BYTES]
+    }

@@ -1,0 +1,24 @@
+"""What requests cost: AWS's list prices of November 2025, us-east-1, on demand, in dollars.
+
+From aws.amazon.com/s3/pricing (S3 Standard, "Requests & data retrievals"), /sqs/pricing and /dynamodb/pricing. Storage
+and traffic are not in it, and other stores, regions and contracts have other prices.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+PRICES: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("PUT", "COPY", "POST", "LIST"), 0.005 / 1000),
+    **dict.fromkeys(("GET", "HEAD"), 0.0004 / 1000),
+    "UPLOAD": 3 * 0.005 / 1000,  # by parts: its begin, one part, its end
+    "DELETE": 0.0,
+    "SQS": 0.40 / 1e6,
+    "DynamoDB write": 0.625 / 1e6,
+    "DynamoDB read": 0.125 / 1e6,
+}
+"""Of one request; of DynamoDB, of one unit."""
+
+
+def dollars(counts: Mapping[str, float]) -> float:
+    """What requests cost, counted by kind. Pure."""
+    return sum(PRICES[kind] * count for kind, count in counts.items())

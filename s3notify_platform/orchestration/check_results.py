@@ -1,0 +1,129 @@
+"""Results of a source's checks that cost no request: a batch's run and the upkeep's sensor report them.
+
+Dagster shows a check as evaluated if its result is of the run that materialized the asset last, or is newer. So each
+batch reports all of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import dagster as dg
+
+from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.formats.rescue import added
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.limits import OVERDUE_SECONDS
+from s3notify_platform.orchestration.dagster_internals import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
+
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+
+COMPLETE: Final = "complete"
+SETTLED: Final = "chains_settled"
+SCHEMA: Final = "schema_changes"
+
+VERSION: Final = "table_version"
+"""Metadata of `schema_changes`: the version that it is about."""
+SWEPT: Final = "swept"
+"""Metadata of `complete`: when the sweep began of which this is the result."""
+REPAIRED: Final = "repaired"
+"""Metadata of `complete`: missed changes were all that was found, and the next batch takes them in."""
+EVALUATED: Final = frozenset(
+    (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
+)
+LOOKED_BACK: Final = 5
+"""Evaluations of `complete` among which the last sweep is looked for: a batch's may have come before its end."""
+
+
+def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCheckEvaluation:
+    """What a batch added to the schema; it does not pass if values did not fit their columns."""
+    mismatches = added(each.mismatches for each in done.slots.values())
+    columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey(name),
+        check_name=SCHEMA,
+        passed=not mismatches,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Values that do not fit their columns: {columns}" if mismatches else None,
+        metadata={
+            VERSION: max((each.generation for each in done.slots.values()), default=0),
+            "batch": batch,
+            "added": dg.MetadataValue.json(dict(done.schema_added)),
+            "mismatches": dg.MetadataValue.json(dict(mismatches)),
+        },
+    )
+
+
+def overdue(state: SensorState, *, besides: str = "") -> list[str]:
+    """The batches that are open for longer than `OVERDUE_SECONDS`, without one that ends just now."""
+    since_ms = SYSTEM_CLOCK.wall_ms() - OVERDUE_SECONDS * 1000
+    return [batch.id for batch in state.open if batch.id != besides and batch.opened_ms < since_ms]
+
+
+def chains_as_seen(name: str, state: SensorState, *, besides: str = "") -> dg.AssetCheckEvaluation:
+    """Whether batches end, as the sensor saw them last."""
+    late = overdue(state, besides=besides)
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey(name),
+        check_name=SETTLED,
+        passed=not late,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "open": sum(batch.id != besides for batch in state.open),
+            "overdue": len(late),
+            "overdue_batches": dg.MetadataValue.json(late[:20]),
+        },
+    )
+
+
+def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEvaluation:
+    """After a batch that has compared the whole bucket, and committed all of it."""
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey(name),
+        check_name=COMPLETE,
+        passed=True,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="A batch has compared the whole source, and committed what it found.",
+        metadata={
+            SWEPT: dg.MetadataValue.timestamp((at_ms or SYSTEM_CLOCK.wall_ms()) / 1000),
+            "objects_read": sum(each.objects for each in done.slots.values()),
+        },
+    )
+
+
+def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation | None:
+    """What the last sweep said, once more; None if there was none, or one is on its way. 1 read of its history.
+
+    Changes that it found missing are announced since, so they make it fail once, and no more.
+    """
+    key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
+    history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)
+    if history and history[0].status not in EVALUATED:
+        run = instance.get_run_by_id(history[0].run_id)
+        if run is not None and not run.is_finished:
+            return None
+    found = max(_evaluations(history), key=_swept_at, default=None)
+    if found is None:
+        return None
+    repaired = bool(REPAIRED in found.metadata and found.metadata[REPAIRED].value)
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey(name),
+        check_name=COMPLETE,
+        passed=found.passed or repaired,
+        severity=found.severity,
+        description=found.description,
+        metadata=found.metadata,
+    )
+
+
+def _evaluations(history: Sequence[AssetCheckExecutionRecord]) -> list[Any]:
+    every = (record.evaluation for record in history if record.status in EVALUATED)
+    return [found for found in every if found is not None and SWEPT in found.metadata]
+
+
+def _swept_at(found: dg.AssetCheckEvaluation) -> float:
+    value = found.metadata[SWEPT].value
+    return value if isinstance(value, float) else 0.0

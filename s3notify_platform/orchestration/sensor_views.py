@@ -1,0 +1,100 @@
+"""What a source's sensor knows, read from Dagster's instance: its cursor, and of one key the batches of its slot."""
+
+from typing import Final
+
+import dagster as dg
+from dagster import RunsFilter
+
+from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
+from s3notify_platform.engine.batch.short_cursor import ShortCursor
+from s3notify_platform.explain import BatchView, SensorView
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import RecordStore
+from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.orchestration.dagster_internals import (
+    DATA_VERSION_TAG,
+    InstigatorType,
+    SensorInstigatorData,
+)
+from s3notify_platform.orchestration.io_manager import TRACEBACKS
+from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
+from s3notify_platform.source.source import Source
+
+RUNS_MAX: Final = 10
+"""How many runs of a batch are named."""
+
+REPORTS_MAX: Final = 20
+"""How many of a slot's materializations are read."""
+
+
+def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
+    """What the source's sensor knows about the key's slot; None if it has no cursor yet.
+
+    If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
+    one of the slot's last materializations, and one of the runs for each open batch; of a slot that fails, one of the
+    failed runs and one for each of these.
+    """
+    state = sensor_state(instance, source.name, source.location.records())
+    if state is None:
+        return None
+    slot = slot_of(key, source.location.slots)
+
+    def runs_of(batch: str) -> tuple[str, ...]:
+        runs = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}), limit=RUNS_MAX)
+        return tuple(f"{run.run_id} ({run.status.value})" for run in runs)
+
+    reported = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=dg.AssetKey(source.name), asset_partitions=[str(slot)]),
+        limit=REPORTS_MAX,
+    ).records
+    return SensorView(
+        seen=state.watch.seen(slot) if slot < state.watch.slots else b"",
+        enumerated=state.enumerated,
+        batches=tuple(
+            BatchView(id=batch.id, opened_ms=batch.opened_ms, listing=batch.listing, runs=runs_of(batch.id))
+            for batch in state.open
+            if {slot, Slot(EVERYTHING)} & set(batch.slots)
+        ),
+        failing=(failing := state.failing.get(slot) or state.failing.get(EVERYTHING)),
+        trace=_trace_of(instance, source.name, slot) if failing else "",
+        reported=tuple(
+            (int(generation), int(1000 * record.timestamp))
+            for record in reported
+            if record.asset_materialization is not None
+            and (generation := (record.asset_materialization.tags or {}).get(DATA_VERSION_TAG, "")).isdigit()
+        ),
+    )
+
+
+def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
+    """The traceback with which the slot failed the last time, as far as the last failed runs tell."""
+    wanted = RunsFilter(tags={SOURCE_TAG: source}, statuses=[dg.DagsterRunStatus.FAILURE])
+    for run in instance.get_runs(filters=wanted, limit=RUNS_MAX):
+        for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+            event = entry.dagster_event
+            failure = event.step_failure_data.user_failure_data if event is not None else None
+            found = failure.metadata.get(TRACEBACKS) if failure is not None else None
+            if isinstance(found, dg.JsonMetadataValue) and isinstance(found.data, list):
+                for one in found.data:
+                    if slot in one["slots"]:
+                        return str(one["traceback"])
+    return ""
+
+
+def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore) -> SensorState | None:
+    """The cursor of a source's sensor; None if it has none yet. One read of the instance's sensors, and `ShortCursor`'s
+    of `records`, the source's.
+    """
+    found = [
+        state.instigator_data
+        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+        if state.instigator_name == f"{source}_sensor"
+        and isinstance(state.instigator_data, SensorInstigatorData)
+    ]
+    for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):
+        try:
+            if data.cursor:
+                return ShortCursor(records=records).loads(data.cursor)
+        except CorruptError:  # not the platform's sensor, though of the same name
+            continue
+    return None

@@ -1,0 +1,37 @@
+"""The jobs of a source: `{source}_ingest`, which its sensor requests, and `{source}_backfill`, which a person launches.
+
+Both make the source's slot assets. The launchpad shows the one field `choose` (`SlotBatch`).
+"""
+
+from typing import Any
+
+import dagster as dg
+
+from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
+from s3notify_platform.orchestration.source_assets import SourceAssets
+
+
+def build_jobs(
+    assets: SourceAssets, slot_assets: dg.AssetsDefinition
+) -> tuple[UnresolvedAssetJobDefinition, UnresolvedAssetJobDefinition]:
+    """Both jobs."""
+    common: dict[str, Any] = {
+        "selection": dg.AssetSelection.assets(slot_assets).without_checks(),
+        # One step: a second process would only start Python and Spark's client again.
+        "executor_def": dg.in_process_executor,
+        "tags": {**assets.run_tags, **assets.warm_tags},
+    }
+
+    ingest = dg.define_asset_job(
+        f"{assets.name}_ingest",
+        description=f"Ingests slots of {assets.name!r}; requested by its sensor.",
+        **common,
+    )
+    backfill = dg.define_asset_job(
+        f"{assets.name}_backfill",
+        description=f"Slots of {assets.name!r} in one run, however scattered: like 3,17,40-60; failed; stale; "
+        "quarantine; older than 6h; all.",
+        config={"ops": {assets.io_key: {"config": {"choose": "failed"}}}},
+        **common,
+    )
+    return ingest, backfill

@@ -1,0 +1,192 @@
+"""The asset `{source}_summary`: a row of numbers for each batch, which Dagster plots, and the slots as of then.
+
+No run of its own makes it. A batch's run reports it when it ends, and the upkeep's sensor if slots begin to fail or
+become stale without one. It names slots, and no keys: what is in Dagster's log cannot be erased.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import dagster as dg
+
+from s3notify_platform.engine.batch.batches import EVERYTHING, SensorState
+from s3notify_platform.engine.values.results import BatchResult
+from s3notify_platform.explain.prices import dollars
+from s3notify_platform.explain.slot_map import LEGEND, SlotMap
+from s3notify_platform.explain.version_times import VersionTimes
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import S3NotifyError
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.source.source import Source
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.reread import stale_slots
+from s3notify_platform.table.snapshot import Snapshot
+
+TOP: Final = 25
+"""Rows of a table of slots that fail, or have something in quarantine."""
+
+
+def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
+    """The asset. Dagster never makes it: there is nothing that a run of its own could add."""
+    return dg.AssetSpec(
+        f"{assets.name}_summary",
+        deps=[assets.name],
+        description="By batch, as plots: rows, objects, lag, seconds by phase, requests to the store, and dollars at "
+        "AWS's list prices. As of the last batch: the map of all slots, slots that fail, and what is in quarantine, "
+        f"which blocks nothing. Its keys and reasons: `s3notify quarantine list {assets.name}`. To have it read again: "
+        f"the job `{assets.name}_backfill`, `choose: quarantine`, or `s3notify quarantine retry {assets.name} --all`.",
+        kinds={"table"},
+        **assets.spec,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNumbers:
+    """The numbers of one run of a batch. `lag_seconds`: from the first signal to the end; None if nobody signalled.
+
+    `objects_derived`: those of slots whose slot assets were made from what was committed before; 0 for other runs.
+    """
+
+    batch: str
+    found_by: str
+    done: BatchResult
+    read_again: int
+    objects_derived: int
+    phases: Mapping[str, float]
+    seconds: float
+    lag_seconds: float | None
+
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the summary. What is a number is plotted, batch by batch."""
+        if self.objects_derived:
+            return {"batch": self.batch, "batch_objects_derived": self.objects_derived}
+        done, counts = self.done, self.done.counts()
+        about_schema: dict[str, dict[str, Any]] = {}
+        if done.schema_added:
+            about_schema["batch_schema_added"] = dict(done.schema_added)
+        for name in ("mismatches", "unnamed", "broken"):
+            found: dict[str, int] = {}
+            for each in done.slots.values():
+                for path, count in getattr(each, name).items():
+                    found[path] = found.get(path, 0) + count
+            if found:
+                about_schema[f"batch_{name}"] = found
+        lag = {"batch_lag_seconds": round(self.lag_seconds, 3)} if self.lag_seconds is not None else {}
+        return {
+            "batch": self.batch,
+            "batch_found_by": self.found_by,
+            "batch_slots": len(done.slots),
+            **{
+                f"batch_{name}": counts[name]
+                for name in ("objects", "bytes", "rows", "rejects", "objects_without_records")
+            },
+            "batch_objects_removed": counts["gone"],
+            "batch_objects_read_again": self.read_again,
+            "batch_queue_entries": sum(len(entries) for entries in done.entries.values()),
+            "batch_unannounced": done.unannounced,
+            "batch_spark_tasks": done.tasks,
+            **lag,
+            "batch_seconds": round(self.seconds, 3),
+            **{f"batch_seconds_{phase}": round(took, 3) for phase, took in self.phases.items()},
+            "batch_requests": sum(done.requests.values()),
+            **{f"batch_requests_{kind}": number for kind, number in sorted(done.requests.items())},
+            "batch_dollars": dollars(done.requests),
+            **{name: dg.MetadataValue.json(value) for name, value in about_schema.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNow:
+    """A source as of one snapshot of its table, and of its sensor's last tick, if it has one.
+
+    `batch` has ended since that tick: its slots that are `done`, and those that `failed`, with the reason. `created`:
+    versions of it.
+    """
+
+    source: Source
+    snapshot: Snapshot
+    state: SensorState | None
+    codes: Mapping[str, str] = field(default_factory=dict)
+    batch: str = ""
+    done: Collection[Slot] = ()
+    failed: Mapping[Slot, str] = field(default_factory=dict)
+    created: Collection[int] = ()
+
+    @property
+    def failing(self) -> Mapping[int, str]:
+        """The slots that fail, with the reason."""
+        known = self.state.failing if self.state is not None else {}
+        waiting = {slot: item.reason for slot, item in known.items() if slot not in self.done}
+        return {**waiting, **{int(slot): reason for slot, reason in self.failed.items()}}
+
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the summary. 1 HEAD for each version that last changed a slot, and is new to this process, at
+        most `VERSIONS_TIMED`; for each slot asset those of `LogTable.newest`.
+        """
+        facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
+        failing, slots = self.failing, self._map(facts)
+        quarantine = {slot: each for slot, each in sorted(facts.items()) if each.rejects or each.failing}
+        packs = [*self.snapshot.packs.values(), *self.snapshot.manifest.rejects]
+        metadata: dict[str, Any] = {
+            "slot_map": dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in slots.table()]),
+            "slot_map_legend": LEGEND,
+            "dagster/row_count": sum(each.rows for each in facts.values()),
+            "table_version": self.snapshot.version,
+            "table_files": len(packs),
+            "table_bytes": sum(pack.size for pack in packs),
+            "slots_committed": len(facts),
+            "slots_in_flight": len(slots.in_flight),
+            "slots_failing": len(slots.failing),
+            **{f"slots_stale_{table}": count for table, count in self._stale(facts).items()},
+            "quarantine_records": sum(each.rejects for each in facts.values()),
+            "quarantine_objects": sum(each.failing for each in facts.values()),
+        }
+        if failing:
+            rows = [
+                dg.TableRecord({"slot": str(slot) if slot != EVERYTHING else "all", "reason": reason})
+                for slot, reason in sorted(failing.items())[:TOP]
+            ]
+            metadata["failing_slots"] = dg.MetadataValue.table(rows)
+        if quarantine:
+            rows = [
+                dg.TableRecord({"slot": slot, "records": each.rejects, "objects": each.failing})
+                for slot, each in [*quarantine.items()][:TOP]
+            ]
+            metadata["quarantine"] = dg.MetadataValue.table(rows)
+        return metadata
+
+    def _map(self, facts: Mapping[Slot, SlotFacts]) -> SlotMap:
+        reader, now_ms = self.source.table().reader, SYSTEM_CLOCK.wall_ms()
+        times = _times(self.snapshot.table)
+        times.note(self.created, now_ms)
+        created = times.of(reader, {each.generation for each in facts.values()})
+        opened = self.state.open if self.state is not None else ()
+        asked = {slot for batch in opened if batch.id != self.batch for slot in batch.slots}
+        every = self.source.location.all_slots()
+        return SlotMap(
+            slots=self.source.location.slots,
+            ages={slot: max(0, now_ms - created[each.generation]) / 1000 for slot, each in facts.items()},
+            rows={slot: each.rows for slot, each in facts.items()},
+            quarantined={slot: each.rejects + each.failing for slot, each in facts.items()},
+            in_flight=every if EVERYTHING in asked else {slot for slot in every if slot in asked},
+            failing={Slot(slot) for slot in self.failing if slot != EVERYTHING},
+        )
+
+    def _stale(self, facts: Mapping[Slot, SlotFacts]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, code in self.codes.items():
+            if name == self.source.name:
+                found[name] = sum(each.is_stale(code) for each in facts.values())
+            else:
+                with suppress(S3NotifyError):  # which says nothing of the source
+                    found[name] = len(stale_slots(self.source.location.table(name), code))
+        return found
+
+
+@lru_cache(maxsize=64)
+def _times(table: str) -> VersionTimes:  # noqa: ARG001 - a table's own
+    return VersionTimes()

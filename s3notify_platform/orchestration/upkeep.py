@@ -1,0 +1,230 @@
+"""The upkeep of a source: a sensor which finishes what killed writers left, says how fresh the table is, and sweeps.
+
+It needs no run but the sweep's: a pass of the reconciler is short, and the code server, which evaluates sensors, keeps
+the reconciler's memory between passes. What changed at the queue, and slots that begin to fail or are stale by new
+code, is reported once a minute at most. The sweep is requested when `sweep_cron` is due: a run of the checks `complete`
+and `chains_settled`.
+
+Freshness. The asset `{source}_queue` is materialized while no change waits for longer than half of `fresh_seconds`, at
+least every fifth of it, and otherwise observed. Its freshness policy, which is Dagster's own, fails if it was not
+materialized for half of `fresh_seconds` and a fifth: once a change has waited for `fresh_seconds`, at most a fifth
+later, or if nobody looks. It passes while a source has nothing to do.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+
+import dagster as dg
+
+from s3notify_platform.channels.queue_gauges import queue_facts
+from s3notify_platform.channels.reconcile.reconciler_service import shared_reconciler
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.orchestration.check_results import COMPLETE, SETTLED, chains_as_seen
+from s3notify_platform.orchestration.dagster_internals import get_latest_completed_cron_tick
+from s3notify_platform.orchestration.freshness import freshness
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.sensor_views import sensor_state
+from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.orchestration.source_summary import SourceNow
+from s3notify_platform.orchestration.ticks import tick_of
+from s3notify_platform.table.snapshot import Snapshot
+
+RECONCILE_SECONDS: Final = 30
+OBSERVE_SECONDS: Final = 60
+"""Between two looks at queue and table, which cost more than a pass of the reconciler."""
+
+TOPICS_MAX: Final = 20
+"""How many topics are observed."""
+
+POLICY_SECONDS_MIN: Final = 60.0
+"""Dagster has no shorter freshness policy."""
+
+_Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
+
+
+def beat_seconds(fresh_seconds: float) -> float:
+    """How often a queue that is fresh is materialized."""
+    return max(OBSERVE_SECONDS, fresh_seconds / 5)
+
+
+def freshness_policy(fresh_seconds: float) -> dg.FreshnessPolicy:
+    """The policy of the asset `{source}_queue`."""
+    seconds = fresh_seconds / 2 + beat_seconds(fresh_seconds)
+    return dg.FreshnessPolicy.time_window(timedelta(seconds=max(POLICY_SECONDS_MIN, seconds)))
+
+
+def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
+    """The queue of a source: what waits to be ingested or delivered."""
+    return dg.AssetSpec(
+        f"{assets.name}_queue",
+        description=f"Changes of {assets.name!r} that wait to be ingested or delivered, as plots by topic: depth and "
+        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Its freshness policy "
+        f"fails once a change has waited for {assets.fresh_seconds:g} s to be committed, or if nobody looks.",
+        kinds={"s3"},
+        freshness_policy=freshness_policy(assets.fresh_seconds),
+        **assets.spec,
+    )
+
+
+def build_upkeep(
+    assets: SourceAssets, checks: dg.AssetChecksDefinition, sweep_cron: str
+) -> dg.SensorDefinition:
+    """The sensor `{source}_upkeep`."""
+
+    @dg.sensor(
+        name=f"{assets.name}_upkeep",
+        description=f"Finishes the work that killed writers of {assets.name!r} left incomplete: resolves their "
+        "reservations, and signals their changes. Says how fresh the table is, and which slots fail. Compares the "
+        f"whole bucket with the table ({sweep_cron}, UTC).",
+        asset_selection=dg.AssetSelection.checks(checks),
+        minimum_interval_seconds=RECONCILE_SECONDS,
+        default_status=assets.sensor_status,
+    )
+    def upkeep(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        with tick_of(context, assets) as (io, instance):
+            note = _reconciled(context, io)
+            before = _Seen.loads(context.cursor)
+            after, requests = before.due(assets, sweep_cron)
+            events: Sequence[_Event] = ()
+            if SYSTEM_CLOCK.wall_ms() - before.observed_ms >= OBSERVE_SECONDS * 1000:
+                events, after = after.look(assets, io, instance)
+            return dg.SensorResult(
+                run_requests=requests,
+                skip_reason=None if requests else note,
+                asset_events=events,
+                cursor=after.dumps(),
+            )
+
+    return upkeep
+
+
+def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
+    """A pass of the reconciler, if one is due, in a line."""
+    source, place = io.source, io.source.location
+    reconciler = shared_reconciler(
+        source.input.bucket,
+        place.platform,
+        keyspaces=((place.keyspace_prefix, source.input.prefix),),
+        slots=place.slots,
+        queue_prefix=place.queue_prefix,
+        table=place.records_table,
+    )
+    if (done := reconciler.reconcile_when_due()) is None:
+        return "nothing changed: the last pass was a moment ago"
+    for error in done.errors:
+        context.log.warning(error)
+    if not (done.waiting or done.committed or done.aborted or done.signalled):
+        return "nothing changed: no killed writer has left anything"
+    return (
+        f"{done.waiting} reservations wait; for killed writers, {done.committed} were committed, {done.aborted} "
+        f"aborted, and {done.signalled} keys signalled"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The upkeep's cursor: what Dagster has, so that only what is new is reported."""
+
+    facts: Mapping[str, int | float] = field(default_factory=dict)
+    observed_ms: int = 0
+    beat_ms: int = 0
+    failing: Sequence[int] = ()
+    codes: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the code: which slots are stale depends on them."""
+    settled: bool = True
+    due_at: float = 0.0
+    """When the sweep was due last, in seconds."""
+
+    @classmethod
+    def loads(cls, text: str | None) -> "_Seen":
+        try:
+            return cls(**json.loads(text or "{}"))
+        except (ValueError, TypeError):  # it is for people, and reported again
+            return cls()
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    def due(self, assets: SourceAssets, cron: str) -> tuple["_Seen", list[dg.RunRequest]]:
+        """The request of the sweep, if it is due since the last tick; ticks that were missed count once."""
+        now = datetime.fromtimestamp(SYSTEM_CLOCK.wall_ms() / 1000, UTC)
+        due = get_latest_completed_cron_tick(cron, now, None)
+        after = replace(self, due_at=due.timestamp())
+        if not self.due_at or after.due_at <= self.due_at:
+            return after, []
+        swept = [dg.AssetCheckKey(dg.AssetKey(assets.name), check) for check in (COMPLETE, SETTLED)]
+        request = dg.RunRequest(
+            run_key=f"{assets.name}-sweep-{due.isoformat()}",
+            asset_selection=[],
+            asset_check_keys=swept,
+            tags={**assets.run_tags},
+        )
+        return after, [request]
+
+    def look(
+        self, assets: SourceAssets, io: SlotIOManager, instance: dg.DagsterInstance
+    ) -> tuple[Sequence[_Event], "_Seen"]:
+        """What is new at the queue, of the table's freshness, and of slots that fail; and the cursor after it."""
+        now_ms, topics = SYSTEM_CLOCK.wall_ms(), _topics(io)
+        fresh = freshness(io, instance, queue_seconds=topics.get(f"{io.name}/oldest_age_seconds", 0.0))
+        facts = topics | {
+            "oldest_change_seconds": round(fresh.oldest_seconds, 1),
+            "slots_not_committed": fresh.slots,
+        }
+        events: list[_Event] = []
+        beat_ms = self.beat_ms
+        passed = fresh.oldest_seconds <= assets.fresh_seconds / 2
+        if passed and (facts != self.facts or now_ms - beat_ms >= beat_seconds(assets.fresh_seconds) * 1000):
+            events.append(dg.AssetMaterialization(f"{io.name}_queue", metadata=facts))
+            beat_ms = now_ms
+        elif facts != self.facts:
+            events.append(dg.AssetObservation(f"{io.name}_queue", metadata=facts))
+        state = sensor_state(instance, io.name, io.clients.records)
+        failing, settled = self.failing, self.settled
+        if state is not None:
+            failing = sorted(state.failing)
+            evaluation = chains_as_seen(io.name, state)
+            if (settled := evaluation.passed) != self.settled:
+                events.append(evaluation)
+        codes = {name: code for name, code in assets.code_versions.items() if code}
+        if (failing, codes) != ([*self.failing], self.codes) and (found := _newest(io)) is not None:
+            now = SourceNow(source=io.source, snapshot=found, state=state, codes=codes)
+            events.append(dg.AssetMaterialization(f"{io.name}_summary", metadata=now.metadata()))
+        return events, replace(
+            self,
+            facts=facts,
+            observed_ms=now_ms,
+            beat_ms=beat_ms,
+            failing=failing,
+            codes=codes,
+            settled=settled,
+        )
+
+
+def _newest(io: SlotIOManager) -> Snapshot | None:
+    try:
+        found = io.source.table().newest()
+    except CorruptError:  # no run commits to it
+        return None
+    return found if isinstance(found, Snapshot) else None
+
+
+def _topics(io: SlotIOManager) -> dict[str, int | float]:
+    """Facts of the topics that take keys of this source. Requests as `queue_facts` for each."""
+    queue, prefix = io.clients.queue, io.source.input.prefix
+    taking = (
+        topic
+        for topic in queue.topics.all()
+        if topic.settings.bucket == io.bucket
+        and (topic.settings.prefix.startswith(prefix) or prefix.startswith(topic.settings.prefix))
+    )
+    return {
+        f"{topic.name}/{fact}": value
+        for topic in islice(taking, TOPICS_MAX)
+        for fact, value in queue_facts(queue, topic).items()
+    }

@@ -1,0 +1,273 @@
+"""What Dagster shows of a source without a run of its own: by batch, as of now, how fresh; and how little there is."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.snap import JobSnap
+from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
+from dagster._core.storage.event_log.base import AssetRecord
+
+from s3notify_platform.explain.prices import dollars
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.orchestration.check_results import COMPLETE, SCHEMA, SETTLED
+from s3notify_platform.orchestration.upkeep import beat_seconds, freshness_policy
+from s3notify_platform.protocols.keyspace import Put
+from tests.support.cursors import store_cursor
+from tests.support.site import Site
+
+TRANSFORMS = "tests.support.transforms"
+CHECKS = (COMPLETE, SETTLED, SCHEMA)
+
+
+def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> None:
+    """And none of its assets but its own table is made by a run of its own."""
+    repository = site.defs.get_repository_def()
+    graph = site.defs.resolve_asset_graph()
+    assert len(graph.get_all_asset_keys()) <= 3
+    assert len([job for job in repository.get_all_jobs() if not job.name.startswith("__")]) <= 2
+    assert len(repository.sensor_defs) + len(repository.schedule_defs) <= 2
+    assert {key.to_user_string() for key in graph.executable_asset_keys} == {"orders"}
+
+
+def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
+    """As the UI writes it into its editor."""
+    snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
+    schema = snap.config_schema_snapshot
+    root = schema.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))
+    shown = default_values_yaml_from_type_snap(schema, root)
+    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
+        *("ops:", "orders_slots:", "config:", "choose: ''"),
+    ]
+
+
+def evaluations(site: Site) -> dict[str, dg.AssetCheckEvaluation]:
+    """The newest result of each check, as the UI has it."""
+    keys = [dg.AssetCheckKey(dg.AssetKey("orders"), name) for name in CHECKS]
+    found = site.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    return {key.name: record.evaluation for key, record in found.items() if record.evaluation is not None}
+
+
+def current(site: Site) -> set[str]:
+    """The checks that Dagster shows as evaluated, not as "Not evaluated": by its rule for the last materialization."""
+    keys = [dg.AssetCheckKey(dg.AssetKey("orders"), name) for name in CHECKS]
+    found = site.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    (asset,) = site.instance.get_asset_records([dg.AssetKey("orders")])
+    assert isinstance(asset, AssetRecord)
+    last = asset.asset_entry.last_materialization
+    assert last is not None
+    return {key.name for key, record in found.items() if record.run_id == last.run_id}
+
+
+def test_each_batch_evaluates_the_checks(site: Site) -> None:
+    """The first, which compares everything, also completeness; later ones repeat what the last sweep said."""
+    site.write(1, 2)
+    site.settle()
+    store_cursor(site, site.cursor or "")
+    first = evaluations(site)
+    assert {name: each.passed for name, each in first.items()} == {COMPLETE: True, SCHEMA: True}
+    site.write(3)
+    site.settle()
+    assert current(site) == {*CHECKS}
+    assert {name: each.passed for name, each in evaluations(site).items()} == dict.fromkeys(CHECKS, True)
+    assert evaluations(site)[COMPLETE].metadata["swept"] == first[COMPLETE].metadata["swept"]
+
+    site.write_silently(7)
+    found = site.sweep()[COMPLETE]
+    assert not found.passed
+    assert not evaluations(site)[COMPLETE].passed
+    site.settle()
+    assert site.rows()[7] == [7]
+    assert current(site) == {*CHECKS}
+    repeated = evaluations(site)[COMPLETE]
+    assert repeated.passed, "what was missed is committed"
+    assert repeated.metadata["found_by_sweep"].value == 1
+    assert repeated.metadata["swept"] == found.metadata["swept"]
+
+
+def test_a_sweep_that_refuses_fails_until_the_next(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches do not make it pass: the check repeats what it said."""
+    monkeypatch.setattr("s3notify_platform.engine.values.plan.WITHDRAWN_OBJECTS", 4)
+    site.write(*range(8))
+    site.settle()
+    for slot in range(8):
+        site.store.delete(site.key(slot))
+    site.write(9)
+    refused = site.sweep()[COMPLETE]
+    assert (refused.passed, refused.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    site.settle()
+    again = evaluations(site)[COMPLETE]
+    assert (again.passed, again.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert "nothing was repaired" in str(again.description)
+
+
+def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
+    """As numeric metadata of one materialization a batch, of an asset without partitions."""
+    site.settle()
+    site.write(1, body=site.line(1) + b"{broken\n" + site.line(11))
+    site.write(2)
+    site.settle()
+    batch = site.batch()
+    assert (batch["batch_rows"], batch["batch_objects"], batch["batch_rejects"]) == (3, 2, 1)
+    assert 0 < batch["batch_lag_seconds"] < 600
+    requests = {name.rpartition("_")[2]: n for name, n in batch.items() if name.startswith("batch_requests_")}
+    assert batch["batch_requests"] == sum(requests.values()) > 0
+    assert batch["batch_dollars"] == pytest.approx(dollars(requests))
+    assert batch["batch_dollars"] > 0
+    plotted = {name for name, value in batch.items() if isinstance(value, int | float)}
+    for name in ("rows", "objects", "lag_seconds", "seconds_plan", "seconds_commit", "requests", "dollars"):
+        assert f"batch_{name}" in plotted
+    events = site.instance.fetch_materializations(dg.AssetKey("orders_summary"), limit=10).records
+    assert len({event.run_id for event in events}) == len(events) == 2
+
+
+def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) -> None:
+    """With numbers and characters; what is in flight and failing as the sensor knows it, and the batch's own slots."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
+    site.settle()
+    assert "slot_map" in site.batch()
+    site.write(12, 13)
+    (request,) = site.tick()
+    store_cursor(site, site.cursor or "")
+    assert not site.launch(request).success
+    summary = site.batch()
+    (row,) = summary["slot_map"].records
+    assert row.data["slots"] == "0-15"
+    assert row.data["map"] == "·" * 12 + "▂!··"
+    assert (row.data["committed"], row.data["rows"], row.data["failing"]) == (1, 1, 1)
+    assert (summary["slots_failing"], summary["slots_in_flight"]) == (1, 0)
+    (failing,) = summary["failing_slots"].records
+    assert failing.data["slot"] == "13"
+    assert "13 is unlucky" in str(failing.data["reason"])
+    site.tick()
+    site.write(5, 6)
+    (other,) = site.tick()
+    assert site.slots_of(other) == [5, 6]
+    store_cursor(site, site.cursor or "")
+    (event,) = [e for e in site.upkeep().asset_events if e.asset_key == dg.AssetKey("orders_summary")]
+    (row,) = event.metadata["slot_map"].value.records
+    assert row.data["map"] == "·" * 5 + ">>" + "·" * 5 + "▂!··"
+    assert [e for e in site.upkeep().asset_events if e.asset_key == dg.AssetKey("orders_summary")] == []
+
+
+def test_a_batch_is_not_held_up_by_its_summary(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store is gone by then, the run succeeds, with the batch's numbers."""
+    site.write(1)
+    site.settle()
+
+    def gone(*_: object) -> dict[int, int]:
+        raise UnavailableError("the store is gone")
+
+    monkeypatch.setattr("s3notify_platform.explain.version_times.VersionTimes.of", gone)
+    site.write(2)
+    site.settle()
+    assert site.rows() == {1: [1], 2: [2]}
+    assert site.batch()["batch_rows"] == 1
+    assert "slot_map" not in site.batch()
+
+
+def queue_events(site: Site) -> list[tuple[str, int]]:
+    events = [e for e in site.upkeep().asset_events if e.asset_key == dg.AssetKey("orders_queue")]
+    return [(type(e).__name__, e.metadata["slots_not_committed"].value) for e in events]
+
+
+def test_the_queue_is_materialized_while_the_table_is_fresh(site_of: Callable[..., Site]) -> None:
+    """Of queued and of other writers; not of what a run has committed, though the sensor has not seen its end."""
+    site = site_of(fresh_seconds=0.001)
+
+    def look() -> list[tuple[str, int]]:
+        store_cursor(site, site.cursor or "")
+        return queue_events(site)
+
+    fresh, late = "AssetMaterialization", "AssetObservation"
+    site.settle()
+    assert look() == [(fresh, 0)]
+    assert look() == [], "said a moment ago"
+    site.write(3)
+    assert look() == [(late, 1)]
+    site.settle()
+    assert look() == [(fresh, 0)]
+    site.write(5)
+    (request,) = site.tick()
+    assert look() == [(late, 1)], "in flight"
+    assert site.launch(request).success
+    assert look() == [(fresh, 0)]
+    site.write_unqueued(6)
+    assert look() == [(late, 1)]
+
+
+def test_an_idle_source_stays_fresh(site: Site) -> None:
+    """It is materialized again, long before its policy would fail."""
+    site.settle()
+    store_cursor(site, site.cursor or "")
+    assert queue_events(site) == [("AssetMaterialization", 0)]
+    cursor = json.loads(site.upkeep_cursor or "")
+    assert beat_seconds(900) == 180
+    site.upkeep_cursor = json.dumps(cursor | {"beat_ms": cursor["beat_ms"] - 181_000})
+    assert queue_events(site) == [("AssetMaterialization", 0)]
+
+
+@pytest.mark.parametrize(("seconds", "fails_after"), [(900, 630), (60, 90), (0.001, 60.0005)])
+def test_the_freshness_policy_is_dagster_s(
+    site_of: Callable[..., Site], seconds: float, fails_after: float
+) -> None:
+    """It fails once a change has waited for `fresh_seconds`, at most a fifth, or a minute, later."""
+    site = site_of(fresh_seconds=seconds)
+    (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]
+    assert spec.freshness_policy == freshness_policy(seconds)
+    window = freshness_policy(seconds).fail_window.to_timedelta()  # type: ignore[attr-defined]
+    assert window == timedelta(seconds=fails_after)
+    assert seconds <= seconds / 2 + window.total_seconds() <= seconds + max(60.001, seconds / 5)
+
+
+def requested(site: Site, cursor: dict[str, Any]) -> tuple[Sequence[dg.RunRequest], dict[str, Any]]:
+    sensor = site.defs.resolve_sensor_def("orders_upkeep")
+    with dg.build_sensor_context(
+        instance=site.instance,
+        cursor=json.dumps(cursor),
+        definitions=site.defs,
+        resources={"orders_slots": site.component.assets().io},
+        sensor_name=sensor.name,
+    ) as context:
+        found = sensor.evaluate_tick(context)
+    return found.run_requests or [], json.loads(found.cursor or "")
+
+
+def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> None:
+    """Not by the first tick, and once for all that were missed: a run of the checks that compare, with its tags."""
+    site = site_of(run_tags={"team": "sales"}, sweep_cron="0 3 * * *")
+    site.settle()
+    requests, cursor = requested(site, {})
+    assert requests == []
+    assert requested(site, cursor)[0] == []
+    due = datetime.fromtimestamp(cursor["due_at"], UTC)
+    assert (due.hour, due.minute) == (3, 0)
+    missed = cursor | {"due_at": (due - timedelta(days=3)).timestamp()}
+    (request,), after = requested(site, missed)
+    assert after["due_at"] == cursor["due_at"]
+    assert {key.name for key in request.asset_check_keys or []} == {COMPLETE, SETTLED}
+    assert request.asset_selection == []
+    assert request.run_key == f"orders-sweep-{due.isoformat()}"
+    assert request.tags["team"] == "sales"
+
+
+def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site], instance: dg.DagsterInstance) -> None:
+    """Of committed, rejected, failing and missed objects, in whatever a run logs: `erase` could not take them back."""
+    site = site_of(max_attempts=2, format="auto", transform=f"{TRANSFORMS}.unlucky_in_python")
+    site.settle()
+    site.write(1, body=site.line(1) + b"{broken\n")
+    site.publish([Put(key=bad, body=b"no parquet") for bad in ("raw/secret-person.parquet",)])
+    site.write(2, 13)
+    site.settle()
+    assert site.batch()["quarantine_objects"] >= 1
+    assert site.batch()["quarantine_records"] >= 1
+    site.write_silently(3)
+    site.sweep()
+    site.upkeep()
+    logged = [repr(entry) for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
+    assert logged
+    for key in (site.key(1), site.key(2), site.key(3), site.key(13), "secret-person"):
+        assert [line for line in logged if key in line] == []

@@ -1,0 +1,105 @@
+"""The cursor as Dagster keeps it, and the record beside it."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.engine.batch import short_cursor
+from s3notify_platform.engine.batch.batches import SensorState
+from s3notify_platform.engine.batch.short_cursor import MOVED_MAX, RECORD, ShortCursor
+from s3notify_platform.kernel.errors import CorruptError
+from s3notify_platform.kernel.ports import ETag
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.protocols.keyspace import WatcherState
+from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
+from s3notify_platform.stores.memory import MemoryRecordStore
+
+SHORT = 2500
+
+
+@pytest.fixture(autouse=True)
+def _another_process() -> None:
+    short_cursor._kept.cache_clear()
+
+
+def seen(state: SensorState, slots: range, tag: str = "e") -> SensorState:
+    signals = {Slot(slot): ETag(f"{tag}{slot}") for slot in slots}
+    return replace(state, watch=state.watch.advance(signals, signals).at_root(ETag(tag)))
+
+
+def names(records: MemoryRecordStore) -> list[str]:
+    return [record.key for record in records.scan(PARTITION, prefix=RECORD)]
+
+
+def test_few_slots_stand_in_the_cursor() -> None:
+    """Without a record, or since one was written."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    state = seen(SensorState(epoch="e"), range(MOVED_MAX))
+    text = cursor.dumps(state, "")
+    assert (cursor.loads(text), names(records), len(text) < SHORT) == (state, [], True)
+
+
+def test_many_slots_are_in_a_record() -> None:
+    """It is read once by a process; the cursor stays short, also while slots move."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    state = seen(SensorState(epoch="e"), range(1000))
+    text = cursor.dumps(state, "")
+    assert len(names(records)) == 1
+    later = seen(state, range(20), "f")
+    after = cursor.dumps(later, text)
+    assert (len(text) < SHORT, len(after) < SHORT) == (True, True)
+    short_cursor._kept.cache_clear()
+    assert cursor.loads(text) == state
+    assert cursor.loads(after) == later
+    assert len(names(records)) == 1
+
+
+def test_a_tick_that_dies_finds_what_its_cursor_names() -> None:
+    """A record goes once a cursor that names another one was stored, and no sooner."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    first = seen(SensorState(epoch="e"), range(1000))
+    stored = cursor.dumps(first, "")
+    second = seen(first, range(500), "f")
+    for _ in range(2):  # the first of these is lost
+        short_cursor._kept.cache_clear()
+        assert cursor.loads(stored) == first
+        newer = cursor.dumps(second, stored)
+    assert len(names(records)) == 2
+    assert cursor.loads(newer) == second
+    newest = cursor.dumps(second, newer)
+    assert len(names(records)) == 1
+    short_cursor._kept.cache_clear()
+    assert cursor.loads(newest) == second
+
+
+def test_a_lost_record_costs_a_look_at_all_slots() -> None:
+    """Nothing counts as seen but what the cursor itself says, and the next poll lists."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    text = cursor.dumps(seen(SensorState(epoch="e"), range(1000)), "")
+    (record,) = records.scan(PARTITION)
+    records.remove(PARTITION, record.key, expected=record.version)
+    short_cursor._kept.cache_clear()
+    state = cursor.loads(text)
+    assert state.watch == WatcherState()
+    assert cursor.loads(cursor.dumps(state, text)) == state
+
+
+def test_entries_are_kept_too() -> None:
+    """Where the root moves alone."""
+    records = MemoryRecordStore()
+    cursor = ShortCursor(records=records)
+    watch = replace(WatcherState(slots=50), entries=bytes(range(200)) * 2, listed_root=ETag("l"))
+    state = SensorState(epoch="e", watch=watch)
+    assert cursor.loads(cursor.dumps(state, "")) == state
+    assert len(names(records)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"watch": {}}', '{"watch": {"slots": "x"}}'])
+def test_another_text_is_refused(text: str) -> None:
+    """With what to do."""
+    with pytest.raises(CorruptError, match="reset it in the UI"):
+        ShortCursor(records=MemoryRecordStore()).loads(text)

@@ -1,0 +1,14 @@
+"""What requests cost."""
+
+import pytest
+
+from s3notify_platform.explain.prices import PRICES, dollars
+
+
+def test_dollars() -> None:
+    """A PUT or LIST costs over twelve times as much as a GET, and a DELETE nothing."""
+    assert dollars({"PUT": 1000, "LIST": 1000, "GET": 10_000, "HEAD": 0, "DELETE": 99}) == pytest.approx(
+        0.014
+    )
+    assert PRICES["PUT"] / PRICES["GET"] == pytest.approx(12.5)
+    assert dollars({}) == 0
