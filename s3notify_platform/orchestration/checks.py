@@ -1,5 +1,7 @@
 """Asset checks of a source: no change missed (bucket against state), chains settled, changes of the schema.
 
+The sweep, which is the first of them, also merges the small files of all tables of the source.
+
 They name slots, and no keys: what is in Dagster's log cannot be erased.
 """
 
@@ -13,9 +15,11 @@ from s3notify_platform.engine.batch.heartbeats import purge_heartbeats
 from s3notify_platform.engine.commit.staged import Base
 from s3notify_platform.engine.values.plan import refuse_withdrawals
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
-from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.errors import CorruptError, S3NotifyError, UsageError
 from s3notify_platform.kernel.limits import OVERDUE_SECONDS
 from s3notify_platform.kernel.slots import Slot, slot_of
+from s3notify_platform.maintenance.compaction import compact
+from s3notify_platform.maintenance.erasure import slot_assets
 from s3notify_platform.orchestration.check_results import (
     COMPLETE,
     EVALUATED,
@@ -41,7 +45,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     about = {
         COMPLETE: "Compares the whole source with the committed state: no change that was not announced, and none on "
         "its way for longer than an hour. Slots of unannounced changes are signalled, so that the next batch takes "
-        "them in. Each batch repeats what the last sweep said.",
+        "them in. Each batch repeats what the last sweep said. The sweep merges small files, too.",
         SETTLED: "No batch is open for longer than an hour. The sweep removes chains that ended a week ago.",
         SCHEMA: "The fields that a batch added to the schema, which changes no existing rows, and its values that do "
         "not fit their columns. Only such values make the check fail.",
@@ -59,6 +63,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
             match key.name:
                 case "complete":
                     yield completeness(io, context.instance)
+                    merge_small_files(io, context.log)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
                 case _:
@@ -140,6 +145,24 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
             **facts,
         },
     )
+
+
+def merge_small_files(io: SlotIOManager, log: dg.DagsterLogManager) -> None:
+    """Bring the source's table, its slot assets and the tables that follow to their target sizes, as `compact` does.
+
+    A table that cannot be merged now is left to the next sweep. 1 LIST for each table, and the requests of `compact`.
+    """
+    source = io.settle_commit_mode()
+    for asset in (None, *slot_assets(source.location, io.clients.store)):
+        name = asset or source.name
+        try:
+            done = compact(source.table(asset))
+        except S3NotifyError as error:
+            log.warning("small files of %s are not merged: %s", name, error)
+            continue
+        if done.versions:
+            merged = done.packs + done.rejects + done.state_files
+            log.info("%s: %d files, %d bytes, became %d", name, merged, done.bytes, done.became)
 
 
 def _base(source: Source) -> Base:

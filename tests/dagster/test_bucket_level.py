@@ -14,6 +14,7 @@ from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.snapshot import Snapshot
 from tests.support.site import Site
 from tests.support.transforms import doubled
 
@@ -54,6 +55,25 @@ def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
     site.settle()
     assert site.rows() == {1: [100], 7: [7], 9: [9]}
     assert site.sweep()["complete"].passed
+
+
+def test_the_sweep_merges_small_files(site_of: Callable[..., Site]) -> None:
+    """Of every table of the source; their rows stay as they are."""
+    site = site_of(cluster_by="id")
+    for number in range(3):
+        site.write(1, 2, number=number)
+        site.settle()
+
+    def packs(asset: str | None) -> int:
+        found = site.io.source.table(asset).newest()
+        assert isinstance(found, Snapshot)
+        return len(found.packs)
+
+    rows = site.rows()
+    assert min(packs(None), packs("orders_clustered")) > 1
+    assert site.sweep()["complete"].passed
+    assert (packs(None), packs("orders_clustered")) == (1, 1)
+    assert site.rows() == rows
 
 
 @pytest.mark.thorough
