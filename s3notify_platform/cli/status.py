@@ -1,7 +1,8 @@
 """`s3notify status`: where the sources stand, on one screen."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from s3notify_platform.cli.printing import in_one_line, print_json, printable, s
 from s3notify_platform.kernel.errors import UsageError
 
 if TYPE_CHECKING:
+    import dagster as dg
     from rich.console import RenderableType
 
     from s3notify_platform.engine.batch.batches import SensorState
@@ -48,8 +50,8 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     from rich.console import Console, Group
     from rich.live import Live
 
-    with _instance() as sensor_of:
-        looks = _looks(names, place, sensor_of)
+    with dagster_instance() as instance:
+        looks = _looks(names, place, _Sensors(instance))
         found = [look.look() for look in looks]
         if as_json:
             print_json([one.document() for one in found])
@@ -64,9 +66,7 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
         raise click.exceptions.Exit(1)
 
 
-def _looks(
-    names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[Source], SensorState | None]"
-) -> "list[SourceLook]":
+def _looks(names: Sequence[str], place: dict[str, Any], sensors: "_Sensors") -> "list[SourceLook]":
     from s3notify_platform.explain.source_status import SourceLook
     from s3notify_platform.source.build import build
 
@@ -89,21 +89,37 @@ def _looks(
     else:
         raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
     return [
-        SourceLook(source, lambda source=source: sensor_of(source), codes=codes.get(source.name, {}))  # type: ignore[misc]
+        SourceLook(
+            source,
+            partial(sensors.state, source),
+            codes=codes.get(source.name, {}),
+            paused=partial(sensors.is_paused, source),
+        )
         for source in found
     ]
 
 
-@contextmanager
-def _instance() -> "Iterator[Callable[[Source], SensorState | None]]":
-    """What a source's sensor knows; nothing without a Dagster instance."""
-    with dagster_instance() as instance:
-        if instance is None:
-            yield lambda _: None
-            return
+@dataclass(frozen=True)
+class _Sensors:
+    """The sensors of sources in a Dagster instance; None: there is no instance."""
+
+    instance: "dg.DagsterInstance | None"
+
+    def state(self, source: "Source") -> "SensorState | None":
+        """The cursor of the source's sensor."""
+        if self.instance is None:
+            return None
         from s3notify_platform.orchestration.sensor_views import sensor_state
 
-        yield lambda source: sensor_state(instance, source.name, source.location.records())
+        return sensor_state(self.instance, source.name, source.location.records())
+
+    def is_paused(self, source: "Source") -> bool:
+        """Whether it is switched off."""
+        if self.instance is None:
+            return False
+        from s3notify_platform.orchestration.pausing import is_paused
+
+        return is_paused(self.instance, source.name)
 
 
 def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
@@ -167,6 +183,8 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
     if one.error:
         yield f"{one.name}: {in_one_line(one.error)}"
         return
+    if one.paused:
+        yield f"{one.name} is paused: no batch is opened until `s3notify resume {one.name}`"
     if alone:
         yield f"{shown(one.place)}; table {one.table or 'not begun'}"
     if one.schema is not None and one.schema.warning:
@@ -182,6 +200,10 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
             command = f"s3notify backfill {one.name} --stale"
             how = command if table == one.name else f"job {one.name}_backfill, choose: stale"
             yield f"{one.name}: {stale} slots of {table} are stale, made by other code: {how}"
+    yield from _failing(one)
+
+
+def _failing(one: "SourceStatus") -> Iterator[str]:
     reasons: dict[str, list[int]] = {}
     for failure in one.failures or ():
         reasons.setdefault(in_one_line(failure.reason), []).append(failure.slot)

@@ -110,7 +110,7 @@ class SourceStatus:
     the table and of each slot asset, by name; without those whose code is not known. `queue`: its topic; `topics`: the
     others of its queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch. `following`:
     tables that follow the whole. `failures`: those of the sensor's batches need a Dagster instance; None without one,
-    unless slots failed in `s3notify ingest`.
+    unless slots failed in `s3notify ingest`. `paused`: its sensor is switched off.
     """
 
     name: str
@@ -136,6 +136,7 @@ class SourceStatus:
     failures: tuple[SlotFailure, ...] | None = None
     schema: SchemaStatus | None = None
     following: tuple[FollowingStatus, ...] = ()
+    paused: bool = False
     map: SlotMap | None = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
@@ -155,11 +156,13 @@ class SourceLook:
         clock: Clock = SYSTEM_CLOCK,
         *,
         codes: Mapping[str, str] = MappingProxyType({}),
+        paused: Callable[[], bool] = lambda: False,
     ) -> None:
         """`codes`: the versions of the code of the source, and of its slot assets, by name."""
         self.source = source
         self._codes = codes
         self._sensor = sensor
+        self._paused = paused
         self._clock = clock
         self._times = VersionTimes()
 
@@ -214,6 +217,7 @@ class SourceLook:
             failures=failures,
             schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
             following=tuple(self._following(asset, snapshot) for asset in self.source.kinds),
+            paused=self._paused(),
             map=SlotMap(
                 slots=location.slots,
                 ages={

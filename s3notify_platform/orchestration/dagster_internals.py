@@ -12,7 +12,7 @@ has no public way to what needs them:
     whether a run's process lives       DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
                                         DagsterUserCodeUnreachableError
     retries of a run                    ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG
-    a sensor's cursor, read by a job    InstigatorType, SensorInstigatorData
+    a sensor's cursor and its switch    InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData
     a sensor of a subclass              SensorExecutionData, PARTITION_NAME_TAG
     the type of an asset job            UnresolvedAssetJobDefinition
     planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus
@@ -53,7 +53,7 @@ from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.origin import RepositoryPythonOrigin
 from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
-from dagster._core.scheduler.instigation import SensorInstigatorData
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
@@ -102,6 +102,8 @@ __all__ = [
     "DagsterUserCodeUnreachableError",
     "EngineEventData",
     "GrpcServerCodeLocation",
+    "InstigatorState",
+    "InstigatorStatus",
     "InstigatorType",
     "LaunchRunContext",
     "ReconstructableRepository",

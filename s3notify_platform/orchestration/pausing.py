@@ -1,0 +1,67 @@
+"""A source's sensor is switched off and on, as Dagster's UI does it: the switch there shows the same.
+
+A sensor that is off opens no batch. What is in flight goes on, changes wait in the queue and in the signals, and the
+upkeep goes on. Nothing is lost, however long: the first tick after it is on takes in what changed meanwhile.
+"""
+
+from typing import Final
+
+import dagster as dg
+
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.kernel.errors import UnavailableError, UsageError
+from s3notify_platform.orchestration.dagster_internals import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+)
+
+LOOKS: Final = 5
+LOOK_SECONDS: Final = 0.5
+"""A tick that ends at this moment may write the status that it began with; so it is looked at again, so often."""
+
+
+def is_paused(instance: dg.DagsterInstance, source: str) -> bool:
+    """Whether the sensor of a source is off, in one code location at least. One read of the instance's sensors."""
+    return not all(state.is_running for state in _known(instance, source))
+
+
+def _known(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:
+    return [
+        state
+        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+        if state.instigator_name == f"{source}_sensor"
+    ]
+
+
+def _sensors(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:
+    """The sensor of a source in each code location that has it."""
+    found = _known(instance, source)
+    if not found:
+        raise UsageError(
+            f"Dagster has no sensor {source}_sensor yet: correct the name or DAGSTER_HOME, or start it "
+            "(`s3notify dev`); to have it begin switched off: `running: false` in the YAML"
+        )
+    return found
+
+
+def switch(instance: dg.DagsterInstance, source: str, *, on: bool, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Switch the sensor of a source, in each code location that has it; whether that changed anything. May be repeated.
+
+    `UsageError`: no daemon has seen it yet. `UnavailableError`: ticks kept undoing it, try again.
+    """
+    wanted = InstigatorStatus.RUNNING if on else InstigatorStatus.STOPPED
+    changed = False
+    for _ in range(LOOKS):
+        others = [state for state in _sensors(instance, source) if state.is_running is not on]
+        if not others and changed:
+            return True
+        for state in others:
+            instance.update_instigator_state(state.with_status(wanted))
+        if not others:
+            return False
+        changed = True
+        clock.sleep(LOOK_SECONDS)
+    if any(state.is_running is not on for state in _sensors(instance, source)):
+        raise UnavailableError(f"the switch of {source}_sensor does not stay: try again")
+    return changed

@@ -1,0 +1,96 @@
+"""A source's sensor is switched off and on by commands, as the switch of Dagster's UI is stored."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
+
+from s3notify_platform.cli.main import main
+from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.orchestration.pausing import is_paused, switch
+from tests.support.clocks import HandClock
+
+
+def sensor(name: str, status: InstigatorStatus, location: str = "here") -> InstigatorState:
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "any")
+    data = SensorInstigatorData(cursor="kept", last_tick_timestamp=1.0)
+    return InstigatorState(RemoteInstigatorOrigin(repository, name), InstigatorType.SENSOR, status, data)
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    (tmp_path / "dagster.yaml").touch()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.get() as made:
+        for one in (
+            sensor("orders_sensor", InstigatorStatus.DECLARED_IN_CODE),
+            sensor("orders_sensor", InstigatorStatus.STOPPED, "there"),
+            sensor("orders_upkeep", InstigatorStatus.RUNNING),
+            sensor("clicks_sensor", InstigatorStatus.RUNNING),
+        ):
+            made.add_instigator_state(one)
+        yield made
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments])
+
+
+def running(instance: dg.DagsterInstance) -> dict[str, set[bool]]:
+    found: dict[str, set[bool]] = {}
+    for state in instance.all_instigator_state():
+        assert state.sensor_instigator_data is not None
+        assert state.sensor_instigator_data.cursor == "kept"
+        found.setdefault(state.instigator_name, set()).add(state.is_running)
+    return found
+
+
+def test_pause_and_resume(instance: dg.DagsterInstance) -> None:
+    """In each code location that has it; the upkeep and other sources stay as they are, and so do cursors."""
+    assert is_paused(instance, "orders")
+    assert "orders is paused" in run("pause", "orders").output
+    assert running(instance) == {"orders_sensor": {False}, "orders_upkeep": {True}, "clicks_sensor": {True}}
+    assert "orders was already paused" in run("pause", "orders").output
+    assert json.loads(run("resume", "orders", "--json").stdout) == {
+        "source": "orders", "running": True, "changed": True,
+    }  # fmt: skip
+    assert running(instance)["orders_sensor"] == {True}
+    assert not is_paused(instance, "orders")
+
+
+def test_a_tick_that_ends_meanwhile(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes the status that it began with: the switch is looked at again. One that never stays is said."""
+    update, ticks = type(instance).update_instigator_state, [1]
+
+    def ticking(self: dg.DagsterInstance, state: InstigatorState) -> InstigatorState:
+        update(self, state)
+        if ticks:
+            ticks.pop()
+            return update(self, state.with_status(InstigatorStatus.RUNNING))
+        return state
+
+    monkeypatch.setattr(type(instance), "update_instigator_state", ticking)
+    assert switch(instance, "orders", on=False, clock=HandClock())
+    assert is_paused(instance, "orders")
+    assert running(instance)["orders_sensor"] == {False}
+    ticks.extend(range(100))
+    with pytest.raises(UnavailableError, match="try again"):
+        switch(instance, "clicks", on=False, clock=HandClock())
+
+
+def test_what_is_not_there(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run("pause", "oders")
+    assert (refused.exit_code, "no sensor oders_sensor yet" in refused.output) == (1, True)
+    monkeypatch.delenv("DAGSTER_HOME")
+    refused = run("resume", "orders")
+    assert (refused.exit_code, "set DAGSTER_HOME" in refused.output) == (1, True)
