@@ -102,5 +102,6 @@ def newest_arrival(
         return None
     signal = root_key(keyspace_prefix) if root else signal_key(keyspace_prefix, slot_of(newest.key, slots))
     moved = signals.head(signal)
-    late_ms = moved.modified_ms - newest.modified_ms if moved is not None else -1
-    return Newest(key=newest.key, seconds=late_ms / 1000 if late_ms >= 0 else None)
+    # In whole seconds: a HEAD has no others, and a LIST may.
+    late = moved.modified_ms // 1000 - newest.modified_ms // 1000 if moved is not None else -1
+    return Newest(key=newest.key, seconds=float(late) if late >= 0 else None)

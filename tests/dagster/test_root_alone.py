@@ -29,7 +29,7 @@ def signals(site: Site) -> list[str]:
 def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
     """Creates, overwrites and deletes; no slot has a signal."""
     site.write(3, 7)
-    assert freshness(site.io, site.instance, 60.0).slots == 2
+    assert freshness(site.io, site.instance).slots == 2
     (request,) = site.tick()
     assert site.slots_of(request) == [3, 7]
     assert site.launch(request).success
@@ -41,7 +41,7 @@ def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
     assert site.batch()["batch_found_by"] == "queue"
     assert signals(site) == [root_key(site.io.source.location.keyspace_prefix)]
     assert not site.tick()
-    assert freshness(site.io, site.instance, 60.0).slots == 0
+    assert freshness(site.io, site.instance).slots == 0
 
 
 def test_a_writer_that_does_not_queue_beside_others(site: Site) -> None:

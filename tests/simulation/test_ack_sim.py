@@ -299,8 +299,8 @@ def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind, how):
     def of_the_second(name):
         def run(store, clock):
             chains = client(store, clock)
-            while not begun:
-                clock.sleep(0.01)
+            while not begun:  # for minutes, if the remover dies
+                clock.sleep(0.25)
             ended.add(name)
             retried(clock, lambda: chains.stamp_children(begun[0], [name], name))
 
@@ -315,7 +315,7 @@ def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind, how):
     def watcher(store, clock):
         chains = client(store, clock)
         while not begun:
-            clock.sleep(0.01)
+            clock.sleep(0.25)
         while (state := retried(clock, lambda: chains.state(begun[0]))).status == "open":
             assert set(state.missing) >= set(names) - ended
             clock.sleep(0.02)

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -263,6 +264,11 @@ def test_in_the_order_of_columns(lake_of: Callable[..., Lake], anywhere: str) ->
     assert clustered() == lake.load()
     lake.delete("3.jsonl")
     lake.put("4.jsonl", [{"id": 4, "day": "2026-01-04"}])
+    lake.ingest()
+    assert follow_clustered().rebuilt == ""
+    assert lake.source.clustered is not None
+    larger = replace(lake.source.clustered, file_bytes=1 << 20)
+    lake = replace(lake, source=replace(lake.source, clustered=larger))
     lake.put("new.jsonl", [{"id": 999, "day": "2027-01-01"}])
     lake.ingest()
     assert follow_clustered().rebuilt == ""

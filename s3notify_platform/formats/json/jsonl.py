@@ -102,9 +102,9 @@ class Jsonl(TextFormat):
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. A string, which numbers, true, false and times fit, if one of them is; else the first."""
-        nested = pa.types.is_nested(first) or pa.types.is_nested(second)
-        return pa.string() if pa.string() in (first, second) and not nested else first
+        """See `Format`. Of a text and a time a string, else the first."""
+        times = {pa.string(), pa.timestamp("us", tz="UTC")}
+        return pa.string() if {first, second} == times else first
 
 
 class JsonLines(Parser):

@@ -321,6 +321,8 @@ def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: d
             accounted(inner, there, kind.value_type, f"{path}[{place}]", odd)
     elif kind is not None and pa.types.is_decimal(kind):
         assert Decimal(str(found)) == cell
+    elif kind is not None and pa.types.is_string(kind) and not isinstance(found, str):
+        assert json.dumps(found) == cell
     else:
         assert kind is not None, path
         assert (float(found) if isinstance(cell, float) else found) == cell
