@@ -77,7 +77,8 @@ class Front:
 
     def client(self, service: str, *, key: str = KEY_ID, secret: str = SECRET, **config: Any) -> Any:
         """boto3's client of `s3` or `sns`. It does not repeat requests."""
-        return boto3.client(
+        # A session of its own: the default one looked for models when the process first used it.
+        return boto3.session.Session().client(
             service,
             region_name=REGION,
             endpoint_url=self.url,
