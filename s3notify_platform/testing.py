@@ -109,7 +109,7 @@ class SourceInTest:
         return rows.sort_by([(name, "ascending") for name in order]) if order else rows
 
     def quarantine(self) -> list[dict[str, Any]]:
-        """The records that could not be taken in: `_key`, `_offset`, `reason` and `raw` of each."""
+        """The records that were rejected: `_key`, `_offset`, `reason` and `raw` of each."""
         table = self.source.table()
         found = table.newest()
         rejects = found.manifest.rejects if isinstance(found, Snapshot) else ()

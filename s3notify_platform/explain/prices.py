@@ -1,4 +1,4 @@
-"""What requests cost: AWS's list prices of November 2025, us-east-1, on demand, in dollars.
+"""Prices of requests: AWS's list prices of November 2025, us-east-1, on demand, in dollars.
 
 From aws.amazon.com/s3/pricing (S3 Standard, "Requests & data retrievals"), /sqs/pricing and /dynamodb/pricing. Storage
 and traffic are not in it, and other stores, regions and contracts have other prices.
@@ -16,9 +16,9 @@ PRICES: Final[Mapping[str, float]] = {
     "DynamoDB write": 0.625 / 1e6,
     "DynamoDB read": 0.125 / 1e6,
 }
-"""Of one request; of DynamoDB, of one unit."""
+"""Dollars for one request, or for one unit of DynamoDB."""
 
 
 def dollars(counts: Mapping[str, float]) -> float:
-    """What requests cost, counted by kind. Pure."""
+    """The price of requests, counted by kind. Pure."""
     return sum(PRICES[kind] * count for kind, count in counts.items())

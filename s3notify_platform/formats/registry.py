@@ -53,7 +53,7 @@ def is_name(name: str) -> bool:
 def format_of(key: str, setting: str) -> Format | None:
     """The format of an object: as set, or under `auto` by the key's last suffix, or None. Pure.
 
-    The suffix of a compression does not count. Under `auto`, objects `.json` are told apart by their content.
+    The suffix of a compression does not count. Under `auto`, the content of an object `.json` decides.
     """
     if setting != AUTO:
         return FORMATS[setting]

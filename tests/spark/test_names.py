@@ -1,5 +1,7 @@
 """Columns of every name that Spark can hold, through all that looks at columns."""
 
+import json
+from base64 import b64encode
 from collections.abc import Callable
 from decimal import Decimal
 from io import BytesIO
@@ -10,10 +12,14 @@ import pytest
 from pyspark.sql import DataFrame
 
 from s3notify_platform.engine.loop import Round, commit_round
+from s3notify_platform.engine.values.results import Run
 from s3notify_platform.maintenance.set_types import SetTypes
 from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.load import load_slots
+from s3notify_platform.spark.spark_jobs import SparkJobs
+from s3notify_platform.table.column_names import object_names
+from s3notify_platform.table.pinned_schema import TableSchema
 from tests.support.engines import Place, by_polars
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
@@ -95,3 +101,19 @@ def test_safe_names_of_files_with_columns(lake_of: Callable[..., Lake]) -> None:
         lake.spark.read.format("s3notify").options(**options_of(lake.source, column_names="safe")).load()
     )
     assert objects.select("a_b", "l").toArrow().to_pylist() == [row]
+
+
+def test_names_within_a_batch(lake_of: Callable[..., Lake]) -> None:
+    """A schema that is widened again keeps the names that rows of the batch were stored with already."""
+    lake = lake_of(column_names="safe")
+    jobs = SparkJobs(lake.spark, lake.source)
+    run = Run(batch="b", run="b", signals={}, listing=True, only_found=False, last_attempt=frozenset())
+    first = jobs.widen_schema(TableSchema(inferred=True), [field_of("a b")], run, None)
+    wider = jobs.widen_schema(first, [field_of("a_b")], run, None)
+    assert [column["name"] for column in json.loads(wider.source)["fields"]] == ["a_b", "a_b_2"]
+    assert [column["name"] for column in json.loads(object_names(wider.source))["fields"]] == ["a b", "a_b"]
+
+
+def field_of(name: str) -> str:
+    """A field that an object has and the schema lacks, as a task says it."""
+    return b64encode(pa.schema([(name, pa.int64())]).serialize().to_pybytes()).decode()

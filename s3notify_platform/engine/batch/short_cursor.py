@@ -32,7 +32,7 @@ NOTHING: Final = ""
 
 @lru_cache(maxsize=128)
 def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - of this name
-    """What this process knows to be under a name: nothing yet, or the record's value."""
+    """The value of the record of a name, as this process has it; empty as long as it has none."""
     return []
 
 
@@ -87,7 +87,7 @@ class ShortCursor:
         return isinstance(self.records.create(PARTITION, f"{RECORD}{name}", value), Written | Conflict)
 
     def _value(self, name: str) -> bytes:
-        """What is under a name; b"" if it is lost."""
+        """The value of the record of a name; b"" if it is lost."""
         if name == NOTHING:
             return b""
         if not (kept := _kept(name)):

@@ -1,8 +1,8 @@
 """JSON whose content says what it is: a list of records, over as many lines as it likes, or JSON lines.
 
 For objects `.json` where nothing else says which: both may lie beside each other. A document is what begins as a list
-of objects, or with a line that is `{` alone; all else is lines. Objects are told apart by their first
-`BEGINNING_BYTES`, decoded.
+of objects, or with a line that is `{` alone; all else is lines. The first `BEGINNING_BYTES` of an object,
+decoded, decide.
 
 A list cannot be read from its middle. Where a large object was cut into parts all the same, since its lines could have
 been, whoever reads the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`; those who have the other parts see
@@ -27,7 +27,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 BEGINNING_BYTES: Final = 4 << 10
 FIRST_READ_BYTES: Final = 256 << 10
-"""Of a compressed object: the first block of bz2 may take 900 KB."""
+"""Bytes of a compressed object that are read at a time: the first block of bz2 may take 900 KB."""
 
 _DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
 

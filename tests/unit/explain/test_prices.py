@@ -1,4 +1,4 @@
-"""What requests cost."""
+"""Prices of requests."""
 
 import pytest
 

@@ -73,24 +73,6 @@ class TestJsonLines:
         ]
         assert all(reason in r.reason for r in rejects), rejects[0].reason
 
-    def test_numbers_in_columns_of_strings(self) -> None:
-        """Their source is the string, whatever else a record has; so are true and false."""
-        lines = (
-            b'{"b":1}',
-            b'{"b": -1.50e3 ,"a":7}',
-            b'{"b":true}',
-            b'{"b":"x"}',
-            b'{"b":null}',
-            b'{"b":01}',
-        )
-        rows, rejects = take([b"\n".join(lines), b'{"b":0.10}'], AB, "jsonl")
-        assert [row["b"] for _, _, row in rows] == ["1", "-1.50e3", "true", "x", None, "0.10"]
-        assert [reject.raw for reject in rejects] == [b'{"b":01}']
-        nested = pa.schema([("l", pa.list_(pa.string())), ("o", pa.struct([("p", pa.string())]))])
-        rows, rejects = take([b'{"l":["x",2,false],"o":{"p":3}}'], nested, "jsonl")
-        assert [row for _, _, row in rows] == [{"l": ["x", "2", "false"], "o": {"p": "3"}}]
-        assert rejects == []
-
     def test_records_over_several_lines(self) -> None:
         """A record that goes on in the next line could hide both: the lines are rejected, one by one."""
         rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")

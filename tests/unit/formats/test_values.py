@@ -216,6 +216,25 @@ def test_nulls_in_json() -> None:
     ]
 
 
+def test_numbers_in_columns_of_strings() -> None:
+    """Their source is the string, whatever else a record has; so are true and false."""
+    lines = (
+        b'{"b":1}',
+        b'{"b": -1.50e3 ,"a":7}',
+        b'{"b":true}',
+        b'{"b":"x"}',
+        b'{"b":null}',
+        b'{"b":01}',
+    )
+    rows, rejects = take([b"\n".join(lines), b'{"b":0.10}'], pa.schema([("a", INT), ("b", TEXT)]), "jsonl")
+    assert [row["b"] for _, _, row in rows] == ["1", "-1.50e3", "true", "x", None, "0.10"]
+    assert [reject.raw for reject in rejects] == [b'{"b":01}']
+    nested = pa.schema([("l", pa.list_(pa.string())), ("o", pa.struct([("p", pa.string())]))])
+    rows, rejects = take([b'{"l":["x",2,false],"o":{"p":3}}'], nested, "jsonl")
+    assert [row for _, _, row in rows] == [{"l": ["x", "2", "false"], "o": {"p": "3"}}]
+    assert rejects == []
+
+
 @pytest.mark.parametrize(
     ("values", "kind", "found"),
     [

@@ -1,0 +1,77 @@
+"""A tag whose chain has ended is used again at once: one caller does it, and nothing of the first chain counts."""
+
+import pytest
+
+from s3notify_platform.kernel.errors import TagExists, TagNotFound
+from s3notify_platform.protocols.ack_chain import AckChains, xor
+from s3notify_platform.protocols.ack_chain.chain_records import head_key
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HurriedClock
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+
+A, B = (bytes([byte]) * 16 for byte in (1, 2))
+
+
+def test_who_has_the_chain_before_learns_that_its_tag_is_used_again(records):
+    """Its stamps do not count in the new one, and nothing of it is left."""
+    chains = AckChains(records)
+    old = chains.create("t", xor(A, B))
+    chains.stamp(old, A)
+    chains.stamp(old, B, operation_id="b")
+    new = chains.open_batch("t", ["1"], reuse=True)
+    for call in (
+        lambda: chains.stamp(old, B, operation_id="b"),
+        lambda: chains.state(old),
+        lambda: chains.fail(old, "x"),
+    ):
+        with pytest.raises(TagNotFound):
+            call()
+    assert [record.key for record in records.scan("ack")] == [head_key("t")]
+    assert chains.state(new).missing == ("1",)
+
+
+def test_requests_of_a_tag_that_is_used_again():
+    """1 if there is no such chain; else its records are looked at, and removed one by one."""
+    objects = CountingStore(MemoryObjectStore())
+    chains = AckChains(ObjectRecordStore(objects, "r/"))
+    old = chains.open_batch("t", ["1"], reuse=True)
+    assert objects.counts == {"PUT": 1}
+    chains.finish(old)
+    # The store's conditions on DELETE are tried out once.
+    chains.finish(chains.open_batch("t", ["2"], reuse=True))
+    objects.counts.clear()
+    chains.open_batch("t", ["3"], reuse=True)
+    assert objects.counts == {"PUT": 2, "GET": 3, "LIST": 2, "DELETE": 1}
+
+
+def test_a_chain_whose_end_nobody_has_seen_has_ended(records):
+    """Its last stamper died before it could say so."""
+    chains = AckChains(records)
+    chains.open_batch("t", ["1"])
+    dying = AckChains(FaultyStore(records, at("scan", Fault.CRASH_BEFORE)), clock=HurriedClock())
+    with pytest.raises(CrashedError):
+        dying.stamp_children("t", ["1"], "op")
+    chains.open_batch("t", ["2"], reuse=True)
+    assert chains.state("t").missing == ("2",)
+
+
+def test_of_many_that_use_a_tag_again_one_does(records):
+    """The others find it in use."""
+    chains = AckChains(records)
+    old = chains.open_batch("t", ["1"])
+    chains.finish(old)
+
+    class Overtaken:
+        def __getattr__(self, name):
+            return getattr(records, name)
+
+        def replace(self, *args, **kwargs):
+            if chains.state("t").status == "acked":
+                chains.open_batch("t", ["theirs"], reuse=True)
+            return records.replace(*args, **kwargs)
+
+    with pytest.raises(TagExists):
+        AckChains(Overtaken()).open_batch("t", ["ours"], reuse=True)
+    assert chains.state("t").missing == ("theirs",)
