@@ -1,33 +1,34 @@
-"""s3notify_platform: what changed in a bucket of millions of objects, for two requests, as committed tables.
+"""s3notify_platform: changed S3 objects become rows of a Delta table, each object version exactly once.
 
-The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll sees by one HEAD, and at
-most one LIST, which slots changed. One run reads exactly these: it plans on one snapshot of the table (entries of the
-queue name the keys, or one listing finds them), reads under If-Match, parses, transforms, and stages packs. The round
+The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll learns which slots changed,
+by one HEAD and at most one LIST. One run reads these slots: it plans on one snapshot of the table (entries of the queue
+name the changed keys, or a listing finds them), reads under If-Match, parses, transforms, and stages packs. The round
 is committed as one version of the table's Delta log. Then it is reported, the entries leave the queue, and the batch's
 ack chain is stamped.
 
 Reading order. Imports point down only, without a circle; a contract in CI says so.
 
-    kernel/         what all other packages are written in: slots, clock, errors, limits, ports, settings
+    kernel/         basic values of all other packages: slots, clock, errors, limits, ports, settings
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports behind one opener: memory, S3, DynamoDB, SQS, records on a bucket; the probe
     table/          one Delta log: snapshot, commit, manifest, packs, object states, quarantine, reader, change feed,
-                    tables that follow, mirrors
-    deploy/         what `s3notify init` makes and prints: tables, what has a bucket announce its changes, policies
+                    derived tables, mirrors
+    deploy/         the work of `s3notify init`: DynamoDB tables, the bucket's events, IAM policies
     formats/        bytes in, rows and rejects out; one file and one registration for each format
-    source/         what a source is: its settings, and the one way from them to a `Source`
+    source/         the settings of a source, and the one way from them to a `Source`
     engine/         a change on its way to its rows, step by step: batch, plan, read, stage, commit; loop and driver
     maintenance/    upkeep, behind one port: vacuum, compact, erase, remove, migrate, roll back, tag
-    spark/          what needs PySpark: session, jobs, load, the data source
+    spark/          PySpark: session, jobs, load, the data source
     channels/       the publisher that queues, the reconciler, inlets, delivery, the REST front of topics
-    explain/        where one object stands
+    explain/        the state of one object, and of a source
     local/, defs/   the embedded S3 server, `dagster dev`, the demo and its source
     orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs
     cli/            `s3notify ...`
+    guide/          the pages of `s3notify guide`
 
 Where to look first
-    a row becomes visible       `table/commit.py` creates the version; `engine/loop.py` has the order of what follows
+    a row becomes visible       `table/commit.py` creates the version; `engine/loop.py` has the order of the next steps
     a new format                a file in `formats/`, and an entry in `formats/registry.py`
     a new inlet or outlet       a file in `channels/inlets/` or `delivery/`, and an entry in `channels/registry.py`
     a new setting of a source   a field of a class in `source/settings.py`, and the line that uses it
@@ -36,45 +37,46 @@ Where to look first
     another catalog or format   a file in `table/mirrors/`, and an entry in its `MIRRORS`
     a new command               a file in `cli/`, and an entry in `cli/main.py`
 
-Glossary. The same words in code, UI, commands, metrics and docs; one word, one thing.
+Glossary. The same words are in code, UI, commands, metrics and docs; each word has one meaning.
 
     slot                        0..999 by hash of the key; its partition key is the same number, unpadded
-    partition                   Dagster's or Spark's word only
-    keyspace, signal, root      the prefix of the signals; an object whose ETag moves; the signal of all, `{prefix}_`
-    publisher, watcher, poll    writes objects and signals; compares signals; one pass of a watcher
-    announced, unannounced      a change that an entry names; one that only a listing found
-    unqueued writer             signals without queueing
-    rescan, rescan backlog      comparing slots by a listing; the slots that wait for one
+    partition                   a partition of Dagster or of Spark, never a slot
+    keyspace                    the prefix of the signals
+    signal, root                a slot's object, whose ETag changes with the slot; the signal of all slots, `{prefix}_`
+    publisher, watcher, poll    writes objects and signals; compares signals; one comparison by a watcher
+    announced, unannounced      a change that an entry names; a change that only a listing found
+    unqueued writer             a writer that signals and adds no entry to the queue
+    rescan, rescan backlog      the comparison of slots with a listing; the slots that wait for one
     ack chain, tag, stamp       the XOR state of a batch; its name; a random value that is XORed twice
     acked                       the XOR is zero: all work of the batch is done
-    precondition, conflict      absence or an ETag required before a write; it did not hold
-    in doubt                    nobody knows yet whether a write was applied
+    precondition, conflict      absence or an ETag that a write requires; the precondition did not hold
+    in doubt                    it is unknown yet whether a write was applied
     lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
-    topic, segment, entry       a named queue; its unit of storage; an item in it
-    reservation, quota          promised space in a topic; how much is promised
-    shard consumer, release     who delivers the entries of a shard; end its ownership
-    dead letter, redrive        a notification that could not be delivered; deliver it again
-    reconciler                  resolves reservations of dead writers, signals what was not signalled
+    topic, segment, entry       a named queue; its unit of storage; one change in it
+    reservation, quota          promised space in a topic; the amount of promised space
+    shard consumer, release     a process that delivers the entries of a shard; the end of its ownership
+    dead letter, redrive        a notification that could not be delivered; its second delivery
+    reconciler                  resolves reservations of dead writers, and signals their changes
     enumerator, split           finds the work; the unit of reading: an object version, or a range of one
-    assignment, offset          slots of each reader; where reading of an object resumes
-    batch, round                the slots of one request, with one ack chain; what a run reads before it commits
+    assignment, offset          the slots of each reader; the place in an object where reading resumes
+    batch, round                the slots of one request, with one ack chain; the part of it that one version commits
     stage, commit               write a round's packs; create the version that makes them visible
-    version, snapshot           one commit to a table's log; the whole table as of one
-    to follow, to lead on       a table is kept in step with another one; take it to that one's newest version
+    version, snapshot           one commit to a table's log; the whole table as of a version
+    derived table, to advance   a table that is made from another one; to update it to that table's newest version
     newest rows, clustered      one row a business key (`latest`); the same rows in another order (`cluster_by`)
     change feed                 the rows that came and left between two versions, with the reason of each
     generation of a slot        the version that last changed it: Dagster's data version
     pack, manifest              a data file of many slots; the rest of the table's state as of a version
-    label                       of rows: the version that they were planned as
-    known, identity             the record of a table outside its prefix; its bucket, prefix, slots and hash
-    withdraw                    take the rows of an object that has left out of the table
-    code version, stale         of the code that makes rows; of a slot: made by other code than there is now
-    backfill, force             read again what is unchanged, since someone asked
+    label                       the version that rows were planned as
+    known record, identity      the record of a table outside its prefix; the table's bucket, prefix, slots and hash
+    withdraw                    remove the rows of a deleted or overwritten object from the table
+    code version, stale         the version of the code that makes rows; a slot whose rows other code made
+    backfill, force             read unchanged objects again, on request
     sweep                       a full LIST compared with the committed state
-    quarantine, retry           records and objects that could not be taken in; ask for them again
-    mismatch, rescued value     a value that does not fit its column; that value, kept in `_rescued`
-    notation                    how the texts of a source write dates, times and numbers
-    rule, broken                what a row must hold (`expect`); of a row that does not
+    quarantine, retry           records and objects that could not be read; a request to read them again
+    mismatch, rescued value     a value that does not fit its column; the same value, kept in `_rescued`
+    notation                    the way in which texts of a source write dates, times and numbers
+    rule, broken                a condition on rows (`expect`); a row does not fulfil it
     cursor                      Dagster's sensor state only
 """
 

@@ -12,6 +12,7 @@ from s3notify_platform.cli import (
     doctor,
     erase,
     explain,
+    guide,
     history,
     ingest,
     init,
@@ -68,6 +69,7 @@ def main() -> None:
       s3notify dev                  watch the sources of defs/*/defs.yaml
       s3notify status               where do the sources stand?
       s3notify explain KEY          what happened to an object?
+      s3notify guide                all topics of the guide
 
     Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS), and need no other option that
     is called required; options on the command line override it. Without YAML, name the source and give its --bucket.
@@ -110,6 +112,7 @@ for _command in (
     pause.pause,
     pause.resume,
     ingest.ingest,
+    guide.guide,
     history.history,
     rows.rows,
     changes.changes,

@@ -1,4 +1,4 @@
-"""README's shell, YAML and Spark run as they stand there, on loopback: what a stranger types, in that order."""
+"""The README's commands run as written, on loopback: what a stranger types, in that order."""
 
 import json
 import os
@@ -14,48 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.report import README
 from tests.e2e.test_dg import DEFINITIONS, PYPROJECT
 from tests.e2e.test_supervision import of_folder
+from tests.support.documents import Place, block, blocks
 from tests.support.only import PROJECT
-from tests.support.readme import BUCKET, Place, block
 from tests.support.servers import running_ministack
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 UI = "http://127.0.0.1:3000/server_info"
-KEY = "raw/orders/2.jsonl"
-
-CODE = """
-from s3notify_platform import s3_slot_asset
-
-def clean(orders):
-    return orders.withColumn("cleaned", orders.order_id > 0)
-
-@s3_slot_asset(source="orders")
-def paid_orders(orders):
-    return orders
-"""
-VALIDATE = """
-import dagster, pathlib, s3notify_platform.definitions as ours
-found = ours.load(pathlib.Path("defs"))
-dagster.Definitions.validate_loadable(found)
-print(*sorted(key.path[-1] for key in found.resolve_asset_graph().get_all_asset_keys()))
-"""
-BEFORE_SPARK = """
-from tests.support.spark import start_spark
-spark = start_spark(master="local[2]")
-"""
-AFTER_SPARK = """
-rows = sorted(row.order_id for row in table.collect())
-for name, stream in (("came", came), ("changed", changes)):
-    query = stream.writeStream.format("memory").queryName(name).option("checkpointLocation", f"checkpoint-{name}")
-    query.trigger(availableNow=True).start().awaitTermination()
-    seen = sorted(row.order_id for row in spark.sql(f"select order_id from {name}").collect())
-    assert seen == rows, seen
-print("FOUND", rows, seen)
-spark.stop()
-"""
 
 
 @pytest.fixture
@@ -66,15 +35,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield Place.of(server, tmp_path / "here")
 
 
-def shell(place: Place, script: str, *, folder: Path | None = None) -> tuple[int, str]:
-    """What it exits with, and all it says."""
-    done = subprocess.run(
-        ["bash", "-ec", script], cwd=folder or place.folder, env=place.environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    return done.returncode, done.stdout
-
-
 def serves() -> bool:
     with suppress(OSError), urllib.request.urlopen(UI, timeout=5) as answer:
         return "dagster_version" in json.load(answer)
@@ -83,7 +43,7 @@ def serves() -> bool:
 
 @contextmanager
 def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
-    """A command that runs until Ctrl-C, once Dagster's UI is there; its log."""
+    """A command that runs until Ctrl-C, from when Dagster's UI answers; its log."""
     assert not serves(), "something else is at the README's port"
     log = place.folder / "terminal.log"
     with log.open("wb") as sink:
@@ -99,14 +59,14 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
         yield log
     finally:
         with suppress(ProcessLookupError):
-            # As a terminal does: to all of its foreground.
+            # A terminal's Ctrl-C goes to all of its foreground.
             os.killpg(running.pid, signal.SIGINT)
         running.wait(120)
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
 
 
 def test_the_demo(tmp_path: Path) -> None:
-    """In a clone. The environment has what pip would get from the registry."""
+    """The first command installs the clone and ends with exit code 0; packages come from this environment."""
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -122,43 +82,42 @@ def test_the_demo(tmp_path: Path) -> None:
         "PIP_NO_DEPS": "1",
         "PIP_NO_BUILD_ISOLATION": "0",
     }
-    code, said = shell(Place(folder=clone, environment=kept | there), block("demo"))
+    code, said = Place(folder=clone, environment=kept | there).shell(block("demo command"))
     assert code == 0, said[-3000:]
     assert (clone / ".venv/bin/s3notify").exists()
 
 
-def test_without_a_dagster_project_and_without_dagster(place: Place) -> None:
-    """The policy, the store, the platform; a file that is signalled is in the table; Spark reads it."""
+def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
+    """Events are set up by a command, two objects are written, and the query prints what the README shows."""
     place.write_source()
-    lines = block("without Dagster").splitlines()
-    (at,) = (n for n, line in enumerate(lines) if line.startswith("s3notify dev"))
-    code, said = shell(place, "\n".join(lines[:at]))
-    assert code == 0, said
-    assert f"arn:aws:s3:::{BUCKET}" in said
-    assert "commit: native" in said
-    (place.folder / "2.jsonl").write_text('{"order_id": 2}\n')
-    place.put("raw/orders/1.jsonl", b'{"order_id": 1}\n')
-    with in_terminal(place, lines[at], place.folder) as log:
-        (put,) = (line for line in lines[at + 1 :] if line.startswith("aws "))
-        (explain,) = (line for line in lines[at + 1 :] if line.startswith("s3notify explain"))
-        home = ". .venv/bin/activate; export DAGSTER_HOME=.s3notify/home\n"
-        assert home.strip() in "\n".join(lines), "the README says so"
-        code, said = shell(place, home + put)
+    shells = [each.body for each in blocks(README.read_text()) if each.language == "sh" and not each.name]
+    commands, writes = shells
+    *checks, dev = commands.splitlines()
+    assert dev.startswith("s3notify dev ")
+    (query,) = (each.body for each in blocks(README.read_text()) if each.language == "python")
+    (shown,) = (each.body for each in blocks(README.read_text()) if each.language == "text")
+    for line in checks:
+        code, said = place.shell(line, typed="y\n")
         assert code == 0, said
+    assert "sqs" in (place.folder / "defs/orders/defs.yaml").read_text()
+    *puts, explain = writes.splitlines()
+    with in_terminal(place, dev, place.folder) as log:
+        for line in puts:
+            code, said = place.shell(line)
+            assert code == 0, said
         until(
-            lambda: shell(place, home + explain)[0] == 0,
+            lambda: place.shell(explain)[0] == 0,
             seconds=400,
-            why=lambda: shell(place, home + explain)[1] + log.read_text()[-2000:],
+            why=lambda: place.shell(explain)[1] + log.read_text()[-2000:],
         )
-        assert (place.folder / ".s3notify/home/dagster.log").exists()
-    (place.folder / "read.py").write_text(BEFORE_SPARK + block("Spark") + AFTER_SPARK)
-    code, said = shell(place, "python read.py")
-    assert code == 0, said[-3000:]
-    assert "FOUND [1, 2] [1, 2]" in said
+    (place.folder / "query.py").write_text(query)
+    code, said = place.shell("python query.py")
+    assert code == 0, said
+    assert said == shown
 
 
 def test_in_a_dagster_project(place: Place) -> None:
-    """Scaffolded, the source is that of the YAML; the store is looked at, and `dg dev` serves it."""
+    """The guide's commands for a project: scaffolded, the source is the README's, and `dg dev` serves it."""
     project = place.folder / "shop"
     package = project / "src" / "shop"
     (package / "defs").mkdir(parents=True)
@@ -175,42 +134,8 @@ def test_in_a_dagster_project(place: Place) -> None:
     (place.folder / "home").mkdir()
     there = Place(folder=place.folder, environment={**place.environment, **more})
     install, scaffold, serve = block("in a Dagster project").splitlines()
-    assert install.startswith("pip install "), "what the environment of the tests has"
-    code, said = shell(there, scaffold, folder=project)
+    assert install.startswith("pip install "), "the environment of the tests has these packages"
+    code, said = there.shell(scaffold, folder=project)
     assert code == 0, said
     with in_terminal(there, serve, project) as log:
         assert "commit: native" in log.read_text()
-
-
-def test_options(place: Place) -> None:
-    """All at once: the definitions load, and a batch is as they say."""
-    file = place.write_source(options=block("options"))
-    (file.parent / "assets.py").write_text(CODE)
-    versions = {"Status": "Enabled"}  # tags are for versions
-    place.client().put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=versions)
-    place.put(
-        "raw/orders/dt=2026-01-01/region=eu/1.jsonl",
-        b'{"order_id": 1, "amount": "12.30", "at": "01.01.2026 00:00"}\n{"order_id": "x", "amount": 1}\n',
-    )
-    place.put("raw/orders/other.csv", b"order_id\n9\n")
-    code, said = shell(place, f"python -W ignore -c '{VALIDATE}'")
-    assert code == 0, said
-    assert {"orders", "paid_orders"} <= {*said.split()}
-    code, said = shell(place, "s3notify ingest orders --once")
-    assert code == 0, said[-3000:]
-    code, said = shell(place, "s3notify explain raw/orders/dt=2026-01-01/region=eu/1.jsonl --json")
-    assert code == 0, said
-    tags = place.client().get_object_tagging(Bucket=BUCKET, Key="raw/orders/dt=2026-01-01/region=eu/1.jsonl")
-    assert tags["TagSet"] == [{"Key": "archive", "Value": "yes"}]
-    script = BEFORE_SPARK + block("Spark").split("came =")[0] + "print('FOUND', *table.toJSON().collect())\n"
-    (place.folder / "read.py").write_text(script)
-    code, said = shell(place, "python read.py")
-    assert code == 0, said[-3000:]
-    (line,) = (line for line in said.splitlines() if line.startswith("FOUND "))
-    rows = sorted(map(json.loads, line.removeprefix("FOUND ").replace("} {", "}\n{").splitlines()), key=str)
-    assert {(row["dt"], row["region"]) for row in rows} == {("2026-01-01", "eu")}
-    assert [(row.get("order_id"), row.get("amount"), row.get("cleaned")) for row in rows] == [
-        (1, 12.3, True),
-        (None, 1.0, None),
-    ]
-    assert [row.get("_rescued") for row in rows] == [None, '{"order_id":"x"}']

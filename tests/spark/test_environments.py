@@ -16,9 +16,7 @@ from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import queue_records
-from tests.benchmarks.report import README
-
-RECIPE = re.compile(r"<!-- second environment -->\n```yaml\n(.*?)```", re.DOTALL)
+from tests.support.documents import block
 
 Deployment = Callable[..., Callable[..., subprocess.CompletedProcess[str]]]
 
@@ -111,9 +109,8 @@ def test_a_second_environment_by_the_recipe_of_the_readme(
     assert [*queue.pending("orders")] == waiting
     ok(prod("doctor", "orders"))
 
-    found = RECIPE.search(README.read_text())
-    assert found
-    dev = deployment("dev", found[1])
+    recipe = block("second environment")
+    dev = deployment("dev", recipe)
     ok(dev("doctor", "orders"))
     ok(dev("topics", "create", "orders", "--prefix", "raw/"))
     ok(dev("ingest", "orders", "--once"))

@@ -1,12 +1,16 @@
-"""README's blocks are what it says, and run as they stand there: those that need no Spark, no Dagster and no shell.
+"""README and guide: every block is run by a test, commands and links exist, tables of options are those of the code."""
 
-The others: `e2e/test_readme.py`.
-"""
-
+import re
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from s3notify_platform.cli.guide import pages, summary
+from s3notify_platform.cli.main import main
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.kernel.slots import slot_of
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, new_stamp, xor
@@ -16,42 +20,109 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.support.readme import BUCKET, PARTS, Place, block, blocks
+from tests.support import option_tables
+from tests.support.documents import BUCKET, NAMED, Place, block, blocks, documents
+from tests.support.only import PROJECT
 from tests.support.servers import running_ministack
+
+LINES_OF_README = 140
+
+_COMMAND = re.compile(r"`(s3notify [^`]*)`")
+_LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def typed() -> Iterator[tuple[str, str]]:
+    """Each `s3notify` command that a document writes down, with the document."""
+    for name, text in documents().items():
+        for command in _COMMAND.findall(text):
+            yield name, " ".join(command.split())
+        for each in blocks(text):
+            if each.language == "sh":
+                for line in each.body.replace("\\\n", " ").splitlines():
+                    for part in re.split(r"&&|\|", line.split(" #")[0]):
+                        if part.strip().startswith("s3notify "):
+                            yield name, part.strip()
 
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A server of its own, since the README's names are the same for all."""
+    """A server of its own, since the names in the documents are the same for all tests."""
     with running_ministack(tmp_path_factory.mktemp("server")) as server:
         yield Place.of(server, tmp_path_factory.mktemp("here"))
 
 
 @pytest.fixture
 def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """This process is in its environment and its folder."""
+    """The place; this process has its environment, and is in its folder."""
     for name, value in landing.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(landing.folder)
     return landing
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_each_block_is_there(part: str) -> None:
-    assert block(part)
+def test_each_name_of_a_block_is_known() -> None:
+    """An unknown name would take a block out of the tests that run the others."""
+    named = {each.name for text in documents().values() for each in blocks(text)} - {""}
+    assert named == NAMED
 
 
-def test_no_block_is_left_out() -> None:
-    """A new one is to be run by a test, too: see `tests/support/readme.py`."""
-    known = [block(part) for part in PARTS]
-    assert [
-        body for language, body in blocks() if language in ("python", "sh", "yaml") and body not in known
-    ] == []
+def test_commands_and_their_options_exist() -> None:
+    """A reader who types a documented command gets no usage error."""
+    wrong = []
+    for document, line in typed():
+        words = [word for word in shlex.split(line.replace("…", "X")) if word != ">"][1:]
+        command: click.Command = main
+        context = click.Context(main)
+        while words and isinstance(command, click.Group):
+            if (found := command.get_command(context, words[0])) is None:
+                break
+            command, words = found, words[1:]
+            context = click.Context(command, parent=context)
+        else:
+            known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+            given = {word.split("=")[0] for word in words if word.startswith("--")}
+            if strange := given - known - {"--help"}:
+                wrong.append((document, line, strange))
+            continue
+        if words[0].isupper() or words[0].startswith(("-", "[")):
+            continue
+        wrong.append((document, line, {words[0]}))
+    assert wrong == []
+
+
+def test_links_lead_to_files() -> None:
+    for name, text in documents().items():
+        for target in _LINK.findall(text):
+            if not target.startswith("http"):
+                assert ((PROJECT.parent / name).parent / target).exists(), (name, target)
+
+
+def test_the_readme_is_short_and_links_each_page() -> None:
+    readme = documents()["README.md"]
+    assert len(readme.splitlines()) <= LINES_OF_README
+    assert {f"s3notify_platform/guide/{topic}.md" for topic in pages()} <= {*_LINK.findall(readme)}
+
+
+def test_tables_of_options_are_those_of_the_code() -> None:
+    assert option_tables.PAGE.read_text() == option_tables.page(), "run `poe options`"
+
+
+def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics with a sentence each, a page's Markdown, and for an unknown topic the ones that exist."""
+    monkeypatch.chdir(tmp_path)
+    listed = CliRunner().invoke(main, ["guide"]).output
+    for topic, text in pages().items():
+        assert f"{topic} " in listed
+        assert summary(text) in listed
+        assert CliRunner().invoke(main, ["guide", topic]).output.strip() == text.strip()
+    unknown = CliRunner().invoke(main, ["guide", "cooking"])
+    assert unknown.exit_code == 1
+    assert "operating" in unknown.output
 
 
 @pytest.mark.server
 def test_protocols_work_alone(place: Place) -> None:
-    """Ack chains, those of the npm package's table, and the cache."""
+    """Ack chains, chains in the npm package's table, and the cache."""
     place.client("dynamodb").create_table(
         TableName="acks",
         KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
@@ -73,7 +144,7 @@ def test_protocols_work_alone(place: Place) -> None:
 
 @pytest.mark.server
 def test_publishing(place: Place) -> None:
-    """All of it is written, and the signals of its slots have moved."""
+    """All objects are written, and the signals of their slots have moved."""
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

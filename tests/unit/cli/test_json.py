@@ -37,7 +37,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 """Each with its arguments."""
 
 OTHERS = {
-    "backfill", "deliver", "demo", "dev", "erase", "ingest", "init", "pause", "reconcile", "remove", "resume",
+    "backfill", "deliver", "demo", "dev", "erase", "guide", "ingest", "init", "pause", "reconcile", "remove", "resume",
     "serve-notifications", "signal", "vacuum", "units", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "schema set", "tag", "table compact",
     "table confirm", "table forget", "table migrate", "table put-back", "table rollback",

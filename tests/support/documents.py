@@ -1,11 +1,13 @@
-"""README's blocks, as they stand there, and what a machine has on which they run as written.
+"""The code blocks of README and guide, unchanged, and a machine on which they run as written.
 
-Only endpoint and credentials come from the environment, as they do for a user. `PARTS` has what tells a block from the
-others; a new block needs an entry, and a test that runs it.
+Only endpoint and credentials come from the environment, as they do for a user. A comment before a block names it: named
+blocks have a test of their own. Of the others, `tests/e2e/test_guide.py` runs those of the guide page by page, and
+`tests/e2e/test_readme.py` those of the README.
 """
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,22 +23,28 @@ from tests.support.servers import S3Server
 BUCKET: Final = "acme-landing"
 REGION: Final = "eu-central-1"
 
-PARTS: Final[Mapping[str, tuple[str, str]]] = {
-    "demo": ("sh", "s3notify demo --once"),
-    "source": ("yaml", "type: s3notify_platform.S3NotifyComponent"),
-    "without Dagster": ("sh", "\ns3notify dev "),
-    "in a Dagster project": ("sh", "dg scaffold defs "),
-    "second environment": ("yaml", "_s3notify/dev/"),
-    "options": ("yaml", "partition_columns:"),
-    "publishing": ("python", "open_publisher("),
-    "Spark": ("python", 'spark.read.format("s3notify")'),
-    "protocols": ("python", "AckChains("),
-    "checks": ("sh", "poe check"),
-}
-"""Language and a text that one block has and no other. `checks` is run by `.ci/run`, the second
-environment by `tests/spark/test_environments.py`."""
+GUIDE: Final = PROJECT.parent / "s3notify_platform" / "guide"
 
-_FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED: Final = frozenset(
+    {
+        *("demo command", "test command", "second environment", "in a Dagster project"),
+        *("publishing", "Spark", "protocols", "attributes"),
+    }
+)
+"""The names of blocks. `test command` is run by `.ci/run`, the second environment by
+`tests/spark/test_environments.py`. Several blocks are called `attributes`: each is appended to the source's YAML."""
+
+_FENCE: Final = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A code block; `name` is empty if no comment names it."""
+
+    name: str
+    language: str
+    body: str
+
 
 # For machines without the AWS CLI.
 _AWS: Final = f"""#!{sys.executable}
@@ -44,21 +52,31 @@ import sys
 from urllib.parse import urlsplit
 import boto3
 service, command, source, target = sys.argv[1:]
-assert (service, command) == ("s3", "cp")
+assert (service, command, source) == ("s3", "cp", "-")
 place = urlsplit(target)
-boto3.client("s3").upload_file(source, place.netloc, place.path.lstrip("/"))
+boto3.client("s3").put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=sys.stdin.buffer.read())
 """
 
 
-def blocks() -> list[tuple[str, str]]:
-    """Language and text of every block."""
-    return _FENCE.findall(README.read_text())
+def documents() -> Mapping[str, str]:
+    """The text of README and guide pages by their path in the project."""
+    return {str(page.relative_to(PROJECT.parent)): page.read_text() for page in (README, *GUIDE.glob("*.md"))}
 
 
-def block(part: str) -> str:
-    """The block that `PARTS` calls so."""
-    language, text = PARTS[part]
-    (found,) = (body for kind, body in blocks() if kind == language and text in body)
+def blocks(text: str) -> list[Block]:
+    """The blocks of a document, in order."""
+    return [Block(*found) for found in _FENCE.findall(text)]
+
+
+def block(name: str) -> str:
+    """The one block of this name."""
+    (found,) = (each.body for text in documents().values() for each in blocks(text) if each.name == name)
+    return found
+
+
+def source() -> str:
+    """The README's source."""
+    (found,) = (each.body for each in blocks(README.read_text()) if each.language == "yaml")
     return found
 
 
@@ -89,6 +107,7 @@ class Place:
                 "AWS_ENDPOINT_URL": server.endpoint_url,
                 "AWS_ACCESS_KEY_ID": "test",
                 "AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_ALLOW_HTTP": "true",  # for Polars and delta-rs
                 "AWS_REGION": REGION,
                 "AWS_DEFAULT_REGION": REGION,
                 "DAGSTER_TELEMETRY_ENABLED": "false",
@@ -98,8 +117,16 @@ class Place:
         place.client().create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         return place
 
+    def shell(self, script: str, *, folder: Path | None = None, typed: str = "") -> tuple[int, str]:
+        """The exit code of a script of Bash, and its whole output. `typed`: the user's input."""
+        done = subprocess.run(
+            ["bash", "-ec", script], cwd=folder or self.folder, env=self.environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False, timeout=600, input=typed,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
     def client(self, service: str = "s3") -> "boto3.client":
-        """By boto3, which is none of our code."""
+        """A client of boto3, which shares no code with the project."""
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL")
         key, secret, url = (self.environment[name] for name in names)
         return boto3.client(
@@ -107,7 +134,7 @@ class Place:
         )
 
     def put(self, key: str, body: bytes) -> None:
-        """As any writer would."""
+        """Write an object as any writer would."""
         self.client().put_object(Bucket=BUCKET, Key=key, Body=body)
 
     def keys(self, prefix: str) -> list[str]:
@@ -117,7 +144,7 @@ class Place:
 
     def write_source(self, *, options: str = "") -> Path:
         """The YAML of the source, where its first line says; the file."""
-        text = block("source")
+        text = source()
         file = self.folder / text.splitlines()[0].removeprefix("# ")
         file.parent.mkdir(parents=True)
         file.write_text(text + options)

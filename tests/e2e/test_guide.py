@@ -1,0 +1,147 @@
+"""The guide's code runs as it stands, page by page, with a source that has rows and something in quarantine."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import GUIDE, Block, Place, block, blocks
+from tests.support.servers import running_ministack
+from tests.support.waiting import until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.server,
+    pytest.mark.spark,
+    pytest.mark.thorough,
+    pytest.mark.timeout(1200),
+]
+
+PAGES = sorted(
+    page.name for page in GUIDE.glob("*.md") if any(not each.name for each in blocks(page.read_text()))
+)
+FOREVER = "# until Ctrl-C"
+
+LOAD = """
+import dagster as dg, pathlib, s3notify_platform.definitions as ours
+found = ours.load(pathlib.Path("defs"))
+dg.Definitions.validate_loadable(found)
+print("ASSETS", *sorted(key.path[-1] for key in found.resolve_asset_graph().get_all_asset_keys()))
+"""
+MATERIALIZE = """
+own = [dg.AssetKey(name) for name in ("order_count", "audit")]
+assert found.resolve_implicit_global_asset_job_def().execute_in_process(asset_selection=own).success
+"""
+BEFORE_SPARK = """
+from tests.support.spark import start_spark
+spark = start_spark(master="local[2]")
+"""
+AFTER_SPARK = """
+rows = sorted(row.customer for row in table.collect())
+for name, stream in (("came", came), ("changed", changes)):
+    query = stream.writeStream.format("memory").queryName(name).option("checkpointLocation", f"checkpoint-{name}")
+    query.trigger(availableNow=True).start().awaitTermination()
+    seen = sorted(row.customer for row in spark.sql(f"select customer from {name}").collect())
+    assert seen == rows, seen
+print("FOUND", rows)
+spark.stop()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """The README's source after its first batch: a row, and a record in quarantine."""
+    (tmp_path / "server").mkdir()
+    (tmp_path / "here").mkdir()
+    with running_ministack(tmp_path / "server") as server:
+        place = Place.of(server, tmp_path / "here")
+        place.write_source()
+        place.put("raw/orders/1.jsonl", b'{"customer": "Ann", "amount": 12.5}\n')
+        place.put("raw/orders/bad.jsonl", b"no JSON\n")
+        ok(place, "s3notify ingest orders --once")
+        yield place
+
+
+def ok(place: Place, script: str) -> str:
+    code, said = place.shell(script)
+    assert code == 0, f"{script}\n{said[-4000:]}"
+    return said
+
+
+@contextmanager
+def running(place: Place, line: str) -> Iterator[None]:
+    """A command that commits a new object, runs until Ctrl-C, and then ends with exit code 0."""
+    place.put("raw/orders/live.jsonl", b'{"customer": "Eve", "amount": 1.5}\n')
+    ok(place, "s3notify signal raw/orders/live.jsonl")
+    log = place.folder / "running.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"], cwd=place.folder, env=place.environment, stdout=sink, stderr=sink,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        explain = "s3notify explain raw/orders/live.jsonl"
+        until(lambda: place.shell(explain)[0] == 0, seconds=200, why=lambda: log.read_text()[-3000:])
+        yield
+        assert process.poll() is None, log.read_text()[-3000:]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(120) == 0, log.read_text()[-3000:]
+
+
+def run(place: Place, each: Block, stack: ExitStack) -> None:
+    """Run one block, or write the file that its first line names."""
+    first = each.body.splitlines()[0]
+    if each.language in ("yaml", "python") and first.startswith("# "):
+        file = place.folder / first.removeprefix("# ")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(each.body)
+    elif each.name == "attributes":
+        source = place.folder / "defs/orders/defs.yaml"
+        before = source.read_text()
+        source.write_text(before + each.body)
+        ok(place, f"python -W ignore -c '{LOAD}'")
+        source.write_text(before)
+    elif each.language == "python":
+        (place.folder / "block.py").write_text(each.body)
+        ok(place, f"{sys.executable} block.py")
+    else:
+        assert each.language == "sh", each
+        for line in each.body.replace("\\\n", " ").splitlines():
+            if line.endswith(FOREVER):
+                stack.enter_context(running(place, line.removesuffix(FOREVER)))
+            else:
+                ok(place, line)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs(place: Place, page: str) -> None:
+    """All blocks of a page in their order, but those that have a test of their own."""
+    with ExitStack() as stack:
+        for each in blocks((GUIDE / page).read_text()):
+            if each.name in ("", "attributes"):
+                run(place, each, stack)
+
+
+def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
+    """The page's report counts the rows, and its audit is given the changes."""
+    with ExitStack() as stack:
+        for each in blocks((GUIDE / "dagster.md").read_text()):
+            if not each.name:
+                run(place, each, stack)
+    said = ok(place, f"python -W ignore -c '{LOAD}{MATERIALIZE}'")
+    assert "ASSETS" in said
+    assert "insert new raw/orders/1.jsonl" in said
+
+
+def test_spark_reads_table_and_streams(place: Place) -> None:
+    """The data source's table, its new rows and its changes are the committed rows."""
+    ok(place, "s3notify topics create orders --prefix raw/orders/")
+    (place.folder / "read.py").write_text(BEFORE_SPARK + block("Spark") + AFTER_SPARK)
+    assert "FOUND ['Ann']" in ok(place, "python read.py")
