@@ -1,5 +1,6 @@
 """README and guide: every block is run by a test, commands and links exist, tables of options are those of the code."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -88,6 +89,34 @@ def test_commands_and_their_options_exist() -> None:
             continue
         wrong.append((document, line, {words[0]}))
     assert wrong == []
+
+
+def test_messages_in_the_guide_are_those_of_the_code() -> None:
+    """A person who looks up a message finds it."""
+    texts = "\n".join(_texts(PROJECT.parent / "s3notify_platform"))
+    table = documents()["s3notify_platform/guide/operating.md"].split("## When it says")[1]
+    quoted = [
+        message
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for message in re.findall(r"`([^`]*)`", line.split("|")[1])
+        if " " in message
+    ]
+    assert len(quoted) > 5
+    assert [message for message in quoted if message not in texts] == []
+
+
+def _texts(package: Path) -> Iterator[str]:
+    """The texts in code, with … for what is filled in."""
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.JoinedStr(values=values):
+                    yield "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "…" for part in values
+                    )
+                case ast.Constant(value=str(text)):
+                    yield text
 
 
 def test_links_lead_to_files() -> None:
