@@ -5,16 +5,19 @@ compares what it found with anything. A first poll, and a first LIST of few obje
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 from dagster_aws.s3.sensor import get_s3_keys
 
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put, Watcher
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.benchmarks.figures import Figure, counted, short, timed, times
 from tests.benchmarks.lake import SMALL, body_of, boto3_client, key_of, prefix_of, small_objects
+from tests.benchmarks.slow_proxy import FAR, slow_proxy
 from tests.benchmarks.ways import etags
 
 KEYSPACE = "_keyspace/"
@@ -23,41 +26,41 @@ KEYSPACE = "_keyspace/"
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     totals = (10, 100) if small else (1_000, 10_000, 100_000)
     config = small_objects(server, max(totals))
-    store = CountingStore(S3ObjectStore(config))
-    publisher = Publisher(store, prefix=KEYSPACE)
     # Every slot has a signal, as in a keyspace that has been in use for a while.
-    publisher.signal([f"warm {n}" for n in range(10_000)])
-    client = boto3_client(config)
+    Publisher(S3ObjectStore(config), prefix=KEYSPACE).signal([f"warm {n}" for n in range(10_000)])
     etags(config, prefix_of(10))
-    figures = []
-    for total in totals:
-        prefix = prefix_of(total)
-        watcher = Watcher(store, prefix=KEYSPACE)
-        watcher.poll()
-        publisher.publish([Put(key=key_of(n * total // 10), body=body_of(n, note="d")) for n in range(10)])
-        before = Counter(store.counts)
-        ours, poll = timed(watcher.poll)
-        requests = store.counts - before
-        assert 1 <= len(poll.changed) <= 10
-        listing, seen = timed(partial(etags, config, prefix))
-        assert total <= 100 or len(seen) == total
-        keys, found = timed(partial(get_s3_keys, SMALL, prefix=prefix, s3_session=client))
-        assert len(found) == total
-        what = f"10 changed among {total:,} objects: one tick"
-        figures.append(
-            Figure(
-                what=what,
-                ours=f"{short(ours)}, {counted(requests)}",
-                instead=f"full LIST by obstore {short(listing)}, {-(-total // 1000)} LIST",
-                ratio=times(listing, ours),
-            )
-        )
-        figures.append(
-            Figure(
-                what="the same",
-                ours=f"{short(ours)}, {counted(requests)}",
-                instead=f"`get_s3_keys` {short(keys)}, {-(-total // 1000)} LIST",
-                ratio=times(keys, ours),
-            )
-        )
-    return figures
+    figures = [each for total in totals for each in _tick(config, total)]
+    with slow_proxy(server.endpoint_url) as url:
+        return [*figures, *_tick(replace(config, endpoint_url=url), max(totals), f", {FAR}")]
+
+
+def _tick(config: S3Config, total: int, where: str = "") -> list[Figure]:
+    store = CountingStore(S3ObjectStore(config))
+    prefix = prefix_of(total)
+    watcher = Watcher(store, prefix=KEYSPACE)
+    watcher.poll()
+    changed = [Put(key=key_of(n * total // 10), body=body_of(n, note=f"d{where}")) for n in range(10)]
+    Publisher(store, prefix=KEYSPACE).publish(changed)
+    before = Counter(store.counts)
+    ours, poll = timed(watcher.poll)
+    requests = store.counts - before
+    assert 1 <= len(poll.changed) <= 10
+    listing, seen = timed(partial(etags, config, prefix))
+    assert total <= 100 or len(seen) == total
+    keys, found = timed(partial(get_s3_keys, SMALL, prefix=prefix, s3_session=boto3_client(config)))
+    assert len(found) == total
+    lists = f"{-(-total // 1000)} LIST"
+    return [
+        Figure(
+            what=f"10 changed among {total:,} objects: one tick{where}",
+            ours=f"{short(ours)}, {counted(requests)}",
+            instead=f"full LIST by obstore {short(listing)}, {lists}",
+            ratio=times(listing, ours),
+        ),
+        Figure(
+            what="the same",
+            ours=f"{short(ours)}, {counted(requests)}",
+            instead=f"`get_s3_keys` {short(keys)}, {lists}",
+            ratio=times(keys, ours),
+        ),
+    ]
