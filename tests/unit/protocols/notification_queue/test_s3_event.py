@@ -274,7 +274,7 @@ def test_what_is_no_message_is_refused(body):
 def test_a_key_that_is_no_utf8_is_one_events_matter():
     """Whoever takes events refuses it, and not its message."""
     (event,) = decode_events(message("ObjectCreated:Put", "a%ff").encode()).events
-    assert unaddressable(event.key) == "it is no UTF-8"
+    assert unaddressable(event.key) == "it is not UTF-8"
 
 
 def test_a_time_that_cannot_be_read_is_none():
