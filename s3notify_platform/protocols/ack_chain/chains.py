@@ -197,7 +197,7 @@ class AckChains:
             if found.closed is not None:
                 return self._outcome(found, operation)
             if chain.stamp:
-                raise UsageError(f"chain {chain.tag!r} has no named children: use `stamp`")
+                raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
             if unknown := ended - found.children:
                 raise UsageError(f"chain {chain.tag!r} has no children {in_order(unknown)[:10]}")
         return self._put(chain, stamp_record(chain, ended, starts), operation)
@@ -210,7 +210,7 @@ class AckChains:
         record that it then leaves.
         """
         if chain.stamp:
-            raise UsageError(f"chain {chain.tag!r} has no named children: use `stamp`")
+            raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
         operation = self._operation(operation_id)
         closed = self._close(chain, self._closing("acked", operation))
         if closed.status == "acked" and closed.operation == operation:

@@ -83,7 +83,7 @@ class Stamp:
         if self.raw is not None:
             return self._raw(chain, self.raw)
         if not chain.seed:
-            raise UsageError(f"chain {self.tag!r} has no named children: use `stamp`")
+            raise UsageError(f"chain {self.tag!r} was created with stamps: use `stamp`")
         self._check_names(chain)
         ending, beginning = self.ending & chain.missing, self.beginning - chain.children
         if not ending and not beginning:

@@ -165,7 +165,7 @@ def test_too_many_rules(queue):
         (Rule(suffix="é" * 600), "1024 bytes"),
         (Rule(regex=r"[^\x00-\x{10FFFF}]"), "no key is"),
         (Rule(regex="x{0}"), "no key is"),
-        (Rule(prefix="raw/", regex="logs/.*"), "no key that begins with 'raw/' is 'logs/.\\*'"),
+        (Rule(prefix="raw/", regex="logs/.*"), "no key that begins with 'raw/' matches 'logs/.\\*'"),
         (Rule(prefix="raw/", regex="(?i)rab/[0-9]+"), "no key that begins with"),
         (Rule(prefix="raw/a/b", regex="raw/a"), "no key that begins with"),
     ],
