@@ -277,7 +277,7 @@ def written(
     except NotFoundError as error:
         abort()
         raise UnavailableError(
-            f"upload of {change.key!r}: another client aborted it, or its source is gone; nothing was written, "
+            f"upload of {change.key!r}: it was aborted by another client, or its source is gone; nothing was written, "
             f"try again: {error}"
         ) from error
     except Exception:
