@@ -81,7 +81,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
         assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
-    assert created == [0, 0, 2, 0, 4]  # each is refused as generation 0 first, then replaces the done lease
+    assert created == [0, 0, 2, 0, 4]  # later ones are refused as generation 0, then replace the done lease
     assert leases.leases.read(PATH, "*").generation == 5
 
 
