@@ -184,7 +184,7 @@ class Updates:
         known: Record | None = None,
         patient: bool = False,
     ) -> tuple[T, Record | None]:
-        """Writes the value that `decide` returns (None: no change). Returns its result, and the record afterwards.
+        """Writes the value that `decide` returns (None: no change). Returns the result of `decide` and the new record.
 
         `decide` is called with the record as read, again in each round; its errors are raised. `known`: the record as
         the caller has read it; the first round uses it without a read.

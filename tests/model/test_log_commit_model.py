@@ -260,7 +260,7 @@ def _merging(rules: Rules) -> dict[str, Program]:
 
 
 def _sleeper(rules: Rules) -> dict[str, Program]:
-    # Version 2 was committed after this process had listed the log.
+    # Version 2 was committed after this process had found version 1 to be the newest.
     return {
         "x": partial(a_round, "x", (("c1", 1),), rules, kept=_snapshot(TWO, 1), asked=True),
         "cut": partial(checkpoint_and_cut, rules),
@@ -303,7 +303,7 @@ def _vacuum(rules: Rules) -> dict[str, Program]:
 
 
 def _vacuum_rebase(rules: Rules) -> dict[str, Program]:
-    # Version 2 was committed after this process had listed the log: it stages again only what changes.
+    # Version 2 was committed after this process had found version 1 to be the newest. It stages again only changes.
     return {
         "x": partial(a_round, "x", (("c1", 3),), rules, kept=_snapshot(TWO, 1), asked=True),
         "vacuum": partial(vacuum, rules),

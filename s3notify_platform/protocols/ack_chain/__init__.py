@@ -53,8 +53,8 @@ chain was closed costs 1 more, and so does a tag in place of a `Chain`. Removing
 bucket. Create with `reuse`, over an ended chain: up to 7, plus the removal of that chain.
 
 Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown chain. A chain
-has a deadline, a reason, and the names of missing children. Stamps have at least 8 random bytes. Stampers do not
-contend. The package `shared` works on the same chains as xor-ack-dynamodb, in its table.
+has a deadline, a reason, and the names of missing children. Stamps have at least 8 random bytes. Stampers never
+conflict with each other. The package `shared` works on the same chains as xor-ack-dynamodb, in its table.
 
 Reading order: chains (the client), chain_records (keys and values, and how to read them together), stamps (values),
 names.

@@ -52,7 +52,9 @@ _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A chain as it was opened. It never changes, so its holder can stamp without reading the head. Small; pickles."""
+    """A chain as it was opened. It never changes, so its holder can stamp without reading the head. Small; can be
+    pickled.
+    """
 
     tag: Tag
     version: Version
@@ -168,7 +170,7 @@ def decode_head(tag: str, head: Record) -> Chain:
     body = _of_json(tag, head.value)
     try:
         if body["v"] != 2:
-            raise CorruptError(f"ack chain {tag!r} has version {body['v']}")
+            raise CorruptError(f"ack chain {tag!r} has version {body['v']}; this release reads version 2")
         return Chain(
             tag=Tag(tag),
             version=head.version,

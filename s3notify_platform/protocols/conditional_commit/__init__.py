@@ -5,29 +5,31 @@ decides who may write. The lease items have the format of object_store's DynamoC
 
 Steps, native
     1. Send the write under its condition, with a fresh writer id in the metadata.
-    2. Written: done. Conflict, with no earlier attempt in doubt: conflict.
-    3. Unknown (timeout, 5xx, 409): HEAD the path and judge the object found.
+    2. The store answers `Written`: the commit is done. It answers `Conflict`: the commit lost, if no earlier attempt is
+       in doubt.
+    3. The answer is `Unknown` (timeout, 5xx, 409): HEAD the path and judge the object found.
        - It has our writer id: the attempt in doubt was applied.
        - It has another writer's id and the same precondition: conflict, because only one write can meet it.
        - The state is unchanged (no object, or the expected ETag): not applied so far; send again under the same id.
        - Any other state: our write may have been applied and then replaced: `UnknownOutcomeError`.
 
 Steps, leases
-    1. HEAD the path. If the precondition fails: conflict.
-    2. Create the lease of (path, expected ETag or `*`), generation 0. If it succeeds, go to step 4.
-    3. If a lease exists already, HEAD the path at every test interval. If the precondition fails: conflict. Wait until
-       the timeout of the lease found, times the clock skew rate, has passed on our own clock. Then HEAD once more, and
-       replace the lease with generation + 1 if it is still the lease found. If that is refused, repeat step 3 with the
-       current lease.
+    1. HEAD the path. If the precondition fails, the outcome is a conflict.
+    2. Create the lease of (path, expected ETag or `*`), generation 0. If that succeeds, go to step 4.
+    3. If a lease exists already, HEAD the path at every test interval. If the precondition fails, the outcome is a
+       conflict. Wait until the timeout of the lease found, times the clock skew rate, has passed on our own clock. Then
+       HEAD again, and replace the lease with generation + 1 if it has not changed. If the replacement is refused,
+       repeat step 3 with the current lease.
     4. The lease is ours: write, without a condition. The write must begin in the first half of the timeout, counted
-       from before step 1. If it is too late, go back to step 1 and replace our own lease. If the outcome is unknown,
-       HEAD. Our writer id (for a delete: no object): confirmed. Unchanged state: write again under the same id. Any
-       other state: unknown.
-    5. If the write was confirmed only after the timeout, another HEAD must still find our writer id; otherwise, the
+       from before step 1. If it is too late, go back to step 1 and replace our own lease. If the store's answer is
+       unknown, HEAD the path. If it has our writer id (for a delete: if it is gone), the write is confirmed. If the
+       state is unchanged, write again under the same id. In any other state, the outcome is unknown.
+    5. If the write was confirmed only after the timeout, another HEAD must still find our writer id. Otherwise, the
        outcome is unknown.
-    6. Mark the lease done (generation + 1, timeout 0) if it is still ours. Success: written. If another writer took the
-       lease over: unknown, because its write may be in flight. No answer: written if our write was confirmed within
-       the timeout, because nobody can have taken over before it was visible; otherwise unknown.
+    6. Mark the lease done (generation + 1, timeout 0) if it is still ours. If that succeeds, the outcome is `Written`.
+       If another writer has taken the lease over, the outcome is unknown, because its write may be in flight. If there
+       is no answer, the outcome is `Written` only if our write was confirmed within the timeout: nobody can have taken
+       over before it was visible.
 
 Storage
     {path}                        the object itself

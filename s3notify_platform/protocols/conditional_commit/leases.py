@@ -232,7 +232,9 @@ class DynamoCommit(ConditionalCommit):
             try:
                 ours = operation.shows(self._look(path), writer)
             except UnavailableError as error:
-                raise UnknownOutcomeError(f"commit of {path!r}: sent, and {error}") from error
+                raise UnknownOutcomeError(
+                    f"commit of {path!r}: the write is not confirmed: {error}"
+                ) from error
             if not ours:
                 raise UnknownOutcomeError(
                     f"commit of {path!r}: outlasted its lease, and now another writer's object is stored"

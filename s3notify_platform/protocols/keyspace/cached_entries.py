@@ -27,7 +27,7 @@ class Entry:
 
 
 class CachedEntries:
-    """Evicts the least recently used entries above the bounds. Iterates over keys in order of use. Not thread-safe."""
+    """Evicts the least recently used entries above the bounds. Iterates over keys in that order. Not thread-safe."""
 
     def __init__(self, clock: Clock, *, max_entries: int, max_bytes: int, idle_seconds: float) -> None:
         self._clock = clock

@@ -182,7 +182,7 @@ class CausalCache:
         """The work of the background, due once in `staleness_seconds`: polls, and reads stale hot entries again.
 
         Does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are served until
-        they are too old. Requests: see the class.
+        they are too old. Requests are listed in the class's docstring.
         """
         self._is_fresh()  # shows changes that another thread has held back for too long
         with self._turn:
@@ -318,7 +318,7 @@ class CausalCache:
         if isinstance(answer, NotModified):
             return known, False
         if isinstance(answer, Conflict):
-            raise CorruptError(f"GET {key!r} without If-Match answered {answer}")
+            raise CorruptError(f"the store answered a GET of {key!r} without If-Match with {answer}")
         return answer, True
 
     def refresh(self) -> None:

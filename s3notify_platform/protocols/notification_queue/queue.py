@@ -107,7 +107,7 @@ class NotificationQueue:
         return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
 
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
-        """All topics to which changes until `moment`, by the queue's clock, must be announced. 1 scan, or no request.
+        """All topics to which a change before `moment` (by the queue's clock) must be announced. 1 scan, or no request.
 
         Only for a change that is reserved in one of them; for other changes, use `see_topics`.
         """

@@ -291,7 +291,7 @@ class Reconciler:
     def _sweep(self, name: str, foreign: list[Segment], reconciled: Counter[str]) -> None:
         if not foreign:
             return
-        # This read comes after the scan: an epoch that the topic no longer has never returns.
+        # This read comes after the scan: a topic never gets a former epoch again.
         epoch = self._queue.topics.get(name).epoch
         for segment in foreign:
             if segment.place.epoch != epoch:
@@ -320,7 +320,7 @@ class Reconciler:
     def _recount(self, topic: Topic, shard: int, counted: int) -> bool:
         """Begins a new quota generation. Its base is all that the former generation could count; it shrinks later.
 
-        The counter is sealed first: nobody gets room by it any more, so there are never more entries than it counted.
+        The counter is sealed first: it gives no more room, so there are never more entries than it counted.
         Then writers that rely on the former generation are waited for. After that, a scan finds the entries that they
         were granted, and the base shrinks to their number (`_shrink_base`). A writer that creates a segment later reads
         the topic again before the grant, and notices the change. So the bound holds, however long a process pauses. If

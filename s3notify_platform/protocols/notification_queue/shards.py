@@ -42,7 +42,7 @@ class Edited(Generic[T]):
 
 
 Edit = Callable[[Segment], tuple[Segment, T]]
-"""Returns the edited segment and a result. Called again if the segment has changed meanwhile."""
+"""A function that returns the edited segment and a result. It is called again if the segment has changed meanwhile."""
 
 
 class Shards:

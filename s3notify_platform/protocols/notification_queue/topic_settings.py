@@ -72,8 +72,8 @@ class TopicSettings:
     stale_seconds: Annotated[
         float,
         About(
-            "Time without news of its writer after which a reservation is resolved by HEAD; writes must begin within a "
-            "third of it. Lower it only while nobody writes",
+            "A reservation whose writer is silent for this time is resolved by HEAD; writes must begin within a third "
+            "of it. Lower it only while nobody writes",
             unit="seconds",
             minimum=1,
             maximum=86_400,

@@ -69,12 +69,12 @@ class Split:
 class ObjectState:
     """The state of one object version in a commit.
 
-    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). It is done
-    if `reach_end`. The object's rows and rejects are in files of the generations `since` to `until`. `reason`: why the
-    object is in quarantine as a whole, with all that was read of this version. It is not read further until it changes
-    or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has removed
-    the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read again,
-    although it has not changed.
+    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). The object
+    is done if `reach_end`. The object's rows and rejects are in files of the generations `since` to `until`. `reason`:
+    why the object is in quarantine as a whole, with all that was read of this version. It is not read further until it
+    changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has
+    removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read
+    again, although it has not changed.
     """
 
     key: str

@@ -66,7 +66,7 @@ class RescanBacklog:
         self._updates = Updates(records, clock, rounds=ATTEMPTS)
 
     def read(self) -> Rescans:
-        """The stored value. 1 request. `CorruptError`, with the remedy, if it cannot be decoded."""
+        """The stored backlog. 1 request. `CorruptError`, with the remedy, if it cannot be decoded."""
         return _decoded(self._records.read(PARTITION, TO_LIST))
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The change that each operation makes to a record, as pure functions of the record as read.
+"""Pure functions for the change that each operation makes to a record.
 
 A plan returns the record to write (None: no change), and the result for its caller. After a write that was refused or
 is in doubt, the plan is called again with the current record. So each plan must recognise its own earlier attempts.

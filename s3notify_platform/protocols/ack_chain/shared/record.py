@@ -41,7 +41,7 @@ def child_stamp(seed: bytes, name: str) -> bytes:
 
 
 def encode(chain: Chain) -> bytes:
-    """The record's bytes."""
+    """Encodes a chain as the value of its record."""
     body = {field.name: getattr(chain, field.name) for field in fields(chain)} | {
         "v": 1,
         "stamp": chain.stamp.hex(),

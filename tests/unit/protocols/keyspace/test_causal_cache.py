@@ -69,7 +69,7 @@ def test_requests_of_misses_hits_and_stale_entries(store, publisher):
         "HEAD": 2,
         "LIST": 1,
         "GET": 1,
-    }  # the first poll lists, the fence finds it idle
+    }  # the first poll lists; the second finds no change
     counting.counts.clear()
     assert body(cache.get("a")) == b"1"
     assert not counting.counts

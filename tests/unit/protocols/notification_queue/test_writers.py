@@ -205,7 +205,7 @@ def test_a_reservation_resolved_during_its_creation_does_not_return(queue, recor
         if call.method == "create":
             return Fault.LOST if calls.count("create") == 1 else Fault.NONE
         if call.method == "read" and calls.count("create") == 1 and calls[-2] == "create":
-            # The writer sleeps before it looks, for long enough to be taken for dead.
+            # The writer sleeps before it looks, until it is considered ended.
             other.resolve_stale("t", lambda _: None)
             clock.now += STALE_SECONDS + 1
             other.resolve_stale("t", lambda _: None)
