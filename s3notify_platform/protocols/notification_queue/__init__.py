@@ -9,8 +9,9 @@ Steps
     1. Before a writer writes objects, it makes a reservation. It takes room, by adding the number of entries to the
        counter of a shard. Then it creates a segment with the keys, operations, expected ETags or preconditions, and its
        writer id. If all shards are full, the writes are refused before anything has happened. A process takes room for
-       many puts at a time, and holds the rest. The reservation is granted if its creation was answered while the topic
-       is known: within 2 s after the start of a read. Otherwise the topic is read again, and must be unchanged.
+       many puts at a time, and keeps the rest as spare room. The reservation is granted if its creation was answered
+       while the topic is known: within 2 s after the start of a read. Otherwise the topic is read again, and must be
+       unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
        Entries in doubt, or of objects still being written, stay reserved. So writers that share a segment need not wait
@@ -53,7 +54,7 @@ Invariants
       shrinks to the entries found. A client that counts under the former generation after that is fenced, however long
       it paused: it measures the time until the answer arrives. A segment is created once. If its creation is in doubt,
       it is left with its room, and another segment is created.
-    - Held room belongs to one generation, and is worth nothing under another. It fills at most a fourth of a shard, so
+    - Spare room belongs to one generation, and is worth nothing under another. It fills at most a fourth of a shard, so
       it keeps nobody out. It is recounted only if the counter does not move for long, or if more of the shard is in
       use. A process that has ended or is idle gives no room back itself.
     - A change that has happened is announced to each topic that is older. For a newer topic, the consumer's first
