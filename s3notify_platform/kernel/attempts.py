@@ -29,7 +29,7 @@ def attempts(
 
 
 def answered(look: Callable[[], T], clock: Clock, most: int = ATTEMPTS) -> T:
-    """Returns the answer of `look`. Calls it again while the store is unavailable, at most `most` times.
+    """Returns the answer of `look`. Makes at most `most` attempts while the store is unavailable.
 
     Raises the last `UnavailableError` if every attempt failed.
     """

@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` >= 0."""
+        """Waits for `seconds` >= 0."""
         ...
 
     def random_bytes(self, count: int) -> bytes:

@@ -62,7 +62,7 @@ OUTAGES = (UnavailableError, UnknownOutcomeError)
 
 
 class CorruptError(S3NotifyError):
-    """Stored bytes contradict an invariant. Nothing was written; a person has to look."""
+    """Stored bytes contradict an invariant. Nothing was written; a person must investigate."""
 
 
 # Error names of xor-ack. Each is a subclass of the class that says what to do.

@@ -13,7 +13,7 @@ from threading import Condition
 from typing import Any, Final, Generic, TypeVar
 
 LINGER_SECONDS: Final = 0.02
-"""Seconds for which a thread waits for others: less than the request that the wait may save."""
+"""Seconds for which a thread waits for others: less time than the request that the wait may save."""
 
 T = TypeVar("T")
 

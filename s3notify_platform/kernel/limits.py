@@ -211,7 +211,7 @@ MAX_REASON: Final = 300
 """Characters of a message that says why a slot or an object failed."""
 
 MAX_BACKLOG_REASON: Final = 200
-"""Bytes of such a reason in the rescan backlog: 1000 reasons are one DynamoDB item, whose limit is 400 KB."""
+"""Bytes of a reason in the rescan backlog: 1000 reasons are one DynamoDB item, whose limit is 400 KB."""
 
 MAX_RESCUED_PATHS: Final = 64
 """Paths of fields without a column, and of mismatching columns, that are counted separately."""

@@ -50,7 +50,7 @@ def in_parallel(
 ) -> list[R]:
     """Returns the results in the order of `items`, from at most `at_once` concurrent calls.
 
-    One call at a time runs in this thread.
+    If only one call runs at a time, it runs in this thread.
     """
     wanted = list(items)
     if (threads := min(at_once, len(wanted))) <= 1:

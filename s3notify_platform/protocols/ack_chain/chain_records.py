@@ -250,7 +250,7 @@ def raw_record(chain: Chain, stamp: bytes, operation: str) -> tuple[str, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The content of one scan of a chain. The scan is not a snapshot: each record is as of its own read."""
+    """The content of one scan of a chain. The scan is not a snapshot: each record has the state of its own read."""
 
     chain: Chain
     keys: frozenset[str]

@@ -203,11 +203,11 @@ class AckChains:
         return self._put(chain, stamp_record(chain, ended, starts), operation)
 
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
-        """Ends all children of an `open_batch` chain in one stamp. 1 request. Not for children begun by `starts`.
+        """Ends all children of an `open_batch` chain in one stamp. 1 request. Not for children that `starts` began.
 
-        This stamp alone brings the XOR to zero, so it is written as the end of the chain without a look at others. It
-        may be repeated, like `stamp_children`. The call does not notice that the chain was deleted; `purge` removes the
-        record that it then leaves.
+        This stamp alone brings the XOR to zero, so it is written as the end of the chain without a look at other
+        stamps. It may be repeated, like `stamp_children`. The call does not notice that the chain was deleted; `purge`
+        removes the record that it then leaves.
         """
         if chain.stamp:
             raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")

@@ -68,14 +68,14 @@ class CausalCache:
 
     A new version, or the absence of a key, is used only after a poll that began after the response to its GET. So all
     changes signalled before that version was written are known, and stale entries of other keys are revalidated on
-    their next read. A failed poll is retried with backoff while its readers wait. After `patience_seconds` they get
+    their next read. A failed poll is retried with backoff while its readers wait. After `patience_seconds`, readers get
     `UnavailableError`, never a body without such a poll.
 
     Costs: a hit takes 0 requests, and all hits together one poll each `staleness_seconds`. A miss takes 1 GET and a
     poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
     `max_bytes`, the least recently used entries are evicted. Each poll also evicts entries that were unused for
-    `idle_seconds`. The watcher must not be shared. An object written by `put` is used at once: its causes are what its
-    writer has read here.
+    `idle_seconds`. The watcher must not be shared. An object written by `put` is used at once: its causes are objects
+    that its writer has read from this cache.
 
     To refresh in the background:
 
@@ -143,7 +143,7 @@ class CausalCache:
         """Refreshes in the background from now on, until `close`. This thread sends no request.
 
         `own_thread=False`: the caller has its own schedule and calls `tick` once in `staleness_seconds`. `UsageError`
-        if hits could not be served until the next poll.
+        if hits would become too old before the next poll.
         """
         if not 0 < self._staleness_seconds < self._serve_stale_seconds:
             raise UsageError(

@@ -16,7 +16,7 @@ QUEUED = "s3notify-queued"
 """Metadata key of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""
 
 QUEUED_BYTES = 13 + 1 + 32 + 1
-"""Size of such a signal: one byte more than others, so that a LIST shows it, too. The metadata decides."""
+"""Size of a queued signal: one byte more than others, so that a LIST shows the difference. The metadata decides."""
 
 ALONE_BYTES = QUEUED_BYTES + 1
 """Size of a root that moved without the signal of a slot: entries of the queue name the slots."""
@@ -70,8 +70,9 @@ def slot_of_signal(prefix: str, key: str, slots: int) -> Slot | None:
 class WatcherState:
     """The state that a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
 
-    A state that lacks a slot's change costs one more request and misses no change. A caller that stores the new root
-    without some changed slots must remember these slots itself: no poll reports them until the root moves.
+    A change that the state does not remember is reported again: that costs one request, and misses no change. A caller
+    that stores the new root without some changed slots must remember these slots itself: no poll reports them until the
+    root moves.
 
     If the root moves alone, `entries` has 8 more bytes for each slot, of its entries in the queue (another 11 KB).
     `listed_root` is the root at which the signals were last listed, too.

@@ -1,7 +1,7 @@
 """Objects that do not fit into memory: multipart uploads of files and streams, and copies by the store itself.
 
 No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
-a HEAD shows the writer id in the metadata, and so if the upload was completed (`updates.resolve`). An upload that does
+a HEAD shows by the writer id in the metadata if the upload was completed (`updates.resolve`). An upload that does
 not become an object is aborted. If its process is killed, the upload is left over. The reconciler aborts it if the
 publisher has a queue; otherwise let a lifecycle rule of the bucket do so (`AbortIncompleteMultipartUpload`).
 

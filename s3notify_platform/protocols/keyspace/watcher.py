@@ -76,8 +76,8 @@ class Watcher:
 
     `entries`: returns the marks of the entries in the queue, by slot. It is needed if queued writers move the root
     alone; without it, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD and the
-    requests of `entries`. It takes 1 LIST more if another writer has moved the root, or if one may have done so since
-    the last LIST, and that is `HIDDEN_SECONDS` ago.
+    requests of `entries`. It takes 1 LIST more if an unqueued writer has moved the root. The same holds if such a
+    writer may have moved it since the last LIST and that LIST is at least `HIDDEN_SECONDS` old.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Watcher:
         ago = self._listed_ago() if listed_ago is None else listed_ago
         relist = ago >= self._relist_seconds if relist is None else relist
         moved = root_etag != state.root_etag
-        # A hidden root is older than this one: a poll that finds a change later need not wait for both LISTs.
+        # Only roots before this one can be hidden: the first change after a quiet time needs no LIST of the signals.
         hidden = self._entries is not None and state.root_etag != state.listed_root and ago >= HIDDEN_SECONDS
         listing = relist or hidden or (moved and not self.alone)
         following = self._entries is not None and (moved or relist)

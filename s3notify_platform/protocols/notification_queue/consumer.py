@@ -125,7 +125,7 @@ class ShardConsumer:
         self._cursor = None
 
     def expire(self) -> int:
-        """Dead-letters entries whose attempts or time are used up, and takes none. Returns their number.
+        """Dead-letters entries whose attempts or time are used up, but delivers none. Returns their number.
 
         For times when nothing can be delivered. Requests and errors as in `take`, with a separate scan.
         """

@@ -168,9 +168,10 @@ class Event:
 
     @property
     def is_of_version(self) -> bool:
-        """True if one version was deleted by its id. It may be noncurrent, so this says nothing about the object.
+        """True if one version was deleted by its id.
 
-        In a versioned bucket, deleting the object itself hides the current version behind a marker.
+        The version may be noncurrent, so its deletion says nothing about the object. In a versioned bucket, deleting
+        the object itself hides the current version behind a marker.
         """
         return bool(self.version_id) and self.event_name.endswith(":Delete")
 

@@ -24,7 +24,7 @@ class TopicStats:
     depth: int
     """Entries in the queue: reserved, committed and in flight."""
     counted: int
-    """The value that the bound uses: `depth`, room held by writers, and room lost to crashes that is not yet
+    """The value that the bound uses: `depth`, spare room of writers, and room lost to crashes that is not yet
     recounted."""
     capacity: int
     reserved: int

@@ -102,7 +102,7 @@ class NotificationQueue:
         A newer topic may be missing. So before a writer announces a change, it must call `topics_as_of` with the time
         of the change. A topic that is created even later needs no entry: its consumer's first listing finds the change.
         """
-        # Refreshes a little early while room is held, so that one change seldom waits for both the topics and room.
+        # Refreshes a little early while spare room is held, so that one change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
         return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
 
@@ -134,7 +134,7 @@ class NotificationQueue:
         only some, the first ones get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if that
         has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such topic.
         `UnavailableError`: nothing is reserved; do not write. Requests: 1 write for each segment; 1 `add` (bucket
-        alone: 2) unless room is held; 1 for each full shard; 1 scan of the topics if unknown, or after a refusal.
+        alone: 2) unless spare room is held; 1 for each full shard; 1 scan of the topics if unknown, or after a refusal.
         """
         return self._reservations.grant(topic, tuple(events))
 
@@ -177,9 +177,10 @@ class NotificationQueue:
     def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
         """Makes the reservation fresh again while this multipart upload writes the object. Returns the new reservation.
 
-        `upload.beats` must differ each time. Reconcilers wait `stale_seconds` after the last change that they saw, and
-        then abort the upload first. `Expired`: do not complete the upload. `UnavailableError`, `UnknownOutcomeError`:
-        renew again while the reservation is fresh. 1 request; 2 more if others have changed the segment.
+        `upload.beats` must differ each time. Reconcilers wait `stale_seconds` after the last change of it that they
+        saw, and then abort the upload first. `Expired`: do not complete the upload. `UnavailableError`,
+        `UnknownOutcomeError`: renew again while the reservation is fresh. 1 request; 2 more if others have changed the
+        segment.
         """
         since, n = self.clock.monotonic(), reservation.entry.n
 
@@ -225,9 +226,9 @@ class NotificationQueue:
         """Commits the notifications of `written` objects (`reservation.wrote(…)`). Returns an outcome for each.
 
         Removes the notifications of objects that are certainly `unwritten` and will stay so, and frees their space. A
-        reservation that stays is resolved by HEAD. Other reservations of the same segments stay unchanged. May be
-        repeated. Does not raise the store's errors, because the objects are written in any case. Requests: 1 for each
-        segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
+        reservation that is left behind is resolved by HEAD. Other reservations of the same segments stay unchanged. May
+        be repeated. Does not raise the store's errors, because the objects are written in any case. Requests: 1 for
+        each segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
         """
         done, undone = tuple(written), tuple(unwritten)
         segments = {each.entry.place: each.segment for each in (*done, *undone)}
@@ -373,9 +374,9 @@ class NotificationQueue:
     def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers removed and left.
 
-        Left are reserved and claimed entries, and entries of the object's deletion. The latter are removed only from
-        the topic `own`, if that serves this user alone. Safe to repeat. One scan of the topics; one scan of the
-        segments that may name the object and one of the dead letters, for each topic; 2 requests for each item.
+        Reserved and claimed entries are left. Entries of the object's deletion are left, too, except in the topic `own`
+        if it serves only this user. Safe to repeat. One scan of the topics; one scan of the segments that may name the
+        object and one of the dead letters, for each topic; 2 requests for each item.
         """
         removed = left = 0
         for topic in self.topics.all():

@@ -30,8 +30,8 @@ LEAK_SECONDS = 30.0
 """Seconds after which a counter above the number of entries is recounted. No guarantee depends on this value."""
 
 IDLE_LEAKS = 20
-"""Factor for this time if the extra room keeps nobody out: the counter must not move meanwhile, since others may hold
-it."""
+"""Factor by which `LEAK_SECONDS` is longer if the extra room keeps nobody out. The counter must not move meanwhile:
+others may hold the room."""
 
 SCAN_EVERY = 20
 """Passes between two scans of a shard whose counter is 0. Such a scan only removes garbage, which is not urgent."""
@@ -79,8 +79,7 @@ class _Shard:
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[tuple[int, int | None], float] | None = None
-    """Quota generation and counter that are too high, and the time since when. Counter: None if it may move
-    meanwhile."""
+    """Quota generation; counter, or None if it may move; and the time since which the counter is too high."""
     quota: tuple[str, int, float] | None = None
     """Epoch and generation of the quota, and the time at which both were first seen."""
     unneeded: bool = False
@@ -303,7 +302,7 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may hold room. Up to `idle_ceiling`, held room keeps nobody out, and is left to the writers as long as
+        Writers may hold spare room. Up to `idle_ceiling`, it keeps nobody out, and is left to the writers as long as
         the counter moves. Above it, writers take no more spare room, and soon use up what they hold.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)

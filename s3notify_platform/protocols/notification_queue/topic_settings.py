@@ -54,7 +54,7 @@ class TopicSettings:
     retry_seconds: Annotated[
         float,
         About(
-            "Retry sleep: the pause before the next delivery is random below this, doubled for each delivery",
+            "Retry sleep: the pause before the next delivery is a random time up to this, doubled for each delivery",
             unit="seconds",
             minimum=0,
             maximum=86_400,

@@ -1,20 +1,21 @@
 """Topics: create, change, list, and delete with all pending entries, even if a deletion is interrupted.
 
 Writers rely on the topics that they read, for `TOPICS_KNOWN_SECONDS` by their own clock from the start of the read
-(`KnownTopics`). So a client that changes something on which writers rely waits that time out. It waits `CLOCK_SKEW`
-times as long, by its own clock, after it saw the changed record, before it acts on the change. Any client may repeat
-the wait: nothing is stuck if one client is killed.
+(`KnownTopics`). So a client that changes something on which writers rely must wait until that time is over. It waits
+`CLOCK_SKEW` times as long, by its own clock, after it saw the changed record, before it acts on the change. Any client
+may repeat the wait: nothing is stuck if one client is killed.
 
-    Creation. A writer that does not know the topic does not announce to it. `create` and `serve` wait that out, so each
-    later write is announced; a consumer lists the bucket after that, so it finds each earlier write. No wait is needed
-    if no other topic may receive the same keys: a writer without any reservation reads the topics again after its
-    write. `Topic.phase` says if the wait has been made.
-    Changed bucket, prefix or rules. Writers may know the topic with its former keys. `update` waits that out. Until
-    then, the creation of another topic cannot tell which keys writers have reserved, so it waits, too.
+    Creation. A writer that does not know the topic does not announce to it. `create` and `serve` wait until all writers
+    know the topic, so each later write is announced. A consumer lists the bucket afterwards, so it finds each earlier
+    write. No wait is needed if no other topic may receive the same keys: a writer without any reservation reads the
+    topics again after its write. `Topic.phase` says if the wait has ended.
+    Changed bucket, prefix or rules. Writers may know the topic with its former keys. `update` waits until all writers
+    know the new keys. Until then, the creation of another topic cannot tell which keys writers have reserved, so it
+    waits, too.
     Deletion. Reservations that writers make in the topic are still granted. Nothing of the topic is removed, and its
-    name is not used again, until that is waited out. So all its entries are found, and their commit returns `Expired`.
+    name is not used again, until the wait has ended. So all its entries are found, and their commit returns `Expired`.
     Recount of a shard. Room that writers count by the former generation of its quota is still granted. The base
-    shrinks, and the former counters are removed, once that is waited out (`reconciler`).
+    shrinks, and the former counters are removed, once the wait has ended (`reconciler`).
     Lower capacity. Writers take room up to the former capacity for a while. That room is counted all the same, and
     nothing relies on the lower capacity.
     Higher capacity, lower base. Writers know of less room than there is. A refusal is checked by a read.
@@ -313,7 +314,7 @@ class KnownTopics:
     def as_of(self, moment: float) -> TopicsSeen:
         """All topics on which a client that acted until `moment` may rely. 1 scan, or no request.
 
-        No topic that is missing here has been waited out by then, nor has another state of a topic in the result.
+        A client that has created or changed a topic since then does not act on that before `moment`.
         """
         seen = self._seen
         if seen is None or seen.changes != self._topics.changes:

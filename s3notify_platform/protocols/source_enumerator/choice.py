@@ -63,9 +63,7 @@ class Choice:
     modified_after: int | None = None
 
     def why_not(self, key: str, modified_ms: int | None = None) -> str:
-        """The reason for people why an object is not chosen; "" if it is chosen. Without a time, only the key
-        counts.
-        """
+        """Why an object is not chosen, as a text; "" if it is chosen. Without a time, only the key counts."""
         path = key[len(self.prefix) :]
         if not key.startswith(self.prefix):
             return f"it is not below {self.prefix!r}"
