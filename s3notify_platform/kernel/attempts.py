@@ -18,9 +18,9 @@ CEILING_SECONDS: Final = 5.0
 def attempts(
     clock: Clock, most: int = ATTEMPTS, *, base: float = BASE_SECONDS, ceiling: float = CEILING_SECONDS
 ) -> Iterator[int]:
-    """The numbers of up to `most` attempts, from 0. Waits before each but the first (`backoff_seconds`).
+    """Yields the numbers of up to `most` attempts, from 0. Waits before each attempt but the first (`backoff_seconds`).
 
-    The caller leaves the loop when an attempt succeeds; the code after the loop runs when none did.
+    The caller leaves the loop when an attempt succeeds. The code after the loop runs if no attempt succeeded.
     """
     for attempt in range(most):
         if attempt:
@@ -29,7 +29,10 @@ def attempts(
 
 
 def answered(look: Callable[[], T], clock: Clock, most: int = ATTEMPTS) -> T:
-    """The answer of `look`, called again while the store is unavailable; at last its `UnavailableError`."""
+    """Returns the answer of `look`. Makes at most `most` attempts while the store is unavailable.
+
+    Raises the last `UnavailableError` if every attempt failed.
+    """
     for attempt in attempts(clock, most):
         try:
             return look()

@@ -1,10 +1,10 @@
 """The only reader of time and randomness.
 
-Everything that waits, times out, or draws a random name takes a `Clock`. So a simulation decides when things
-happen, and a seed repeats a history exactly. A lint rule bans `time`, `random` and the like elsewhere.
+Everything that waits, times out, or draws a random name takes a `Clock`. A simulation can therefore decide when things
+happen, and the same seed repeats the same history exactly. A lint rule bans `time`, `random` and the like elsewhere.
 
-Durations are measured with `monotonic` and never leave the machine. `wall_ms` is for people to read (and for the
-body of a signal); no decision compares the wall clocks of two machines.
+Durations are measured with `monotonic` and never leave the machine. `wall_ms` is for people to read, and is written
+into the body of a signal. No decision compares the wall clocks of two machines.
 """
 
 import secrets
@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` >= 0."""
+        """Waits for `seconds` >= 0."""
         ...
 
     def random_bytes(self, count: int) -> bytes:
@@ -35,7 +35,7 @@ class Clock(Protocol):
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def _elapsed() -> float:
-        # Linux: CLOCK_MONOTONIC stops during suspend, and a lease would be held for that much too long.
+        # On Linux, CLOCK_MONOTONIC stops while the machine is suspended: a lease would be held for too long.
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:
@@ -46,7 +46,7 @@ class SystemClock:
     """The clock of this machine."""
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`. Counts the time that the machine is suspended, where the system measures it."""
+        """See `Clock.monotonic`. Includes the time for which the machine was suspended, if the system measures it."""
         return _elapsed()
 
     def wall_ms(self) -> int:

@@ -1,19 +1,19 @@
-"""The one tree of errors. A class exists only where a caller acts differently.
+"""The one tree of errors. An error has a class of its own only if callers handle it differently.
 
 | class | who acts | how |
 |---|---|---|
-| `UsageError` | the programmer or operator | fix the call or the configuration it names |
-| `RefusedError` | caller | the store refuses this request: find out whether it is for one key alone |
+| `UsageError` | programmer or operator | fix the call or the configuration that the message names |
+| `RefusedError` | caller | the store refuses this request: find out if it refuses only this key |
 | `NotFoundError` | caller | the named thing does not exist |
 | `ConflictError` | caller | another writer was first: read again, decide again |
 | `FencedError` | worker | a newer generation exists: stop |
 | `QuotaExceededError` | caller | back off for `retry_after_seconds` |
-| `UnavailableError` | caller | nothing was applied: retry later |
-| `UnknownOutcomeError` | caller | it may have been applied: look before doing it again |
-| `CorruptError` | operator | stored bytes contradict an invariant: call a person |
+| `UnavailableError` | caller | the request was not applied: retry later |
+| `UnknownOutcomeError` | caller | the request may have been applied: look before repeating it |
+| `CorruptError` | operator | stored bytes contradict an invariant: a person must investigate |
 
-Ordinary contention is a returned outcome (`ports.Conflict`), not an exception. Every class pickles, so that
-an error reaches the Spark driver from a worker unchanged.
+Ordinary contention is a returned outcome (`ports.Conflict`), not an exception. Every class can be pickled, so an error
+reaches the Spark driver from a worker unchanged.
 """
 
 
@@ -26,7 +26,7 @@ class UsageError(S3NotifyError, ValueError):
 
 
 class RefusedError(UsageError):
-    """The store refuses what was asked for (a 4xx): a fault of this one key, or of bucket or credentials as a whole."""
+    """The store refuses the request with a 4xx. The cause is this one key, or the bucket or credentials as a whole."""
 
 
 class NotFoundError(S3NotifyError, LookupError):
@@ -34,11 +34,11 @@ class NotFoundError(S3NotifyError, LookupError):
 
 
 class ConflictError(S3NotifyError):
-    """Another writer changed it first: read again and decide again."""
+    """Another writer changed the thing first: read again and decide again."""
 
 
 class FencedError(S3NotifyError):
-    """A newer generation exists: this process must stop, and write nothing more."""
+    """A newer generation exists: this process must stop and write nothing more."""
 
 
 class QuotaExceededError(S3NotifyError):
@@ -50,22 +50,22 @@ class QuotaExceededError(S3NotifyError):
 
 
 class UnavailableError(S3NotifyError):
-    """The store is unreachable, or refused for now; nothing was applied. Retry later."""
+    """The store is unreachable or refuses requests for now; the request was not applied. Retry later."""
 
 
 class UnknownOutcomeError(S3NotifyError):
-    """The request may or may not have been applied: look before doing it again."""
+    """The request may or may not have been applied: look before repeating it."""
 
 
 OUTAGES = (UnavailableError, UnknownOutcomeError)
-"""No verdict on what was asked for: it may go well the next time."""
+"""Errors that say nothing about the request itself: the same request may succeed the next time."""
 
 
 class CorruptError(S3NotifyError):
-    """Stored bytes contradict an invariant. Nothing was written; a person has to look."""
+    """Stored bytes contradict an invariant. Nothing was written; a person must investigate."""
 
 
-# The named errors of xor-ack, each below the class that says what to do.
+# Error names of xor-ack. Each is a subclass of the class that says what to do.
 
 
 class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name
@@ -89,4 +89,4 @@ class TagNotFound(NotFoundError):  # noqa: N818 - the original's name
 
 
 class StaleLocalData(ConflictError):  # noqa: N818 - the original's name
-    """The chain kept changing while it was being stamped: stamp again."""
+    """The chain kept changing while it was stamped: stamp again."""

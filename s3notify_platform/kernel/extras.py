@@ -1,4 +1,4 @@
-"""Which extra of the package installs what: the base is what publishers, watchers, inlets and outlets need."""
+"""The modules that each extra of the package installs. Publishers, watchers, inlets and outlets need only the base."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ _EXTRAS: Final = {
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:
-    """What to install for this module; None if it is of no extra."""
+    """The message that says what to install for this module; None if no extra contains the module."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in _EXTRAS.items() if module in modules), None)
     return extra and f"this needs {module}, which is not installed: pip install 's3notify-platform[{extra}]'"

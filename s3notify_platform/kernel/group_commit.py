@@ -1,8 +1,8 @@
-"""Group commit: threads of one process that send the same kind of work at the same time send it together.
+"""Group commit: concurrent threads of one process send the same kind of work together.
 
-One thread leads: it takes all jobs that wait, and sends them; jobs that come meanwhile wait for the next turn. There is
+One thread leads: it takes all waiting jobs and sends them. Jobs that arrive meanwhile wait for the next turn. There is
 no background thread, and a single thread never waits. If a leader is interrupted (`KeyboardInterrupt`), another thread
-sends what it had taken, so sending has to be safe to repeat.
+sends the jobs that the leader had taken. Sending must therefore be safe to repeat.
 """
 
 import copy
@@ -13,7 +13,7 @@ from threading import Condition
 from typing import Any, Final, Generic, TypeVar
 
 LINGER_SECONDS: Final = 0.02
-"""The wait of a thread for others: it costs less than the turn that it may save."""
+"""Seconds for which a thread waits for others: less time than the request that the wait may save."""
 
 T = TypeVar("T")
 
@@ -35,11 +35,11 @@ class GroupCommit:
     """Sends the jobs of concurrent threads together, by key. Thread-safe; holds no state while no job runs."""
 
     def __init__(self, *, linger_seconds: float = 0.0) -> None:
-        """`linger_seconds`: the longest that a leader waits for others, where its caller asks for that."""
+        """`linger_seconds`: the longest time for which a leader waits for more jobs, if `enough` makes it wait."""
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
-        """Held while jobs come and go. Notify it when `enough` may have another answer."""
+        """The lock that is held while jobs come and go. Notify it when the answer of `enough` may have changed."""
 
     def run(
         self,
@@ -50,10 +50,11 @@ class GroupCommit:
         enough: Callable[[int], bool] = lambda _: True,
         entering: Callable[[], None] = lambda: None,
     ) -> Any:
-        """The result of `job`: its item of what one thread's `send(jobs)` returned, raised if it is an error.
+        """Returns the result of `job`: its item of what `send(jobs)` returned in one of the threads.
 
-        An error that `send` itself raises is the result of every job. `enough`: whether a leader need not wait for
-        more jobs than so many. `entering` is called as the job joins those that wait.
+        An item that is an exception is raised. An exception that `send` itself raises is the result of every job.
+        `enough(n)`: true if a leader with n jobs waits for no more. `entering` is called as the job joins the waiting
+        jobs.
         """
         me = _Call(job=job)
         with self.changed:
@@ -68,11 +69,11 @@ class GroupCommit:
             return me.result
         if together:
             raise me.result
-        # Threads may share the error: each raises a copy, with its own traceback.
+        # Threads may share the error: each raises its own copy, with its own traceback.
         raise copy.copy(me.result) from me.result
 
     def _taken(self, key: Hashable, group: _Group, me: _Call, enough: Callable[[int], bool]) -> list[_Call]:
-        """The calls that this thread has to send; none, if another one has sent its own."""
+        """The calls that this thread must send; empty if another thread has already sent this thread's call."""
         leads = False
         try:
             self.changed.wait_for(lambda: me.done or not group.led)
@@ -101,7 +102,7 @@ class GroupCommit:
             results = send([call.job for call in together])
             if len(results) != len(together):
                 raise AssertionError(f"{len(results)} results of {len(together)} jobs")
-        except Exception as error:  # noqa: BLE001 - raised again by each of them
+        except Exception as error:  # noqa: BLE001 - raised again by each of the threads
             results = [error] * len(together)
         finally:
             with self.changed:
@@ -120,10 +121,10 @@ class GroupCommit:
 
 
 class Sharing(Generic[T]):
-    """Two stages, `before` and `after` what each thread does alone, each a group commit. Thread-safe.
+    """Two stages, `before` and `after`, around the work of each thread; each stage is a group commit. Thread-safe.
 
-    `before` waits for as many threads as were at work at one time since its last turn; `after` for those that have
-    passed `before` and are on their way; both at most `linger_seconds`.
+    `before` waits until as many threads have arrived as were at work at the same time since its last turn. `after`
+    waits for the threads that have passed `before` and not yet reached `after`. Both wait at most `linger_seconds`.
     """
 
     def __init__(
@@ -137,16 +138,16 @@ class Sharing(Generic[T]):
         self._commits = GroupCommit(linger_seconds=linger_seconds)
         self._inside: set[int] = set()
         self._most_inside = 0
-        """Since the last turn of `before`."""
+        """The most calls that were inside `around` at the same time since the last turn of `before`."""
         self._between: set[int] = set()
-        """Calls that have passed `before`, and not come to `after` yet."""
+        """Calls that have passed `before` and not yet reached `after`."""
 
     @contextmanager
     def around(self, item: T) -> Iterator[None]:
-        """Work for `item` in both stages, and in between run what is inside.
+        """Runs the two stages for `item` around the body of the `with` statement.
 
-        An error of a stage is raised; if several calls share it, each raises a copy. `after` is left out if what is
-        inside raises.
+        An error of a stage is raised; if several calls share it, each raises a copy. `after` is skipped if the body
+        raises.
         """
         call = (item, object())
         me, changed = id(call[1]), self._commits.changed
@@ -179,7 +180,7 @@ class Sharing(Generic[T]):
         finally:
             with self._commits.changed:
                 self._most_inside = len(self._inside)
-                # A thread that was interrupted meanwhile never arrives.
+                # A thread that was interrupted in the meantime never arrives.
                 self._between |= passed & self._inside
         return [None] * len(calls)
 

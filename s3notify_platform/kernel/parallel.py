@@ -1,4 +1,4 @@
-"""Several requests at once, and how far they are."""
+"""Helpers that run several requests at the same time and show their progress."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,30 +10,30 @@ R = TypeVar("R")
 
 
 class Track(Protocol):
-    """Shows how far long work is: yields the items, of which there are `total`. `what`: is done to them."""
+    """Shows the progress of long work: yields the `items`, `total` in number. `what` names the work."""
 
     def __call__(self, items: Iterable[T], total: int, what: str) -> Iterable[T]:
-        """The same items."""
+        """Yields the same items."""
         ...
 
 
 def untracked(items: Iterable[T], total: int, what: str) -> Iterable[T]:  # noqa: ARG001 - as `Track`
-    """Shows nothing."""
+    """A `Track` that shows nothing."""
     return items
 
 
 @contextmanager
 def readers(at_once: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
-    """Threads that read ahead for a generator. What has not begun is not read when it ends, in whatever way.
+    """Threads that read ahead for a generator. When the generator ends or fails, reads not yet begun are cancelled.
 
-    If the generator is closed before its end, reads in flight go on, and nobody waits for them.
+    If the generator is closed before its end, reads in flight continue, and nothing waits for them.
     """
     pool = ThreadPoolExecutor(at_once, thread_name_prefix=name)
     wait = True
     try:
         yield pool
     except GeneratorExit:
-        # The garbage collector may close it, in a thread that holds any lock: to wait for threads may be for ever.
+        # The garbage collector may close the generator in a thread that holds a lock: waiting could deadlock.
         wait = False
         raise
     finally:
@@ -48,7 +48,10 @@ def in_parallel(
     track: Track = untracked,
     what: str = "",
 ) -> list[R]:
-    """The results, in the order of `items`, from at most `at_once` calls at once; in this thread if that is one."""
+    """Returns the results in the order of `items`, from at most `at_once` concurrent calls.
+
+    If only one call runs at a time, it runs in this thread.
+    """
     wanted = list(items)
     if (threads := min(at_once, len(wanted))) <= 1:
         return [function(item) for item in track(wanted, len(wanted), what)]

@@ -1,12 +1,12 @@
-"""The ports through which everything remote is reached, and the outcomes they return.
+"""The ports to everything remote, and the outcomes that they return.
 
-`ObjectStore` is a bucket, `RecordStore` a small table of conditional records, `MessageQueue` a queue of another
+`ObjectStore` is a bucket, `RecordStore` a small table of conditional records, `MessageQueue` a queue of a message
 service. Adapters are in `stores/`. One contract suite (`tests/contracts`) tests what each method guarantees.
 
-A write with a precondition has three outcomes. `Written`: it is applied. `Conflict`: the precondition did not
-hold, and nothing was applied. `Unknown`: the request may or may not have been applied (a timeout, a 5xx after
-sending, a 409); the caller looks before it does anything else. Adapters never retry a conditional write that
-may have been applied: the retry would report a conflict with the first attempt.
+A write with a precondition has three outcomes. `Written`: the write was applied. `Conflict`: the precondition did not
+hold, and nothing was applied. `Unknown`: the write may or may not have been applied (a timeout, a 5xx after sending, a
+409); the caller must look before it does anything else. Adapters never retry a conditional write that may have been
+applied, because the retry would report a conflict with the first attempt.
 
 Reads raise `UnavailableError` after bounded retries, and `UsageError` if only an operator can fix the cause
 (no such bucket, credentials refused).
@@ -20,12 +20,12 @@ from typing import NewType, Protocol, overload, runtime_checkable
 from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 
 ETag = NewType("ETag", str)
-"""As the store returns it, without the surrounding quotes."""
+"""An ETag as the store returns it, without the surrounding quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """Precondition: no object under this key."""
+    """Precondition: no object exists under this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class IfMatch:
 
 
 def unaddressable(key: str) -> str:
-    """Why S3 clients cannot address an object under `key`: they, or a server between, change it. "" if they can. Pure.
+    """Returns why S3 clients cannot address an object under `key`, or "" if they can. Pure.
 
-    Such objects exist nevertheless, in stores that take any name.
+    Clients, or a server between, would change such a key. Stores that accept any name may still contain such objects.
     """
     try:
         size = len(key.encode("utf-8"))
     except UnicodeEncodeError:
-        return "it is no UTF-8"
+        return "it is not UTF-8"
     if not 1 <= size <= MAX_KEY_BYTES:
         return f"it has {size} bytes, and 1 to {MAX_KEY_BYTES} are allowed"
     if "\0" in key:
@@ -59,7 +59,7 @@ ABSENT = Absent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Applied. `etag` is that of the new object; None after a delete."""
+    """The write was applied. `etag` is the ETag of the new object; None after a delete."""
 
     etag: ETag | None
 
@@ -68,7 +68,8 @@ class Written:
 class Conflict:
     """The precondition did not hold; nothing was applied.
 
-    `found`: the record that is there instead, from a store whose refusal contains it; else None, also if none is there.
+    `found`: the record that is stored instead, if the store's refusal contains it. None if it does not, or if there is
+    no record.
     """
 
     found: "Record | None" = field(default=None, compare=False)
@@ -76,7 +77,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """May or may not have been applied; `cause` is for people."""
+    """The write may or may not have been applied; `cause` is a text for people."""
 
     cause: str
 
@@ -86,9 +87,9 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What HEAD and LIST return about an object. `metadata` and `version_id` are filled by HEAD and GET only.
+    """An object as HEAD and LIST describe it. Only HEAD and GET fill `metadata` and `version_id`.
 
-    `version_id`: None in a bucket without versions.
+    `version_id` is None in a bucket without versioning.
     """
 
     key: str
@@ -100,7 +101,7 @@ class ObjectMeta:
 
 
 def holds(precondition: Precondition | None, found: ObjectMeta | None) -> bool:
-    """Whether a precondition holds for what is there. Pure."""
+    """True if the precondition holds for the object found. Pure."""
     match precondition:
         case None:
             return True
@@ -112,24 +113,24 @@ def holds(precondition: Precondition | None, found: ObjectMeta | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object's body with its metadata, of one version."""
+    """An object's body and metadata, both of the same version."""
 
     meta: ObjectMeta
     body: bytes
 
 
 Metadata = Mapping[str, str] | None
-"""User metadata of an object that is written. Keys are lower-case ASCII."""
+"""User metadata of an object to write. Keys are lower-case ASCII."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotModified:
-    """GET under `if_none_match`: the object still has that ETag."""
+    """The answer of a GET with `if_none_match`: the object still has that ETag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedColumns(Sequence[ObjectMeta]):
-    """Objects that were listed, by columns: an object is made where one is looked at."""
+    """Listed objects, stored by columns; an `ObjectMeta` is created only when an object is accessed."""
 
     keys: Sequence[str]
     etags: Sequence[ETag]
@@ -138,7 +139,7 @@ class ListedColumns(Sequence[ObjectMeta]):
 
     @classmethod
     def of(cls, objects: Sequence[ObjectMeta]) -> "ListedColumns":
-        """The objects, by columns."""
+        """Converts objects to columns."""
         if isinstance(objects, ListedColumns):
             return objects
         return cls(
@@ -181,7 +182,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """An object that is to be copied, as it was looked at. `headers` are those of its content, for the adapter."""
+    """An object to copy, in the version that `Uploads.source` found. `headers` describe its content, for the
+    adapter.
+    """
 
     bucket: str
     meta: ObjectMeta
@@ -198,18 +201,21 @@ class CopyRange:
 
 
 UploadId = NewType("UploadId", str)
-"""As the store returns it."""
+"""An upload's id as the store returns it."""
 
 UPLOAD_ID_MAX = 1024
-"""Characters of one: it is kept in reservations."""
+"""Characters of the longest upload id: reservations contain it."""
 
 
 @runtime_checkable
 class Uploads(Protocol):
-    """Objects that do not fit into memory: multipart uploads. Nothing of one is visible before it is completed."""
+    """Multipart uploads, for objects that do not fit into memory. No part is visible before the upload is completed."""
 
     def source(self, bucket: str, key: str) -> CopySource | None:
-        """What is to be copied, of any bucket of the same server and credentials (empty: this one). 1 HEAD."""
+        """The object to copy, or None. It may be in any bucket of the same server and credentials. 1 HEAD.
+
+        An empty `bucket` is this bucket.
+        """
         ...
 
     def begin_upload(
@@ -220,33 +226,31 @@ class Uploads(Protocol):
         metadata: Metadata = None,
         source: CopySource | None = None,
     ) -> UploadId:
-        """A new upload, with this metadata, and the content's headers of the `source` that will be copied.
+        """Begins an upload with this metadata, and with the content headers of the `source` that will be copied.
 
-        1 request, sent once.
-
-        `precondition` is what it will be completed under: `UsageError` if the store has no such. `UnknownOutcomeError`:
-        there may be an upload, without parts.
+        `precondition` is the one under which the upload will be completed. `UsageError`: the store does not support it.
+        `UnknownOutcomeError`: there may be an upload, without parts. 1 request, sent once.
         """
         ...
 
     def send_part(self, key: str, upload: UploadId, number: int, part: bytes | CopyRange) -> ETag:
-        """Write part 1 to 10,000; may be repeated. All but the last one have at least 5 MiB. 1 request.
+        """Writes part 1 to 10,000; may be repeated. All parts but the last have at least 5 MiB. 1 request.
 
-        `NotFoundError`: no such upload, or source. `ConflictError`: the source has changed.
+        `NotFoundError`: the upload or the source does not exist. `ConflictError`: the source has changed.
         """
         ...
 
     def complete_upload(
         self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
     ) -> WriteOutcome:
-        """Make the object of all its parts, atomically. `NotFoundError`: no such upload, it may be completed already.
+        """Creates the object from all its parts, atomically. 1 request, sent once, also without a precondition.
 
-        `Conflict` leaves the upload as it is. 1 request, sent once, also without a precondition.
+        `NotFoundError`: there is no such upload; it may be completed already. `Conflict` leaves the upload unchanged.
         """
         ...
 
     def abort_upload(self, key: str, upload: UploadId) -> None:
-        """Drop an upload and its parts. After that it cannot be completed. No error if there is none. 1 request."""
+        """Deletes an upload and its parts; it cannot be completed afterwards. No error if it is missing. 1 request."""
         ...
 
     def empty_uploads(self, key: str) -> tuple[UploadId, ...]:
@@ -255,24 +259,24 @@ class Uploads(Protocol):
 
 
 class Ranged(Protocol):
-    """Reads of parts of objects."""
+    """Reads of byte ranges of objects."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes from `start` to below `end` > `start`; None if there is no such object. 1 GET.
+        """The bytes from `start` to before `end` > `start`; None if the object does not exist. 1 GET.
 
-        Fewer bytes, or none, if the object ends before. Nothing says that two calls read one version: for objects that
-        are never overwritten.
+        The result is shorter, or empty, if the object ends before. Two calls may read two versions: use this only for
+        objects that are never overwritten.
         """
         ...
 
 
 class ObjectStore(Uploads, Ranged, Protocol):
-    """A bucket. Each call is one request (plus bounded retries of reads and of unconditional writes)."""
+    """A bucket. Each call is one request, plus bounded retries of reads and of unconditional writes."""
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
-        """The object; None if there is none; `Conflict` if it no longer has `if_match`."""
+        """The object; None if it does not exist; `Conflict` if it no longer has the ETag `if_match`."""
         ...
 
     def head(self, key: str) -> ObjectMeta | None:
@@ -282,11 +286,11 @@ class ObjectStore(Uploads, Ranged, Protocol):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """Write the whole object, atomically."""
+        """Writes the whole object, atomically."""
         ...
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """Delete the object. If there is none: `Written`, or `Conflict` under a precondition."""
+        """Deletes the object. If it does not exist: `Written`, or `Conflict` if there is a precondition."""
         ...
 
     def copy(
@@ -297,22 +301,23 @@ class ObjectStore(Uploads, Ranged, Protocol):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """Copy within the bucket, with its metadata; `metadata` overrides that, for one HEAD more.
+        """Copies within the bucket, with the source's metadata. `metadata` overrides it, which costs one more HEAD.
 
-        `NotFoundError` if `source` does not exist. A `CopySource` may be in another bucket; `metadata` replaces its
-        own, without a HEAD. `ConflictError` if it has changed since, where there is no precondition.
+        `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket; then `metadata` replaces the
+        source's metadata without a HEAD. `ConflictError`: the `CopySource` has changed since, and there is no
+        precondition.
         """
         ...
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
     ) -> Page:
-        """Up to `limit` <= 1000 objects below `prefix`, one page a call."""
+        """Up to `limit` <= 1000 objects whose keys begin with `prefix`. One page for each call."""
         ...
 
 
 def list_all(store: ObjectStore, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-    """Every object below `prefix`, page by page: one request for each 1000 objects."""
+    """Every object whose key begins with `prefix`, page by page. One request for each 1000 objects."""
     token: str | None = None
     while True:
         page = store.list(prefix, start_after=start_after, token=token)
@@ -322,7 +327,7 @@ def list_all(store: ObjectStore, prefix: str, *, start_after: str | None = None)
 
 
 Version = NewType("Version", str)
-"""Changes with every write of a record; opaque."""
+"""An opaque value that changes with every write of a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,19 +343,19 @@ class RecordStore(Protocol):
     """Small records under `(partition, key)`, each changed by compare-and-set. Reads are consistent."""
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
-        """Write the record if there is none."""
+        """Writes the record if it does not exist."""
         ...
 
     def read(self, partition: str, key: str) -> Record | None:
-        """The record, or None."""
+        """The record, or None if it does not exist."""
         ...
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
-        """Write the record if it still has the version `expected`."""
+        """Writes the record if it still has the version `expected`."""
         ...
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """Remove the record if it still has the version `expected`."""
+        """Removes the record if it still has the version `expected`."""
         ...
 
     def scan(
@@ -364,53 +369,57 @@ class RecordStore(Protocol):
     ) -> Iterator[Record]:
         """Every record of a partition whose key begins with `prefix` and is `wanted` (default: all), in key order.
 
-        `known`: records by key that the caller has read before; one that has not changed need not be read again.
-        `keys_only`: of which keys no value is needed; b"" stands for it.
+        `known`: records by key that the caller has read before; the store may reuse those that have not changed.
+        `keys_only`: true for keys whose value is not needed; such a record has the value b"".
         """
         ...
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """Add to a counter (absent: 0) and return its new value; `Conflict` if it would pass `ceiling` or 0."""
+        """Adds to a counter (0 if absent) and returns the new value; `Conflict` if it would exceed `ceiling` or drop
+        below 0.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A received message. It is this client's until its visibility timeout ends."""
+    """A received message. It belongs to this client until its visibility timeout ends."""
 
     id: str
     body: str
     receipt: str
     receives: int
-    """How often it was received, this time included; approximate."""
+    """Number of times that the message was received, including this time; approximate."""
 
 
 class MessageQueue(Protocol):
-    """A queue of messages. Each is received by one client at a time, and again later unless it is deleted.
+    """A queue of messages. One client at a time receives a message; the message returns unless it is deleted.
 
-    `UnavailableError`: try again later. `UsageError`: only an operator can fix the cause.
+    `UnavailableError`: retry later. `UsageError`: only an operator can fix the cause.
     """
 
     batch_size: int
-    """Messages of one `receive` at most."""
+    """Messages that one `receive` returns at most."""
 
     def receive(self, *, wait_seconds: int, visibility_seconds: int, limit: int) -> tuple[Message, ...]:
         """Up to `limit` messages, hidden from other clients for `visibility_seconds`.
 
-        Fewer means that there are no more for now. Waits up to `wait_seconds` for the first one. 1 request.
+        Fewer messages mean that the queue has no more for now. Waits up to `wait_seconds` for the first. 1 request.
         """
         ...
 
     def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Delete messages. Returns those that were not deleted."""
+        """Deletes messages. Returns the messages that could not be deleted."""
         ...
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """Hide messages from all clients for this long from now (0: show them). Returns those that it failed for."""
+        """Hides messages from all clients for `seconds` from now; 0 shows them. Returns the messages that it failed
+        for.
+        """
         ...
 
     def max_receives(self) -> int | None:
-        """After how many receives the service moves a message to its own dead letters; None: never. 1 request."""
+        """Receives after which the service moves a message to its own dead letters; None: never. 1 request."""
         ...

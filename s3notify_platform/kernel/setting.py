@@ -1,7 +1,7 @@
-"""A declared setting: a field of a dataclass with an `About`, so that its name, type, default and description are once.
+"""A declared setting: a dataclass field with an `About`, which states its name, type, default and description once.
 
-Component, IO manager, command line, data source and services make their fields and options of it, and all of them read
-what people give by `values_in`: a wrong name or value is refused in the same words, wherever it was given.
+The component, IO manager, command line, data source and services derive their fields and options from it. All of them
+read input by `values_in`, so a wrong name or value is refused with the same message everywhere.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from s3notify_platform.kernel.errors import UsageError
 
 SHOWN_MAX: Final = 100
-"""Characters of a wrong value that a message shows."""
+"""Characters of a wrong value that an error message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people read about a setting, and what is refused. `choices` are looked up when they are needed.
+    """The description of a setting, and the limits of its values. `choices` are computed when they are needed.
 
-    `option`: its option on the command line, if that is not called like the setting. `check` raises `UsageError` for
-    further values that it cannot have.
+    `option`: the name of the command-line option, if it differs from the setting's name. `check` raises `UsageError`
+    for further values that are not allowed.
     """
 
     description: str
@@ -38,14 +38,14 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """A value that is not known here, in place of one: it is not checked. `why` says what it is and why not."""
+    """A placeholder for a value that is not known yet, and is not checked. `why` names the value and the reason."""
 
     why: UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting:
-    """A declared setting, or a group of them. `default` is `dataclasses.MISSING` where one has to be given."""
+    """A declared setting, or a group of settings. `default` is `dataclasses.MISSING` if a value is required."""
 
     name: str
     kind: Any
@@ -54,35 +54,35 @@ class Setting:
 
     @property
     def base(self) -> Any:
-        """Its type, without None."""
+        """The setting's type, without None."""
         given = [kind for kind in get_args(self.kind) if kind is not NoneType]
         return given[0] if self.takes_none else self.kind
 
     @property
     def takes_none(self) -> bool:
-        """Whether it may have no value."""
+        """True if the value may be None."""
         return NoneType in get_args(self.kind)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values it may have; empty if any will do."""
+        """The allowed values; empty if any value of the type is allowed."""
         if get_origin(self.base) is Literal:
             return get_args(self.base)
         return tuple(self.about.choices()) if self.about.choices else ()
 
     @property
     def number(self) -> type[int] | type[float] | None:
-        """`int` or `float` if it is a number, and never None."""
+        """`int` or `float` if the setting is a number that cannot be None; else None."""
         return self.kind if self.kind in (int, float) else None
 
     @property
     def group(self) -> type | None:
-        """The dataclass with its settings, if it is a group."""
+        """The dataclass that declares the group's settings, if this is a group; else None."""
         return self.base if hasattr(self.base, "__dataclass_fields__") else None
 
     @property
     def help(self) -> str:
-        """Description, unit, limits and default in one line."""
+        """Description, unit, limits and default on one line."""
         low, high = self.about.minimum, self.about.maximum
         limits = f"{low or 0:.15g} to {high:.15g}" if high is not None else f"at least {low:g}" if low else ""
         unit = ", ".join(filter(None, (self.about.unit, limits)))
@@ -93,9 +93,9 @@ class Setting:
         return f"{about}; default: {shown}"
 
     def value(self, given: object, at: str = "") -> Any:
-        """The value that a text or a value stands for: "7" is 7 of a number. `UsageError` if it stands for none.
+        """Converts a text or a value to the setting's type: "7" becomes 7. `UsageError` if that is not possible.
 
-        A group's is a mapping of the settings that were given. `at`: what its name is shown behind.
+        The value of a group is given as a mapping of settings. `at`: the prefix of the setting's name in messages.
         """
         if isinstance(given, Later) or (given is None and self.takes_none):
             return given
@@ -118,12 +118,12 @@ class Setting:
         return value
 
     def check(self, value: Any) -> None:
-        """`UsageError` for a value of its type that it cannot have."""
+        """Raises `UsageError` if a value of the right type is not allowed."""
         if value is None:
             return
         if (choices := self.choices) and value not in choices:
             raise UsageError(f"{self.name}={value!r}: use one of {', '.join(choices)}")
-        if self.about.minimum is not None and not value >= self.about.minimum:  # nor if it is no number
+        if self.about.minimum is not None and not value >= self.about.minimum:  # refuses NaN, too
             raise UsageError(f"{self.name}={value}: must be at least {self.about.minimum:g}")
         if self.about.maximum is not None and not value <= self.about.maximum:
             raise UsageError(f"{self.name}={value}: must be at most {self.about.maximum:.15g}")
@@ -193,9 +193,10 @@ _CONVERSIONS: Final[Mapping[Any, tuple[Callable[[Any], Any], str]]] = {
 
 
 def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str = "") -> dict[str, Any]:
-    """The given values of settings, of their types. `UsageError` has a line for each that is wrong or missing.
+    """Returns the given values, converted to the types of their settings. Settings with a default may be missing.
 
-    `known`: all settings by name. `at`: what names are shown behind, like `s3.`. Values with a default may be missing.
+    `known`: all settings by name. `at`: the prefix of names in messages, like `s3.`. `UsageError` has one line for each
+    wrong or missing value.
     """
     found: dict[str, Any] = {}
     problems: list[str] = []
@@ -215,7 +216,7 @@ def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str
 
 
 def unknown(name: str, known: Sequence[str]) -> str:
-    """The message for a name that is none of those that are `known`."""
+    """The message for a name that is not in `known`."""
     near = get_close_matches(name, known, n=1)
     return f"{name}: there is no such setting; " + (
         f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
@@ -244,16 +245,16 @@ def _declared(owner: type) -> Iterator[Setting]:
 
 @lru_cache(maxsize=64)
 def named(*declared: Any) -> Mapping[str, Setting]:
-    """The same by name."""
+    """The settings that dataclasses declare, by name."""
     return {setting.name: setting for setting in settings_of(*declared)}
 
 
 def given_of(values: Mapping[str, Any], *declared: type) -> dict[str, Any]:
-    """Those of the values that are of settings which these dataclasses declare."""
+    """The values that belong to settings of these dataclasses."""
     return {name: values[name] for name in named(*declared) if name in values}
 
 
 def check_settings(values: object, *declared: type) -> None:
-    """`UsageError` for the first of these settings that has a value in `values` that it cannot have."""
+    """Raises `UsageError` for the first of these settings whose value in `values` is not allowed."""
     for setting in settings_of(*declared):
         setting.check(getattr(values, setting.name))

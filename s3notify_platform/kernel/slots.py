@@ -1,8 +1,7 @@
-"""Slots: the 1000 hash classes that every key of a bucket falls into.
+"""Slots: the 1000 hash classes of the keys of a bucket.
 
-Byte for byte those of the vnotify crate: the first 8 bytes of BLAKE3 of the UTF-8 key, little-endian,
-modulo the number of slots. A slot's Dagster partition key is its decimal number, unpadded, like the name of
-its signal object.
+A slot is the same number as in the vnotify crate: the first 8 bytes of BLAKE3 of the UTF-8 key, little-endian, modulo
+the number of slots. Its Dagster partition key, and the name of its signal object, are this number in decimal, unpadded.
 """
 
 from collections.abc import Iterable
@@ -15,32 +14,32 @@ from s3notify_platform.kernel.errors import UsageError
 Slot = NewType("Slot", int)
 
 HASH = "blake3-64"
-"""What the slots of a table are counted by, for its identity."""
+"""Name of the hash that assigns keys to slots; part of a table's identity."""
 
 SLOT_COUNT = 1000
-"""One LIST returns 1000 keys, and the root signal sorts after all digits: a full keyspace is one page."""
+"""One LIST returns 1000 keys, and the root signal sorts after all digits: all slots' signals fit on one page."""
 
 
 def check_slot_count(slots: int) -> int:
-    """Return `slots` if a keyspace can have that many; `UsageError` otherwise."""
+    """Returns `slots` if a keyspace can have that many; raises `UsageError` otherwise."""
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= SLOT_COUNT:
         raise UsageError(
-            f"slots={slots!r}: a keyspace has 1 to {SLOT_COUNT} slots; use {SLOT_COUNT} unless others share yours"
+            f"slots={slots!r}: a keyspace has 1 to {SLOT_COUNT} slots; use {SLOT_COUNT} unless publishers have fewer"
         )
     return slots
 
 
 def slot_of(key: str, slots: int = SLOT_COUNT) -> Slot:
-    """The slot of an object key, in `0 .. slots-1`; `UsageError` for what is no UTF-8. Pure; no request."""
+    """The slot of an object key, in `0 .. slots-1`; `UsageError` if the key is not UTF-8. Pure; no request."""
     try:
         digest = blake3(key.encode("utf-8")).digest(length=8)
     except UnicodeEncodeError as error:
-        raise UsageError(f"key {key[:60]!r} is no UTF-8, and S3 has no others") from error
+        raise UsageError(f"key {key[:60]!r} is not UTF-8: S3 accepts only UTF-8 keys") from error
     return Slot(int.from_bytes(digest, "little") % check_slot_count(slots))
 
 
 def slot_from_partition_key(partition_key: str, slots: int = SLOT_COUNT) -> Slot:
-    """The slot that a partition key or a signal's name stands for; `UsageError` if it stands for none."""
+    """The slot of a partition key or a signal's name; `UsageError` if the text is not the number of a slot."""
     if partition_key.isascii() and partition_key.isdecimal() and str(int(partition_key)) == partition_key:
         number = int(partition_key)
         if number < slots:
@@ -49,7 +48,7 @@ def slot_from_partition_key(partition_key: str, slots: int = SLOT_COUNT) -> Slot
 
 
 def slots_in(text: str, slots: int = SLOT_COUNT) -> frozenset[Slot]:
-    """The slots that a text like `3,17,20-29` or `all` names; `UsageError` for any other."""
+    """The slots that a text like `3,17,20-29` or `all` names; `UsageError` for any other text."""
     if text.strip() == "all":
         return frozenset(map(Slot, range(slots)))
     found: set[Slot] = set()

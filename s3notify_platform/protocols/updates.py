@@ -1,17 +1,18 @@
-"""Conditional writes whose outcome is known: the one rule for outcomes in doubt, the one compare-and-set loop.
+"""Conditional writes whose outcome is known: the rule for outcomes in doubt, and a compare-and-set loop.
 
-The rule (`resolve`). A write is sent. After `Unknown`, a read shows what is there before anything else is done:
-    - the value of this call: it was applied;
-    - still the state that the precondition requires: it was not applied so far, and is sent again;
-    - anything else: a conflict, if another writer's value is proven; else `UnknownOutcomeError`.
-    A refusal after an attempt in doubt may have been caused by that attempt. So if the precondition holds again, the
-    outcome is unknown. Rounds are bounded, with backoff and jitter in between.
+The rule (`resolve`). A write is sent. If the outcome is `Unknown`, the state is read before anything else is done:
+    - The state is this call's value: the write was applied.
+    - The state still meets the precondition: the write has not been applied so far, and is sent again.
+    - Any other state: a conflict if another writer's value is proven; else `UnknownOutcomeError`.
+    A refusal after an attempt in doubt may have been caused by that attempt. So if the precondition holds again after
+    such a refusal, the outcome is unknown. The number of rounds is bounded, with jittered backoff between them.
 
-The loop (`Updates.change`). Read, decide, write under the version read. Refused: read again, decide again. Bounded.
+The loop (`Updates.change`). Read the record, decide, and write under the version read. If the write is refused, read
+and decide again. The number of rounds is bounded.
 
-How a value is recognised. Every value written holds something that no other writer's value holds (the id of an entry
-or an operation, a worker's name, a generation), or means the same for every writer. So a record with this value counts
-as written by this call.
+How a value is recognised. Every written value either contains something unique to its writer (the id of an entry or an
+operation, a worker's name, a generation), or means the same whoever writes it. So a record with the value of this call
+counts as written by this call.
 """
 
 from collections.abc import Callable
@@ -38,24 +39,24 @@ from s3notify_platform.kernel.ports import (
 )
 
 CEILING_SECONDS: Final = 2.0
-"""The longest backoff between two rounds."""
+"""The longest backoff between two rounds, in seconds."""
 
 WRITER: Final = "s3notify-writer"
-"""Metadata of an object: the id of the call that wrote it."""
+"""Metadata key of an object: its value is the id of the call that wrote the object."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """What `Updates.change` is to do with the record, in place of a value to write."""
+    """Tells `Updates.change` to remove the record instead of writing a value."""
 
 
 REMOVE: Final = Remove()
 
 
 def written_by(found: ObjectMeta | None, writer: str) -> bool:
-    """Whether the object that a HEAD found was written by the call with this id. Pure."""
+    """True if the object that a HEAD found was written by the call with this id. Pure."""
     return found is not None and bool(writer) and found.metadata.get(WRITER) == writer
 
 
@@ -69,14 +70,15 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     may_resend: Callable[[], bool] = lambda: True,
     retry_unavailable: bool = False,
 ) -> Written | Conflict | T:
-    """The outcome of one conditional write, sent until its outcome is known.
+    """Returns the outcome of one conditional write; sends it until the outcome is known.
 
-    `look` reads the state, and returns what it proves; None: the precondition holds, nothing was applied so far. It
-    may raise `UnknownOutcomeError` where the state proves nothing. `may_resend` is called right before a write in
-    doubt is sent again. `retry_unavailable`: also resend what was certainly not applied.
+    `look` reads the state and returns what the state proves. None means that the precondition holds, so nothing was
+    applied so far. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is called right
+    before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not applied.
 
-    1 request, undisturbed; 1 write and 1 read for each round in doubt. An error of `send` with nothing in doubt is
-    raised as it is: nothing was applied. `UnknownOutcomeError`: the write may have been applied, or may still be.
+    1 request if all goes well; 1 write and 1 read for each round in doubt. An error of `send` is raised unchanged if
+    no attempt is in doubt: nothing was applied. `UnknownOutcomeError`: the write may have been applied, or may still
+    be.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
@@ -118,16 +120,16 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Applied, by this call. `version` is that of the record now; empty after a removal."""
+    """The write of this call was applied. `version` is the record's new version; empty after a removal."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The record was not, or is no longer, the version expected. `record` is from then or later.
+    """The record does not have the expected version. `record` is the record as found then or later.
 
-    `in_doubt`: an attempt of this call may have been applied, and its value replaced or removed since.
+    `in_doubt`: an attempt of this call may have been applied, and its value replaced or removed since then.
     """
 
     record: Record | None
@@ -140,7 +142,7 @@ RecordOutcome = Stored | Changed
 class Updates:
     """Conditional writes to a record store, each sent until its outcome is known. Thread-safe.
 
-    `UnavailableError`: certainly not applied. `UnknownOutcomeError`: it may have been; look again later.
+    `UnavailableError`: certainly not applied. `UnknownOutcomeError`: it may have been applied; look again later.
     """
 
     def __init__(
@@ -151,26 +153,26 @@ class Updates:
         rounds: int = ATTEMPTS,
         contended: type[S3NotifyError] = UnavailableError,
     ) -> None:
-        """`contended`: what `change` raises if another writer was first in each of `rounds` rounds."""
+        """`contended`: the error that `change` raises if another writer was first in each of `rounds` rounds."""
         self._records = records
         self._clock = clock
         self._rounds = rounds
         self._contended = contended
 
     def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
-        """Create the record if there is none. 1 request; 1 read more on a conflict that does not say what is there.
+        """Creates the record if it does not exist. 1 request; 1 more read if a conflict does not contain the record.
 
-        `once`: do not resend in doubt, so that a record which was created and removed since stays removed;
-        `UnknownOutcomeError` if it is not there.
+        `once`: do not resend a write in doubt, so that a record which was created and then removed stays removed.
+        `UnknownOutcomeError` if the record is not found then.
         """
         return self._resolved(partition, key, value, None, once=once)
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> RecordOutcome:
-        """Replace the version `expected`. Requests as `create`."""
+        """Replaces the version `expected`. Requests as in `create`."""
         return self._resolved(partition, key, value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:
-        """Remove the version `expected`. A record found gone after a lost answer is `Changed`, in doubt."""
+        """Removes the version `expected`. If the record is gone after a lost answer, returns `Changed`, in doubt."""
         return self._resolved(partition, key, None, expected)
 
     def change(  # noqa: C901 - one loop over the outcomes of one write
@@ -182,16 +184,20 @@ class Updates:
         known: Record | None = None,
         patient: bool = False,
     ) -> tuple[T, Record | None]:
-        """Write the value that `decide` returns (None: no change). Returns its result, and the record afterwards.
+        """Writes the value that `decide` returns (None: no change). Returns the result of `decide` and the new record.
 
-        `decide` is called with the record as read, again in each round. After a write in doubt whose value was not
-        found, the record may include that change: `decide` must recognise it, or be safe to apply twice. So after a
-        removal in doubt: a record that is gone proves nothing. Its errors are raised. `known`: the record as the
-        caller read it, which the first round takes as it is. 1 read, unless it is known, and 1 write; 2 more for each
-        conflict. `patient`: also goes on where the store was unavailable, and nothing is in doubt.
+        `decide` is called with the record as read, again in each round; its errors are raised. `known`: the record as
+        the caller has read it; the first round uses it without a read.
+
+        If a write is in doubt and its value is not found, the record may still include that change. So `decide` must
+        recognise its own change, or be safe to apply twice. The same holds for a removal in doubt, because a missing
+        record proves nothing.
+
+        1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry while the
+        store is unavailable and nothing is in doubt.
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
-        """A write in doubt: the version that it would replace, its value, its result."""
+        """A write in doubt: the version that it would replace, its value, and its result."""
         for attempt in attempts(self._clock, self._rounds, ceiling=CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)
@@ -213,7 +219,7 @@ class Updates:
                 case Written() if sent is None:
                     return result, None
                 case Written(etag=etag):
-                    assert sent is not None, "the case before"
+                    assert sent is not None, "the case before handles removals"
                     return result, Record(key=key, value=sent, version=Version(etag or ""))
                 case Unknown():
                     pending = (version, value, result)
@@ -225,7 +231,7 @@ class Updates:
 
     def _send(self, partition: str, key: str, value: bytes | None, expected: Version | None) -> WriteOutcome:
         if expected is None:
-            assert value is not None, "only a version that is there is removed"
+            assert value is not None, "only an existing version is removed"
             return self._records.create(partition, key, value)
         if value is None:
             return self._records.remove(partition, key, expected=expected)

@@ -27,7 +27,7 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"prefix": "raw/own/in/", "platform_prefix": "raw/own/"}, "platform's own objects below 'raw/own/'"),
         ({"prefix": "_s3notify/orders/table/"}, "platform's own objects"),
         ({"modified_after": "yesterday"}, "give a time like 2026-01-31T12:00:00Z"),
-        ({"modified_after": "2026-01-31T12:00:00"}, "say of which zone it is, like 2026-01-31T12:00:00Z"),
+        ({"modified_after": "2026-01-31T12:00:00"}, "add the time zone, like 2026-01-31T12:00:00Z"),
         ({"transform": "no.such.module"}, "cannot import 'no.such.module'"),
         ({"transform": "json.no_such_function"}, "cannot import 'json.no_such_function'"),
         ({"transform": "nodots"}, "cannot import 'nodots'"),

@@ -1,4 +1,4 @@
-"""Ack chains as a state machine against a plain model: sets of children, and a status."""
+"""Ack chains as a state machine against a simple model: sets of children, and a status."""
 
 from dataclasses import replace
 
@@ -34,14 +34,14 @@ STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.LATE])
 
 
 class LateClock(HurriedClock):
-    """Long after all that happened."""
+    """A clock that is long after all events of the test."""
 
     def wall_ms(self):
         return super().wall_ms() + 30 * 24 * 3600 * 1000
 
 
 class Model:
-    """One chain: what must still be stamped, and how it ended."""
+    """The model of one chain: its missing children and how it ended."""
 
     def __init__(self, chain, children, *, raw=None):
         self.chain = chain
@@ -50,32 +50,32 @@ class Model:
         self.status = "open"
         self.reason = None
         self.raw = raw
-        """Stamps still out, by operation, of a chain of raw stamps."""
+        """The missing stamps by operation, for a chain of raw stamps."""
         self.late = set()
-        """Children that stamps began after it failed: they may be shown."""
+        """Children that stamps began after the chain had failed: the state may or may not show them."""
         self.last = object()
-        """The operation that gets `Acked`; `UNCLAIMED` if it is the next one."""
+        """The operation that gets `Acked`; `UNCLAIMED` if the next operation gets it."""
 
 
 UNCLAIMED = object()
 
 
 class AckMachine(RuleBasedStateMachine):
-    """Any client, with lost, refused and late writes in between, agrees with the model."""
+    """Every client agrees with the model, with lost, refused and late writes in between."""
 
     @initialize()
     def start(self):
         self.records = self.make_records()
         self.models = {}
         self.gone = []
-        """Chains that were deleted, as processes that do not know it still have them."""
+        """Deleted chains whose `Chain` some processes still hold."""
         self.clients = [AckChains(FaultyStore(self.records), clock=HurriedClock()) for _ in range(2)]
 
     def make_records(self):
         return MemoryRecordStore()
 
     def client(self, method, fault, nth=0):
-        """One of two processes, with a fault at a call of this method."""
+        """One of two processes, with a fault at the nth call of this method."""
         self.clients.append(self.clients.pop(0))
         chains = self.clients[0]
         self.faulty = chains._records
@@ -83,7 +83,7 @@ class AckMachine(RuleBasedStateMachine):
         return chains
 
     def named(self, tag, by_tag):
-        """The chain, or its tag alone."""
+        """The chain, or only its tag."""
         return tag if by_tag or tag not in self.models else self.models[tag].chain
 
     @rule()
@@ -91,7 +91,7 @@ class AckMachine(RuleBasedStateMachine):
         self.clients[0] = AckChains(FaultyStore(self.records), clock=HurriedClock())
 
     def begins(self, tag, reuse):
-        """Whether a new chain may have this tag. The one before is then gone."""
+        """True if a new chain may have this tag. The former chain is then gone."""
         if tag in self.models and not (reuse and self.models[tag].status != "open"):
             return False
         if tag in self.models:
@@ -164,14 +164,14 @@ class AckMachine(RuleBasedStateMachine):
                 self.client(method, fault, nth).stamp_children(chain, names, operation)
             return
         if names & model.children:
-            names &= model.children  # mostly legal calls
+            names &= model.children  # makes most calls valid
         wrong = model.raw is not None or not names <= model.children
         if model.status == "open" and wrong:
             with pytest.raises(UsageError):
                 self.client("none", fault).stamp_children(chain, names, operation)
             return
         if not names <= set(self.children_at_first(model)):
-            nth += method == "scan"  # an error of its first look is passed on
+            nth += method == "scan"  # an error of its first look is raised
         outcome = self.client(method, fault, nth).stamp_children(chain, names, operation, starts=starts)
         self.faulty.settle()
         if model.status != "open":
@@ -188,7 +188,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(tag=TAGS, operation=OPERATIONS, fault=STUMBLES)
     def finish(self, *, tag, operation, fault):
-        """All children at once, of a chain whose stamps began no others."""
+        """Ends all children in one stamp, for a chain whose stamps began no others."""
         model = self.models.get(tag)
         if model is None or model.raw is not None or model.children != model.chain.children:
             return
@@ -215,7 +215,8 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(tag=TAGS, names=NAMES, fault=st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER]))
     def stamper_dies(self, tag, names, fault):
-        """Before or after its write. If it was the last one, whoever looks next finds the chain acked."""
+        """A stamper dies before or after its write. If it was the last, the next caller that looks finds the chain
+        acked."""
         model = self.models.get(tag)
         if model is None or model.status != "open":
             return
@@ -255,7 +256,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(names=NAMES, fault=st.sampled_from([Fault.NONE, Fault.LATE]))
     def late_stamp(self, names, fault):
-        """By a process whose chain is gone, and whose tag may be in use again."""
+        """A stamp by a process whose chain is gone, and whose tag may be in use again."""
         for model in self.gone:
             chains = self.client("create", fault)
             with pytest.raises(TagNotFound):
@@ -283,7 +284,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule()
     def purge_takes_nothing_before_its_time(self):
-        """But all that deleted chains have left."""
+        """A purge before the retention ends removes only what deleted chains have left."""
         AckChains(self.records).purge()
         chains = [model.chain for model in self.models.values()]
         for record in self.records.scan("ack"):
@@ -301,14 +302,14 @@ class AckMachine(RuleBasedStateMachine):
 
 
 class ObjectsMachine(AckMachine):
-    """The same with records on a bucket."""
+    """The same machine with records on a bucket."""
 
     def make_records(self):
         return ObjectRecordStore(MemoryObjectStore(), "records/", clock=HurriedClock())
 
 
 class DynamoMachine(AckMachine):
-    """The same with records in DynamoDB."""
+    """The same machine with records in DynamoDB."""
 
     def make_records(self):
         return DynamoRecordStore(

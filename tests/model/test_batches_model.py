@@ -1,4 +1,4 @@
-"""The planner as a state machine: ticks that crash, runs that fail, die, or never start, over stores in memory."""
+"""The planner as a state machine over stores in memory: ticks that crash, runs that fail, die or never start."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ CRASHES = st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 
 
 class BatchMachine(RuleBasedStateMachine):
-    """Whatever happens, no slot is in two open batches, and every change is committed in the end."""
+    """In every history, no slot is in two open batches, and every change is committed in the end."""
 
     @initialize(
         parallel=st.integers(1, 3), max_open=st.integers(1, 2), attempts=st.integers(1, 3), root=st.booleans()
@@ -51,7 +51,7 @@ class BatchMachine(RuleBasedStateMachine):
         self.launched = set()
         self.dead = set()
 
-    # What happens.
+    # Events.
 
     @rule(slots=SOME)
     def publish(self, slots):
@@ -148,7 +148,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def run_stops_at_its_stamp(self, pick):
-        """It committed everything, and Dagster says that it ended; the chain was never stamped."""
+        """The run committed everything and Dagster says that it ended, but the chain was never stamped."""
         if run := self._a_run(pick):
             everything = EVERYTHING in run.request.slots
             opened = BatchPayload.loads(self.world.chains.state(run.request.batch).payload)
@@ -158,12 +158,12 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK)
     def run_that_timed_out_was_not_dead(self, pick):
-        """It ends long after its batch."""
+        """The run ends long after its batch."""
         ended = [run for run in self.world.runs.values() if run.ended]
         if ended:
             self.world.finish(ended[pick % len(ended)])
 
-    # What must hold.
+    # Checks.
 
     def _tick(self):
         world = self.world
@@ -181,9 +181,9 @@ class BatchMachine(RuleBasedStateMachine):
         assert not counts["keyspace"]
         ended = len({batch.id for batch in before.open} - {batch.id for batch in tick.state.open})
         opened = len({request.batch for request in tick.requests})
-        # A chain is listed, and read once it has ended; one failed is listed again and written, and so is the backlog
-        # if it was to list; one opened again, after a tick that died, is read three times: what is there, is it ours,
-        # and what was asked for. The backlog is read when a batch ends, and to open.
+        # Each open chain is listed, and read once it has ended. A failed chain is listed again and written, and so is
+        # the backlog if the batch had to list. A chain that is opened again after a tick that died is read three times:
+        # to find it, to recognise it, and to read its payload. The backlog is read when a batch ends or opens.
         assert counts["records"].pop("LIST", 0) <= len(before.open) + ended
         assert counts["records"].pop("GET", 0) <= 2 * ended + 3 * opened + 2
         assert counts["records"].pop("PUT", 0) <= 2 * ended + opened
@@ -191,7 +191,7 @@ class BatchMachine(RuleBasedStateMachine):
         self._check_causes(tick)
 
     def _check_causes(self, tick):
-        """Nothing is asked for without a change or a failure."""
+        """Checks that no slot is requested without a change or a failure."""
         world = self.world
         for batch in {request.batch for request in tick.requests} - self.launched:
             self.launched.add(batch)
@@ -207,7 +207,7 @@ class BatchMachine(RuleBasedStateMachine):
                 changed = str(child) in signals and signals[str(child)] != self.seen.get(str(child))
                 first = child == EVERYTHING
                 rescans = str(child) in payload.rescans
-                assert failed or changed or first or rescans, f"slot {child} in {batch} for no reason"
+                assert failed or changed or first or rescans, f"slot {child} in {batch} has no reason"
                 self.last_batch[child] = batch
             self.seen |= signals
 
@@ -224,14 +224,16 @@ class BatchMachine(RuleBasedStateMachine):
         assert len(state.open) <= self.world.settings.max_open
         for batch in state.open:
             failed = state.failing.keys() & set(batch.slots)
-            assert failed in (set(), set(batch.slots)), "apart from others"
-            assert len({state.failing[slot].group for slot in failed}) <= 1, "apart from each other"
+            assert failed in (set(), set(batch.slots)), "failing slots are not mixed with others"
+            assert len({state.failing[slot].group for slot in failed}) <= 1, (
+                "groups of failing slots are not mixed"
+            )
         groups = Counter(item.group for item in state.failing.values())
         for slot, item in state.failing.items():
             assert item.group in state.failing or slot == EVERYTHING
             if item.parked:
                 assert item.attempts >= self.world.settings.max_attempts
-                assert groups[item.group] == 1, "alone"
+                assert groups[item.group] == 1, "a parked slot is alone in its group"
         assert len(self.world.cursor) < 600 + 300 * (len(state.open) + len(state.failing))
 
     @invariant()
@@ -252,7 +254,7 @@ class BatchMachine(RuleBasedStateMachine):
         assert not self.world.state.failing
 
     def _consumer(self):
-        """From here on, what runs ends well."""
+        """Runs the rest of the history without faults."""
         world = self.world
         quiet = 0
         for _ in range(300):
@@ -266,7 +268,7 @@ class BatchMachine(RuleBasedStateMachine):
             if quiet > RELIST // SILENCE + 1:
                 return
             world.clock.sleep(SILENCE + 1)
-        raise AssertionError(f"does not come to rest: {world.state}")
+        raise AssertionError(f"the planner never becomes idle: {world.state}")
 
     def _check_committed(self, except_for):
         world = self.world

@@ -1,4 +1,4 @@
-"""Both ways to commit against a plain model: a dictionary of paths, under lost and refused requests."""
+"""Native commits and leases against a simple model, a dictionary of paths, under lost and refused requests."""
 
 from contextlib import suppress
 
@@ -21,7 +21,7 @@ FAULTS = st.dictionaries(st.integers(0, 6), st.sampled_from([Fault.LOST, Fault.R
 
 
 class CommitMachine(RuleBasedStateMachine):
-    """One writer after another, any operation, under the current ETag or one that is gone."""
+    """One writer after another, with any operation, under the current ETag or an old one."""
 
     by_leases = False
 
@@ -52,12 +52,12 @@ class CommitMachine(RuleBasedStateMachine):
         return found is not None and found.etag == etag
 
     def apply(self, path, holds, body, send):
-        """`send` is a commit that makes `body` of `path` (None: deletes it), if the model says that it may."""
+        """Calls `send`, a commit that writes `body` to `path` (None: deletes it); `holds`: the model allows it."""
         before = self.store.head(path)
         try:
             outcome = send()
         except UnknownOutcomeError:
-            # A delete leaves nothing to know it by, nor does a write that could not win.
+            # A delete leaves no writer id, and a write that cannot win leaves no trace.
             assert not self.by_leases
             assert body is None or not holds
             found = self.store.get(path)
@@ -80,27 +80,27 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, faults=FAULTS)
     def create(self, path, faults):
-        """Wins if there is nothing."""
+        """Creates an object; wins if there is none."""
         body, commit = self.body(), self.make_commit(faults)
         self.apply(path, path not in self.model, body, lambda: commit.put_if_absent(path, body))
 
     @rule(path=PATHS, current=st.booleans(), faults=FAULTS)
     def update(self, path, current, faults):
-        """Wins under the current ETag."""
+        """Replaces an object; wins under the current ETag."""
         body, commit, etag = self.body(), self.make_commit(faults), self.expected(path, current)
         holds = self.has(path, etag)
         self.apply(path, holds, body, lambda: commit.put_if_match(path, body, etag))
 
     @rule(path=PATHS, current=st.booleans(), faults=FAULTS)
     def delete(self, path, current, faults):
-        """Wins under the current ETag."""
+        """Deletes an object; wins under the current ETag."""
         commit, etag = self.make_commit(faults), self.expected(path, current)
         holds = self.has(path, etag)
         self.apply(path, holds, None, lambda: commit.delete_if_match(path, etag))
 
     @rule(source=PATHS, to=PATHS, faults=FAULTS)
     def copy(self, source, to, faults):
-        """Wins if there is nothing at the target; needs a source."""
+        """Copies an object; wins if the target does not exist. Needs a source."""
         commit = self.make_commit(faults)
         if source == to:
             return
@@ -114,13 +114,13 @@ class CommitMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_is_the_model(self):
-        """Every path, body for body."""
+        """Compares every path and body with the model."""
         found = {path: self.store.get(path) for path in ("a", "b", "c")}
         assert {path: one.body for path, one in found.items() if one} == self.model
 
 
 class LeaseMachine(CommitMachine):
-    """The same by leases, on a store that ignores every condition. There what is in doubt is always found out."""
+    """The same machine by leases, on a store that ignores every condition. Here every write in doubt is resolved."""
 
     by_leases = True
 
@@ -134,7 +134,7 @@ class LeaseMachine(CommitMachine):
 
 
 class DynamoLeaseMachine(LeaseMachine):
-    """The same with the leases in DynamoDB."""
+    """The same machine with the leases in DynamoDB."""
 
     def make_store(self):
         self.items = TableInMemory("path", "etag")

@@ -1,7 +1,7 @@
-"""Tables that follow another one: any sequence of puts, overwrites, deletes, late and equal times.
+"""Derived tables against their source: any sequence of puts, overwrites, deletes, late and equal times.
 
-The newest rows are those of a window over all rows, and a clustered table has all of them. Beside rounds of the source:
-kills, erasures, rollbacks, compaction, steps of any size.
+A table of newest rows must equal a window over all rows; a clustered table must have all rows. The sequence contains
+rounds of the source, kills, erasures, rollbacks, compactions, and steps of any size.
 """
 
 from contextlib import suppress
@@ -42,7 +42,7 @@ limits = st.sampled_from([{}, {"step_objects": 2}, {"step_bytes": 3000}])
 
 
 def content(bucket: Bucket) -> Bucket:
-    """Each version of an object has its own ETag."""
+    """Gives each version of an object a unique ETag."""
     return {key: (f"{etag}{numbers}", numbers) for key, (etag, numbers) in bucket.items()}
 
 
@@ -50,7 +50,9 @@ def content(bucket: Bucket) -> Bucket:
 @pytest.mark.parametrize("vectors", [False, True])
 @settings(deadline=None)
 @given(steps=steps, limits=limits)
-def test_as_its_source_says(vectors: bool, name: str, steps: list[Any], limits: dict[str, int]) -> None:
+def test_a_derived_table_equals_its_source(
+    vectors: bool, name: str, steps: list[Any], limits: dict[str, int]
+) -> None:
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     source = KeyedRounds(store=store, clock=clock, vectors=vectors, more={"max_run_seconds": 1000.0})
@@ -68,7 +70,7 @@ def test_as_its_source_says(vectors: bool, name: str, steps: list[Any], limits: 
                 erase(source.whole, slot_of_key(key), key, clock=clock)
             case "roll back":
                 newest = source.table.opened().version
-                with suppress(NotFoundError):  # it was erased
+                with suppress(NotFoundError):  # the version was erased
                     roll_back(source.whole, max(0, newest - number))
             case "compact":
                 compact(source.whole)
@@ -87,7 +89,7 @@ def test_as_its_source_says(vectors: bool, name: str, steps: list[Any], limits: 
 
 
 def check(name: str, source: KeyedRounds) -> None:
-    """The table against its source."""
+    """Compares the derived table with its source."""
     table = other_table(name, source.store, clock=source.clock, vectors=source.vectors)
     absent = isinstance(table.newest(), Absent)
     if name == NEWEST:
@@ -98,7 +100,7 @@ def check(name: str, source: KeyedRounds) -> None:
 
 
 def after_writes(number: int) -> Any:
-    """A crash after so many writes."""
+    """A schedule that crashes after this number of writes."""
     seen = 0
 
     def schedule(call: Call) -> Fault:

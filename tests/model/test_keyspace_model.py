@@ -1,4 +1,4 @@
-"""Keyspace as a state machine against a plain model: which slots must each watcher still see?"""
+"""Keyspace as a state machine against a simple model: the slots that each watcher has not seen yet."""
 
 import pytest
 from hypothesis import settings
@@ -32,8 +32,8 @@ WATCHERS = st.integers(0, 2)
 class KeyspaceMachine(RuleBasedStateMachine):
     """Two publishers and three watchers over one bucket, with deaths, failed LISTs and foreign objects.
 
-    Model: `pending[w]`, the slots whose signal moved since watcher w last saw them; `silent` keys,
-    changed without a signal, and `rootless` ones, signalled without a root; `objects`, the bucket.
+    Model: `pending[w]`, the slots whose signal moved since watcher w last saw them; `silent`, the keys changed without
+    a signal; `rootless`, the keys signalled without a root; `objects`, the bucket.
     """
 
     @initialize()
@@ -126,7 +126,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, dies_at=st.sampled_from(["object", "slot", "root"]))
     def publisher_dies(self, key, dies_at):
-        """After the object, after the slot's signal, or after the root's."""
+        """A publisher dies after the object, after the slot's signal, or after the root's."""
         nth = ["object", "slot", "root"].index(dies_at)
         dying = FaultyStore(self.store, at("put", Fault.CRASH_AFTER, nth=nth))
         body = self.body()
@@ -158,7 +158,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS)
     def restart_from_cursor(self, which):
-        """A new process with the saved state; it has not listed yet, so its first poll does."""
+        """A new process starts with the saved state. It has not listed yet, so its first poll lists."""
         state = WatcherState.loads(self.watchers[which].state.dumps())
         self.watchers[which] = self.watcher(state)
         self.listed_at[which] = None
@@ -198,7 +198,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS, data=st.data())
     def partial_advance(self, which, data):
-        """A sensor that takes only some of the slots sees the others again, at the next LIST."""
+        """A sensor that advances only some of the slots sees the others again at the next LIST."""
         watcher = self.watchers[which]
         poll = watcher.observe(watcher.state, relist=True)
         assert set(poll.changed) == self.pending[which]
@@ -209,7 +209,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def cached_read(self, key):
-        """After a refresh, whatever was signalled with its root is in the answer."""
+        """After a refresh, a read returns every change that was signalled with its root."""
         self.cache.refresh()
         found = self.cache.get(key)
         expected = self.objects.get(key)
@@ -218,7 +218,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(call=st.sampled_from([None, "head", "list", "get"]), nth=st.integers(0, 1))
     def tick(self, call, nth):
-        """Whatever is there after one that did not fail is what was signalled with its root, without a request."""
+        """After a successful tick, cached objects include every change signalled with its root, without a request."""
         self.faulty.schedule = at(call, Fault.REFUSED, nth=nth) if call else lambda _: Fault.NONE
         try:
             self.background.tick()
@@ -235,7 +235,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def background_read(self, key):
-        """So that the next tick has it to read again."""
+        """Reads an object, so that the next tick must read it again."""
         self.background.get(key)
 
     @precondition(lambda self: hasattr(self, "objects"))

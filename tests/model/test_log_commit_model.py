@@ -1,4 +1,5 @@
-"""The commit of the table to come, in every interleaving: each invariant holds, and each rule left out breaks one."""
+"""The commit protocol of tables in every interleaving: each invariant holds, and each rule that is left out breaks
+one."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -27,14 +28,14 @@ from tests.support.log_upkeep import accept_loss, checkpoint_and_cut, engine, ti
 
 
 class World(NamedTuple):
-    """Objects by path, and what only the checker sees."""
+    """Objects by path, and facts that only the checker sees."""
 
     objects: frozenset[tuple[Any, Any]]
     now: int = 0
     faults: int = 0
-    """Answers that may still be lost, or requests repeated."""
+    """Number of answers that may still be lost, or of requests that may still be repeated."""
     flying: tuple[Any, ...] = ()
-    """Writes that nobody waits for any more, and that may still arrive."""
+    """Writes that no process waits for any more, and that may still arrive."""
     taken: frozenset[tuple[str, int]] = frozenset()
     """Entries that have left the queue."""
 
@@ -48,7 +49,7 @@ def _put(world: World, path: Any, value: Any) -> World:
 
 
 def _answers(world: World, request: Request) -> Iterator[tuple[World, Any]]:
-    """All that may come of a request."""
+    """All possible results of a request."""
     objects = dict(world.objects)
     what, path, value = request
     match what:
@@ -99,12 +100,12 @@ def _raises(held: tuple[str, int, str], value: tuple[str, int, str]) -> bool:
 
 
 def _broken(world: World, results: dict[str, Any], *, lost: bool = False, leases: bool = False) -> str:  # noqa: PLR0911
-    """The invariant that this state breaks."""
+    """The invariant that this state breaks; "" if it breaks none."""
     objects = dict(world.objects)
     last = objects["last",]
     checkpoint: Checkpoint = objects.get(("checkpoint", last))
     if checkpoint is None:
-        return "the newest checkpoint is not there"
+        return "the newest checkpoint is missing"
     live, n, v, data = checkpoint.live, checkpoint.n, last, True
     while (version := objects.get(("log", v + 1))) is not None:
         if foreign(version):
@@ -117,13 +118,13 @@ def _broken(world: World, results: dict[str, Any], *, lost: bool = False, leases
             n = version.n
             gone = {row for name, rows in live if name in version.removes for row in rows}
             if any(not rows <= gone for _, rows, change in version.adds if not change):
-                return "a stream would lose rows: they came in a pack that changes no data"
+                return "a stream would lose rows, which came in a pack that changes no data"
         if lack := [name for name, _, _ in version.adds if ("pack", name) not in objects]:
             return f"packs of version {v + 1} are gone: {lack}"
         live = after(version, live)
         v += 1
     if any(path[0] == "log" and path[1] > v for path in objects):
-        return "a version beyond a gap"
+        return "a version comes after a gap"
     if lack := [name for name, _ in live if ("pack", name) not in objects]:
         return f"live packs are gone: {lack}"
     back, expected = last, checkpoint.n
@@ -144,27 +145,27 @@ def _broken(world: World, results: dict[str, Any], *, lost: bool = False, leases
         return "known names another version"
     held = {key: etag for key, etag, _ in states}
     if not lost and not leases and any(held.get(key, 0) < etag for key, etag in world.taken):
-        return "an entry was taken whose object is not in the table"
+        return "an entry has left the queue whose object is not in the table"
     ours = {version.n[0] for path, version in objects.items() if path[0] == "log" and version.n}
     if lied := [
         name
         for name, result in results.items()
         if isinstance(result, tuple) and result[0] == "conflict" and name in ours
     ]:
-        return f"reported lost, and committed: {lied}"
+        return f"reported as lost, but committed: {lied}"
     streamed = results.get("stream")
     if isinstance(streamed, frozenset) and not world.taken <= streamed:
-        return "a stream misses what was taken"
+        return "a stream misses a change whose entry has left the queue"
     reader = results.get("reader")
     if isinstance(reader, Snapshot):
         seen = {key: etag for key, etag, _ in reader.states}
         if any(seen.get(key, 0) < etag for key, etag in world.taken):
-            return "a reader misses what was taken"
+            return "a reader misses a change whose entry has left the queue"
     return ""
 
 
 def _table(versions: int, *packs: frozenset[Row], at: int = 0, known: int | None = None) -> World:
-    """A table of a checkpoint at 0 and one version for each pack."""
+    """A table with a checkpoint at version 0 and one version for each pack."""
     world = World(frozenset())
     world = _put(world, ("last",), 0)
     world = _put(world, ("checkpoint", 0), Checkpoint("id", "n0", frozenset()))
@@ -181,7 +182,7 @@ def _table(versions: int, *packs: frozenset[Row], at: int = 0, known: int | None
 
 
 def _snapshot(world: World, v: int, table: str = "id") -> Snapshot:
-    """What a process keeps that read version `v` at time 0."""
+    """The state that a process keeps after it read version `v` at time 0."""
     objects = dict(world.objects)
     live: frozenset[tuple[str, frozenset[Row]]] = frozenset()
     for number in range(1, v + 1):
@@ -190,7 +191,7 @@ def _snapshot(world: World, v: int, table: str = "id") -> Snapshot:
 
 
 def _known(world: World, v: int) -> World:
-    """The same with a `known` that was left behind by a crash."""
+    """The same world with a `known` that a crash has left behind."""
     return _put(world, ("known",), ("id", v, f"n{v}"))
 
 
@@ -200,7 +201,7 @@ TWO = _table(2, frozenset({A1, B1}), frozenset({B2}))
 
 
 def arrivals() -> Iterator[Request]:
-    """The network, which brings what nobody waits for."""
+    """The network, which delivers the writes that nobody waits for."""
     for _ in range(2):
         yield Request("arrive")
 
@@ -216,7 +217,7 @@ def _stream(rules: Rules) -> dict[str, Program]:
 
 
 class Scenario(NamedTuple):
-    """A world, and programs made for a set of rules."""
+    """A world, and programs that are built for a set of rules."""
 
     world: World
     programs: Any
@@ -259,7 +260,7 @@ def _merging(rules: Rules) -> dict[str, Program]:
 
 
 def _sleeper(rules: Rules) -> dict[str, Program]:
-    # Version 2 came after it had asked.
+    # Version 2 was committed after this process had found version 1 to be the newest.
     return {
         "x": partial(a_round, "x", (("c1", 1),), rules, kept=_snapshot(TWO, 1), asked=True),
         "cut": partial(checkpoint_and_cut, rules),
@@ -302,7 +303,7 @@ def _vacuum(rules: Rules) -> dict[str, Program]:
 
 
 def _vacuum_rebase(rules: Rules) -> dict[str, Program]:
-    # Version 2 came after it had asked: it stages again only what changes.
+    # Version 2 was committed after this process had found version 1 to be the newest. It stages again only changes.
     return {
         "x": partial(a_round, "x", (("c1", 3),), rules, kept=_snapshot(TWO, 1), asked=True),
         "vacuum": partial(vacuum, rules),
@@ -319,7 +320,7 @@ def _engine(deletes: bool, rules: Rules) -> dict[str, Program]:
 
 
 RESTORED = _table(1, frozenset({A1, A2, B1}), known=3)
-"""Of three versions two are gone; `known` has all three."""
+"""Two of three versions are gone, but `known` records all three."""
 BEFORE = _table(3, frozenset({A1, B1}), frozenset({B2}), frozenset({("c1", 1, 3)}))
 
 
@@ -366,7 +367,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def run(name: str, rules: Rules) -> Explored:
-    """Explores a scenario."""
+    """Explores all interleavings of a scenario."""
     scenario = SCENARIOS[name]
     check = partial(_broken, lost=scenario.lost, leases=scenario.leases)
     then = scenario.then(rules) if scenario.then else None
@@ -401,26 +402,26 @@ BREAKS = {
     "age_from_first_look": "sleeper beside a slow reader",
     "known_compares": "overrun",
 }
-"""Each rule, and a scenario that shows what it is for."""
+"""Each rule, and a scenario that fails without it."""
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=[pytest.mark.thorough] if one in SLOW else []) for one in SCENARIOS]
 )
-def test_every_invariant_holds(name: str) -> None:
-    """In every interleaving."""
+def test_every_invariant_holds_in_every_interleaving(name: str) -> None:
+    """Some order of concurrent commits would lose rows, versions or entries."""
     found = run(name, Rules())
     assert not found.broken, str(found)
     assert found.states > 50
 
 
 def test_each_rule_has_a_scenario() -> None:
-    """None is without."""
+    """A rule of the commit protocol could be removed without a failing test."""
     assert {one.name for one in fields(Rules)} == set(BREAKS)
 
 
 @pytest.mark.parametrize(("rule", "name"), BREAKS.items())
 def test_each_rule_is_needed(rule: str, name: str) -> None:
-    """Without it an invariant breaks."""
+    """A rule of the commit protocol would cost requests without protecting anything."""
     found = run(name, replace(Rules(), **{rule: False}))
     assert found.broken, f"{name} holds without {rule}"

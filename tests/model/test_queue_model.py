@@ -1,4 +1,4 @@
-"""The notification queue as a state machine against a plain model: which notification is where."""
+"""The notification queue as a state machine against a simple model of where each notification is."""
 
 from unittest.mock import patch
 
@@ -43,7 +43,7 @@ SECONDS = st.sampled_from([0.0, 1.0, TOPICS_KNOWN_SECONDS, TOPICS_KNOWN_SECONDS 
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Writers, a resolver, a puller and owners, one call at a time, each with at most one fault."""
+    """Writers, a reconciler, a puller and owners, one call at a time, each with at most one fault."""
 
     @initialize()
     def start(self):
@@ -55,7 +55,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.plain.topics.create("t", SETTINGS)
         self.number = 0
         self.forget()
-        # Processes that go on: they rely on topics as they read them, and hold room.
+        # Long-lived processes: they rely on topics that they read before, and hold spare room.
         self.writers = {
             name: NotificationQueue(FaultyStore(self.records), clock=clock, parallelism=1)
             for name, clock in (("usual", self.clock), ("slow", SlowClock(self.clock)))
@@ -76,10 +76,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def forget(self):
         self.reserved = {}
-        """Reservations of writers, by key; `gone` once a resolver or a deletion took them."""
+        """Reservations of writers, by key."""
         self.gone = {}
         self.state = {}
-        """What is in the queue, by key: reserved or committed."""
+        """The entries in the queue, by key: reserved or committed."""
         self.dead = set()
         self.in_hand = {}
         self.attempts = {}
@@ -137,7 +137,7 @@ class QueueMachine(RuleBasedStateMachine):
         seconds=SECONDS,
     )
     def reserve_while(self, who, count, method, what, seconds):
-        """Others do this right before a call of the writer reaches the store."""
+        """Other processes act right before a call of the writer reaches the store."""
         events, todo = self.events(count), [what]
 
         def schedule(call):
@@ -196,7 +196,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reserved) > 1)
     @rule(choice=CHOICE, fault=LATE_TOO)
     def settle_together(self, choice, fault):
-        """Some written, others not, of one segment or several."""
+        """Settles written and unwritten reservations together, of one segment or several."""
         keys = [self.pick(self.reserved, choice + n) for n in range(min(4, len(self.reserved)))]
         held = [self.reserved.pop(key) for key in keys]
         middle = choice % (len(held) + 1)
@@ -224,7 +224,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(fault=LATE_TOO, method=st.sampled_from(["replace", "remove", "add", "scan", "read"]))
     def reconcile(self, fault, method):
-        """What was reserved longer ago than the timeout is resolved by what HEAD finds, and no sooner."""
+        """A reservation older than the timeout is resolved by a HEAD; a younger one stays."""
         self.reconciler.resolve_stale("t", self.objects.head)
         self.clock.now += STALE_SECONDS + 1
         self.reconciler._queue = self.queue(method, fault)
@@ -241,7 +241,7 @@ class QueueMachine(RuleBasedStateMachine):
             else:
                 del self.state[key]
 
-    # A pulling consumer
+    # Pulling consumers
 
     @rule(
         choice=CHOICE,
@@ -301,7 +301,7 @@ class QueueMachine(RuleBasedStateMachine):
         return next(lease for lease in self.consumer if lease.shard == entry.shard)
 
     def dead_letter_exhausted(self):
-        """Attempts that ended with their owner count: the next take makes such an entry a dead letter, untried."""
+        """Attempts that ended with their owner count: the next take dead-letters an exhausted entry untried."""
         for letter in self.plain.dead("t"):
             key = letter.event.key
             if self.state.get(key) == "committed" and key not in self.in_hand:
@@ -327,7 +327,7 @@ class QueueMachine(RuleBasedStateMachine):
     def fail(self, choice):
         key = self.pick(self.in_hand, choice)
         entry, consumer = self.in_hand.pop(key)
-        # One whose lease has run out leaves the dead letter to the next owner.
+        # An owner whose lease has expired leaves the dead letter to the next owner.
         last = entry.attempts >= SETTINGS.max_attempts and consumer._worker.valid(consumer.lease)
         outcome = consumer.failed(entry, "no")
         assert not isinstance(outcome, Fenced)
@@ -338,13 +338,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def owner_dies(self):
-        """Its successor finds everything; what the dead one had in hand it can no longer remove."""
+        """A successor finds all entries; the dead owner can no longer remove entries that it was delivering."""
         if self.worker is None:
             return
         hands, self.in_hand = self.in_hand, {}
         held = {consumer.lease.shard for _, consumer in hands.values()}
         successor = Worker(self.plain)
-        # A shard that nobody had taken up yet it gets at once, those of the dead one later.
+        # The successor gets shards without an owner first, and the dead owner's shards later.
         while not (leases := successor.balance()) or held - {lease.shard for lease in leases}:
             self.clock.now += 2.0
         for entry, consumer in hands.values():
@@ -371,7 +371,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.forget()
         self.reserved = reserved
 
-    # What holds at every moment
+    # Invariants
 
     @invariant()
     def the_store_agrees(self):
@@ -392,13 +392,13 @@ class QueueMachine(RuleBasedStateMachine):
             there = sum(len(segment.entries) for segment in self.plain.shards.scan(topic, shard))
             counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
             assert there <= counted
-            # Sealed by a reconciler that was cut short: it refuses.
+            # A counter above the capacity is sealed by a reconciler that was cut short: the shard refuses.
             assert counted <= shard_capacity(shard, SETTINGS) or counted >= rooms.SEALED
             assert there <= shard_capacity(shard, SETTINGS)
 
 
 class DynamoQueueMachine(QueueMachine):
-    """The same over DynamoDB records."""
+    """The same machine over DynamoDB records."""
 
     def new_records(self):
         client = Client(TableInMemory("partition", "key"))

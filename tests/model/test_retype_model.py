@@ -1,6 +1,7 @@
-"""A table whose columns get one type after another, between batches, merges, kills and rollbacks, against plain values.
+"""A table whose column changes its type again and again, against plain values.
 
-The model has the value that each row has now, and whether its object is to be read again.
+Batches, merges, kills and rollbacks come in between. The model has the current value of each row, and whether its
+object must be read again.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ SCALES = {"decimal": 2, "wide": 4}
 
 
 def parsed(value: int | None, kind: str) -> Any:
-    """What a parser makes of a number; None if it does not fit."""
+    """The value that a parser makes of a number; None if it does not fit the type."""
     if value is None or kind == "string":
         return None if value is None else str(value)
     if kind in BITS:
@@ -41,7 +42,7 @@ def parsed(value: int | None, kind: str) -> Any:
 
 
 def shown(value: Any, old: str, new: str) -> Any:
-    """What becomes of a value without its object."""
+    """The value after a change of type without a new read of its object."""
     if value is None:
         return None
     if new == "string":
@@ -51,7 +52,7 @@ def shown(value: Any, old: str, new: str) -> Any:
 
 @dataclass
 class Model:
-    """Objects: the numbers in them, what the rows show, and which are to be read again."""
+    """Objects: the numbers in them, the values of their rows, and the objects that must be read again."""
 
     kind: str = "int"
     numbers: dict[str, list[int | None]] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_sequence(seed: int) -> None:
+def test_any_sequence_of_types_keeps_values(seed: int) -> None:
     dice = Random(seed)
     store = MemoryObjectStore()
     vectors = bool(seed % 2)
@@ -122,7 +123,7 @@ def test_any_sequence(seed: int) -> None:
                 kind, numbers, rows, again = kept[version]
                 model = Model(kind=kind, numbers={**numbers}, rows={**rows}, again={*again})
             case "late":
-                # Planned by the old type, and committed after another one came.
+                # A round that was planned with the old type is committed after the type has changed.
                 late = key()
                 planned = site.planned(late, {"n": KINDS[model.kind]}, n=[parsed(1, model.kind)])
                 before, new = model.kind, dice.choice(sorted(KINDS))

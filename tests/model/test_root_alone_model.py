@@ -24,10 +24,10 @@ WATCHERS = st.integers(0, 1)
 
 
 class RootAloneMachine(RuleBasedStateMachine):
-    """Writers that queue, others that do not, and two watchers.
+    """Queued and unqueued writers, and two watchers.
 
-    Model: the slots of which a watcher has not seen the last entry, or the last signal; and of these the ones that a
-    root was moved for.
+    Model: the slots whose last entry, or whose last signal, a watcher has not seen; and those of these slots for which
+    a root was moved.
     """
 
     @initialize()
@@ -43,7 +43,7 @@ class RootAloneMachine(RuleBasedStateMachine):
         self.entries, self.signals, self.rooted = ([set() for _ in range(2)] for _ in range(3))
         self.moved = [False, False]
         self.plain = False
-        """Whether the last root was moved by a writer that does not queue."""
+        """True if an unqueued writer moved the last root."""
 
     def watcher(self, state=None):
         return Watcher(
@@ -127,7 +127,7 @@ class RootAloneMachine(RuleBasedStateMachine):
         self.found(which, poll)
 
     def found(self, which, poll):
-        """What a poll must have found, and nothing else."""
+        """Checks that a poll found all expected slots, and no others."""
         assert poll.followed or not self.moved[which]
         assert poll.listed or not (self.moved[which] and self.plain)
         expected = set()
@@ -143,7 +143,7 @@ class RootAloneMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS, data=st.data())
     def partial_poll(self, which, data):
-        """A sensor takes some slots: the others are found by the next poll, too, unless they were hidden."""
+        """A sensor advances some slots: the next poll finds the others, too, unless they were hidden."""
         watcher = self.watchers[which]
         poll = watcher.observe(watcher.state)
         changed = sorted(poll.changed)
@@ -165,7 +165,7 @@ class RootAloneMachine(RuleBasedStateMachine):
             self.poll(which)
             self.clock.now += HIDDEN_SECONDS
             self.poll(which)
-            assert not self.rooted[which], "of whom a root was moved is seen soon"
+            assert not self.rooted[which], "a signal whose root was moved is seen soon"
             self.clock.now += RELIST
             self.poll(which)
             assert not self.entries[which]

@@ -1,6 +1,6 @@
-"""States of objects against a plain dictionary: rounds, slow rounds that are rebased, merges, erased keys.
+"""States of objects against a dictionary: rounds, slow rounds that are rebased, merges, erased keys.
 
-Limits are tiny, so that a few states make many pages, files and levels.
+The limits are tiny, so that a few states make many pages, files and levels.
 """
 
 import json
@@ -49,12 +49,12 @@ flags = st.fixed_dictionaries(
 changes = st.dictionaries(keys, flags, max_size=12)
 half = st.sampled_from([KEYS[::2], KEYS[1::2], KEYS[: len(KEYS) // 2], KEYS])
 whole = st.sampled_from([0, 2000, 1 << 18])
-"""Bytes up to which files are read whole."""
+"""Size in bytes up to which files are read whole."""
 budgets = st.sampled_from([1, 20_000, 1 << 20])
 
 
 class StatesMachine(RuleBasedStateMachine):
-    """The model is the states by key, and which keys each committed round changed."""
+    """The model has the states by key, and the keys that each committed round changed."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class StatesMachine(RuleBasedStateMachine):
 
     @rule(some=half, values=flags, times=st.integers(1, 3), budget=budgets)
     def large_rounds(self, some, values, times, budget):
-        """Which soon fill the lower levels."""
+        """Large rounds, which soon fill the lower levels."""
         for n in range(times):
             drawn = {key: values | {"gone": values["gone"] and n == times - 1} for key in some}
             self._commit(self._next(drawn, budget, True))
@@ -133,7 +133,7 @@ class StatesMachine(RuleBasedStateMachine):
         self.site.ranges.bodies |= done.bodies
         self.site.states = done.states
         self.model = {key: state for key, state in self.model.items() if key not in erased}
-        self.slow = []  # Each would begin again.
+        self.slow = []  # slow rounds would begin again
         for file in done.states.files:
             columns = [page.column("key").to_pylist() for page in self._pages(file)]
             assert not erased & {key for some in columns for key in some}

@@ -1,8 +1,8 @@
-"""Rounds of several processes over a bucket, planned at any time and committed at any later one: the table is right.
+"""Rounds of several processes over a bucket, planned at any time and committed at any later time.
 
-After each commit the table is checked as a whole: rows, rejects, states and counts agree. What it holds of a slot is
-what some round saw of it; once a last round has read all, it is the bucket. Objects are erased at any time: then no
-object of the store mentions them.
+After each commit the table is checked as a whole: rows, rejects, states and counts agree. The content of a slot is what
+some round saw of it. After a last round has read everything, the table equals the bucket. Objects are erased at any
+time; then no object of the store mentions them.
 """
 
 import pytest
@@ -26,7 +26,7 @@ from tests.support.raw_search import holding
 
 KEYS = [f"{letter}-person{n}" for letter in "abcd" for n in range(5)]
 LONGEST = 10_000.0
-"""Seconds that a run may take."""
+"""Longest time in seconds that a run may take."""
 SLOTS = st.sets(st.integers(0, 3), min_size=1)
 PROCESS = st.integers(0, 2)
 NUMBERS = st.lists(st.integers(0, 99), max_size=12).map(tuple)
@@ -137,7 +137,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(number=PROCESS)
     def dies(self, number: int) -> None:
-        """With its round, and all that it remembers."""
+        """A process dies with its round and its memory."""
         self.planned.pop(number, None)
         vectors = self.processes[number].vectors
         self.processes[number] = self.process(vectors)
@@ -145,7 +145,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(number=PROCESS, key=st.sampled_from(KEYS))
     def erase(self, number: int, key: str) -> None:
-        """Rounds that were planned with it are on their way."""
+        """Erases an object while rounds that were planned with it are in flight."""
         self.bucket.pop(key, None)
         self.clock.sleep(60)
         process = self.processes[number]
@@ -158,7 +158,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule()
     def another_engine_compacts(self) -> None:
-        """As OPTIMIZE does: all packs of one label span in one, without our tags."""
+        """Compacts like OPTIMIZE: writes all packs of one label span as one pack, without our tags."""
         process = self.processes[0]
         snapshot = process.table.opened()
         packs = [pack for pack in snapshot.packs.values() if not pack.vector]

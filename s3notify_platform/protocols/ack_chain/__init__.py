@@ -1,59 +1,63 @@
-r"""Ack chains: is all the work of this batch done? Its state is an XOR, however many children (xor-ack).
+r"""Ack chains (xor-ack): track if all the work of a batch is done. The state is one XOR, however many children.
 
-    store = S3ObjectStore(S3Config(bucket="acme"))                 # or DynamoRecordStore in place of the next line's
+    store = S3ObjectStore(S3Config(bucket="acme"))                 # or use a DynamoRecordStore in the next line
     chains = AckChains(ObjectRecordStore(store, "acks/", keys_recur=keys_recur))
     chain = chains.open_batch("nightly 2026-11-23", ["orders", "clicks"], deadline_seconds=3600)
-    chains.stamp_children(chain, ["orders"])                       # Stamped(missing=1), however often
+    chains.stamp_children(chain, ["orders"])                       # Stamped(missing=1), also if repeated
     chains.stamp_children(chain, ["clicks"], starts=["report"])    # ends one and begins another: Stamped(missing=1)
     print(chains.state(chain).missing)                             # ('report',); `chains.fail(chain, "why")` gives up
     match chains.stamp_children(chain, ["report"]):
-        case Acked(): print("all done")                            # for one stamp: the last one
+        case Acked(): print("all done")                            # only one stamp gets this: the last one
         case AlreadyAcked() | AlreadyFailed() | Stamped(): pass
 
 Steps
-    1. `open_batch` creates the head: it names the children. `create` begins a chain with a stamp instead.
+    1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead.
     2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.
-       Each child that was begun and each that has ended is XORed once. So two stamps that end the same child, as those
-       of two runs that finish the same slot, do not cancel out; nor do two raw stamps with one operation id.
-    3. A stamp of all children brings the XOR to zero by itself: `finish` creates `closed` in its place. Otherwise
-       who sees the XOR at zero creates `closed`, and gets `Acked` if that was created by this call. A chain that is
-       failed is closed likewise; of all that close a chain the first one decides. Later stamps change nothing.
-    4. A parent that starts more children finishes itself and begins them in one stamp (`starts`), so the chain never
-       looks acked in between: of any stamps that a scan shows, the XOR is zero only if nothing is missing.
-    5. A stamper that finds no head removes its stamp: `TagNotFound`.
+       Each child is XORed once when it begins and once when it ends, however many stamps name it. So two runs that
+       finish the same slot do not cancel each other out; nor do two raw stamps with the same operation id.
+    3. A stamp of all children brings the XOR to zero by itself, so `finish` creates the record `closed` directly.
+       Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if its creation succeeded. A
+       failed chain is closed in the same way. The first `closed` decides; later stamps change nothing.
+    4. A parent that starts more children ends itself and begins them in one stamp (`starts`), so the chain never looks
+       acked in between. Whichever stamps a scan shows, the XOR is zero only if nothing is missing.
+    5. A stamper that finds no head removes its stamp and raises `TagNotFound`.
 
 Storage
-    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. Never changed; `reuse` puts
-                                               another chain's in its place, once this one has ended
-    (partition, "{tag}\0{identity}.…")         stamps, how it was closed; the names are in the keys (`records`)
-    The identity is a digest of the head's version, so what is left of a deleted chain does not count in the next one
-    with its tag. A stamp takes as many bytes as the children have bits: 167 characters of 1000 slots at worst.
+    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. Never changed; after the chain
+                                               has ended, `reuse` replaces it with the head of a new chain
+    (partition, "{tag}\0{identity}.…")         stamps, and how the chain was closed; see `chain_records` for the names
+    The identity is a digest of the head's version, so leftovers of a deleted chain do not count in the next chain with
+    the same tag. A stamp takes one bit for each child: at most 167 characters for 1000 slots.
 
 Invariants
-    - Records are created, and removed with their chain, but never changed. So nothing is contended; a record in doubt
-      is looked for by the scan, and created again; one that arrives late names what has ended anyway.
-    - Each child counts once, by any number of callers and calls; so does each operation id of a raw stamp.
-    - A chain that is acked or failed stays so. It is kept for a while, and removed to free space (`purge`), or to
-      use its tag again at once where that is asked for (`reuse`).
-    - One operation of a chain gets `Acked`. If a crash kept the answer from its caller, a retry gets it. If somebody
-      who only looked saw the end first, it is for one stamper to claim, by one more record.
-    - A scan that takes several pages is not a snapshot. It shows all that was there when it began, and stamps only
-      bring a chain nearer to its end; so what is seen to be done is done.
+    - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation
+      of a record is in doubt, the scan shows if the record exists; if not, it is created again. A record that arrives
+      late only names children that have ended anyway.
+    - Each child counts once, however many callers and calls name it; so does each operation id of a raw stamp.
+    - An acked or failed chain stays so. It is kept for a while. `purge` removes it to free space; `reuse` removes it
+      when the caller wants its tag again.
+    - One operation of a chain gets `Acked`. If a crash kept the answer from its caller, a retry gets it. If a mere
+      reader saw the end first, one stamper claims `Acked`, by one more record.
+    - A scan of several pages is not a snapshot. It shows all records that existed when it began, and stamps only
+      bring a chain nearer to its end. So a chain that a scan shows as done is done.
 
 Limits
-    - A parent begins the same children in every attempt. Others are begun too, but may come after the chain is acked.
-    - A stamp that is created while the chain is failed may get `Stamped`, and be among the missing.
-    - A scan takes a request for each 1000 stamps. `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes of tag.
+    - A parent must begin the same children in every attempt. Other children are begun, too, but perhaps only after
+      the chain is acked.
+    - A stamp that is created while the chain is being failed may get `Stamped`, and its children stay missing.
+    - A scan takes one request for each 1000 stamps. Limits: `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes
+      of tag.
 
-Requests: create 1, stamp 2, finish 1, state 1, fail 2; 1 more in all for closing by a stamp, for whoever reads how it
-was closed, and where a tag is given in place of a `Chain`. Removing: 1 for each record, 2 on a bucket. Create with
-`reuse`, over a chain that has ended: up to 7, and removing that one.
+Requests: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain costs 1 more. Reading how the
+chain was closed costs 1 more, and so does a tag in place of a `Chain`. Removing a chain costs 1 for each record, 2 on a
+bucket. Create with `reuse`, over an ended chain: up to 7, plus the removal of that chain.
 
-Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown one. A chain
-has a deadline, a reason, and the names of what is missing. Stamps have at least 8 random bytes. Stampers do not
-contend. `shared` works chains together with that package, in its own table.
+Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown chain. A chain
+has a deadline, a reason, and the names of missing children. Stamps have at least 8 random bytes. Stampers never
+conflict with each other. The package `shared` works on the same chains as xor-ack-dynamodb, in its table.
 
-Reading order: chains (the client), records (keys and values, and what they say together), stamps (values), names.
+Reading order: chains (the client), chain_records (keys and values, and how to read them together), stamps (values),
+names.
 """
 
 from s3notify_platform.protocols.ack_chain.chain_records import Chain

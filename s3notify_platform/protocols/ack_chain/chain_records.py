@@ -1,19 +1,19 @@
-r"""The records of a chain: keys, values, and what they say together. Pure.
+r"""The records of a chain: their keys and values, and the state that they have together. Pure.
 
-All keys of a chain begin with `{tag}\0`. The head is one record; the others carry the identity of the head.
+All keys of a chain begin with `{tag}\0`. The head is one record; the keys of the others contain the head's identity.
 
 | key after that | value | |
 |---|---|---|
-| `head` | JSON | what the chain is; never changed |
-| `{identity}.closed` | JSON | how it ended: acked or failed; the first one stands |
-| `{identity}.claimed` | an operation | whose `Acked` it is, if not a stamp saw the end first |
+| `head` | JSON | the facts of the chain; never changed |
+| `{identity}.closed` | JSON | how the chain ended: acked or failed; the first such record decides |
+| `{identity}.claimed` | an operation | the operation that gets `Acked`, if no stamp saw the end first |
 | `{identity}.s.{ended}.{others}.{begun}` | | a stamp by names |
-| `{identity}.v.{digest}` | the three texts | the same, if they are too long for a key |
+| `{identity}.v.{digest}` | the three texts | the same, if the texts are too long for a key |
 | `{identity}.o.{operation}.{stamp}` | | a raw stamp, in hex, under the digest of its operation id |
 
-The identity is a digest of the head's version, so that keys and versions alone tell to which chain of a tag a record
-belongs. `ended` is a bitmap of the head's children; `others` names children that another stamp began; `begun` those
-that this one begins (`names.key_text`).
+The identity is a digest of the head's version: a record's key and the head's version tell which chain of a tag the
+record belongs to. `ended` is a bitmap of the head's children. `others` names ended children that another stamp began.
+`begun` names the children that this stamp begins (`names.key_text`).
 """
 
 import json
@@ -37,9 +37,10 @@ from s3notify_platform.protocols.ack_chain.names import (
 from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
-"""Characters of a key with names, quoted as a store on a bucket does; names that are longer stand in the value.
+"""Characters of a key with names, after the quoting of a record store on a bucket; longer names go to the value.
 
-Many servers keep an object in a file of its last name, which has at most 255 bytes: SeaweedFS lists it by another name.
+Many servers keep an object in a file named like the last part of its key; such a name has at most 255 bytes. SeaweedFS
+lists an object with a longer name under another name.
 """
 
 OPERATION_BYTES: Final = 16
@@ -51,46 +52,48 @@ _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A chain as it was opened. Never changes: whoever has it stamps without reading the head. Small; pickles."""
+    """A chain as it was opened. It never changes, so its holder can stamp without reading the head. Small; can be
+    pickled.
+    """
 
     tag: Tag
     version: Version
-    """Of its head: distinguishes two chains with one tag."""
+    """The version of the head: it distinguishes two chains with the same tag."""
     names: str = "[]"
-    """Its first children, as `dump_names` packs them."""
+    """The first children, as `dump_names` packs them."""
     stamp: bytes = b""
-    """The XOR that raw stamps have to bring to zero; b"" for a chain of names."""
+    """The XOR that raw stamps must bring to zero; b"" for a chain with named children."""
     deadline_seconds: float | None = None
     created_ms: int = 0
     payload: str = ""
 
     @classmethod
     def of(cls, tag: str, version: str, children: Iterable[str]) -> Self:
-        """A chain whose version and children the caller has kept."""
+        """A chain whose version and children the caller has stored."""
         return cls(tag=Tag(tag), version=Version(version), names=dump_names(children))
 
     @property
     def children(self) -> frozenset[str]:
-        """Its first children."""
+        """The first children, as a set."""
         return frozenset(places(self.names))
 
     @property
     def identity(self) -> str:
-        """The prefix of its records' keys."""
+        """The prefix of the keys of the chain's records, after the tag."""
         return identity_of(self.version)
 
     def key(self, rest: str) -> str:
-        """A key of a record that belongs to this chain and no other."""
+        """The key of a record that belongs to this chain only."""
         return f"{prefix_of(self.tag)}{self.identity}.{rest}"
 
     @property
     def closed_key(self) -> str:
-        """The key of how it ended."""
+        """The key of the record that says how the chain ended."""
         return closed_key(self.tag, self.version)
 
     @property
     def claimed_key(self) -> str:
-        """The key of whose `Acked` it is."""
+        """The key of the record that names the operation which gets `Acked`."""
         return self.key(_CLAIMED)
 
 
@@ -110,38 +113,38 @@ def head_key(tag: str) -> str:
 
 
 def closed_key(tag: str, version: Version) -> str:
-    """The key of how the chain ended whose head has this version."""
+    """The key of the record that says how a chain ended; `version` is the version of the chain's head."""
     return f"{prefix_of(tag)}{identity_of(version)}.{_CLOSED}"
 
 
 def is_head(key: str) -> bool:
-    """Whether it is the key of a head."""
+    """True if this is the key of a head."""
     return key.endswith(_END + _HEAD)
 
 
 def is_closed(key: str) -> bool:
-    """Whether it is the key of how a chain ended."""
+    """True if this is the key of a record that says how a chain ended."""
     return key.endswith("." + _CLOSED)
 
 
 def has_value(key: str) -> bool:
-    """Whether what a record says cannot be seen in its key; the head's can, by whoever knows its version."""
+    """True if the record's content is in its value, not only in its key. False for a head, whose version suffices."""
     rest = key.rpartition(_END)[2].partition(".")[2]
     return rest in (_CLOSED, _CLAIMED) or rest.startswith("v.")
 
 
 def identity_of(version: Version) -> str:
-    """The identity of the chain whose head has this version."""
+    """The identity of a chain; `version` is the version of the chain's head."""
     return blake3(version.encode("utf-8")).hexdigest(length=8)
 
 
 def belongs_to(key: str, identity: str) -> bool:
-    """Whether it is a key of the chain with this identity, other than its head's."""
+    """True if this is the key of a record, other than the head, of the chain with this identity."""
     return key.rpartition(_END)[2].startswith(identity + ".")
 
 
 def operation_of(operation_id: str) -> str:
-    """An operation id as records hold it."""
+    """The digest of an operation id, as records contain it."""
     return blake3(operation_id.encode("utf-8")).hexdigest(length=OPERATION_BYTES)
 
 
@@ -149,7 +152,7 @@ def operation_of(operation_id: str) -> str:
 
 
 def encode_head(chain: Chain, unique: str) -> bytes:
-    """The head's value; `unique` distinguishes it from that of every other call."""
+    """The head's value. `unique` makes it differ from the value of every other call."""
     body = {
         "v": 2,
         "id": unique,
@@ -163,11 +166,11 @@ def encode_head(chain: Chain, unique: str) -> bytes:
 
 
 def decode_head(tag: str, head: Record) -> Chain:
-    """The chain of this head; `CorruptError` for any other record."""
+    """Decodes the chain of this head; raises `CorruptError` if the record is not a head."""
     body = _of_json(tag, head.value)
     try:
         if body["v"] != 2:
-            raise CorruptError(f"ack chain {tag!r} has version {body['v']}")
+            raise CorruptError(f"ack chain {tag!r} has version {body['v']}; this release reads version 2")
         return Chain(
             tag=Tag(tag),
             version=head.version,
@@ -178,29 +181,29 @@ def decode_head(tag: str, head: Record) -> Chain:
             payload=body["payload"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"ack chain {tag!r} holds {head.value[:80]!r}") from error
+        raise CorruptError(f"ack chain {tag!r} has an unreadable head: {head.value[:80]!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """How a chain ended. `operation`: who saw the end first and so gets `Acked`; "" if it was no stamp."""
+    """How a chain ended. `operation`: the stamp that saw the end first and so gets `Acked`; "" if no stamp did."""
 
     status: Ended
     operation: str = ""
     reason: str | None = None
     missing: str = "[]"
-    """Packed; empty if it was acked."""
+    """The missing children, packed; empty if the chain was acked."""
     expires_ms: int
 
 
 def encode_closed(closed: Closed) -> bytes:
-    """The record's value."""
+    """The value of the record that says how a chain ended."""
     body = {name: getattr(closed, name) for name in Closed.__slots__}
     return _json(body)
 
 
 def decode_closed(key: str, value: bytes) -> Closed:
-    """How a chain ended; `CorruptError` for any other value."""
+    """Decodes how a chain ended; raises `CorruptError` for any other value."""
     try:
         return Closed(**_of_json(key, value))
     except TypeError as error:
@@ -215,7 +218,7 @@ def _of_json(key: str, value: bytes) -> dict[str, Any]:
     try:
         body: dict[str, Any] = json.loads(value)
     except ValueError as error:
-        raise CorruptError(f"ack chain {key!r} holds {value[:80]!r}") from error
+        raise CorruptError(f"ack chain {key!r} has a value that is not JSON: {value[:80]!r}") from error
     return body
 
 
@@ -223,7 +226,7 @@ def _of_json(key: str, value: bytes) -> dict[str, Any]:
 
 
 def stamp_record(chain: Chain, ended: Iterable[str], begun: Iterable[str]) -> tuple[str, bytes]:
-    """Key and value of a stamp by names: the same for the same names, whoever stamps."""
+    """Key and value of a stamp by names. Equal names give equal records, whoever stamps."""
     known, ended, begun = places(chain.names), frozenset(ended), frozenset(begun)
     bits = bits_of(known[name] for name in ended & known.keys())
     others = ended - known.keys()
@@ -247,26 +250,26 @@ def raw_record(chain: Chain, stamp: bytes, operation: str) -> tuple[str, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one scan shows of a chain: some of its records, each as it was when its turn came."""
+    """The content of one scan of a chain. The scan is not a snapshot: each record has the state of its own read."""
 
     chain: Chain
     keys: frozenset[str]
     children: frozenset[str]
     missing: frozenset[str]
     residue: bytes
-    """What is left of the XOR by raw stamps."""
+    """The XOR of the initial stamp and all raw stamps."""
     closed: Closed | None
     claimed: str
-    """The operation that has claimed `Acked`."""
+    """The operation that has claimed `Acked`; "" if there was no claim."""
 
     @property
     def done(self) -> bool:
-        """Whether the XOR is zero: each child, once begun, has ended, whoever said so and however often."""
+        """True if the XOR is zero: each child that was begun has ended."""
         return not self.missing and not any(self.residue)
 
 
 def seen(chain: Chain, records: Sequence[Record]) -> Seen:
-    """What these records say of the chain; those of other chains with its tag are passed over."""
+    """Evaluates the records of this chain; skips records of other chains with the same tag."""
     mine = {record.key: record.value for record in records if belongs_to(record.key, chain.identity)}
     start = len(chain.key(""))
     bits, others, begun = 0, set[str](), set[str]()
@@ -288,7 +291,7 @@ def seen(chain: Chain, records: Sequence[Record]) -> Seen:
         others |= _named(texts[1])
         begun |= _named(texts[2])
     first = places(chain.names)
-    # A set has each child once: two stamps that end it are not XORed into none.
+    # A set contains each child once: two stamps that end the same child do not cancel each other out.
     ended = {name for name, place in first.items() if bits >> place & 1} | others
     children = first.keys() | begun
     closed, claimed = mine.get(chain.closed_key), mine.get(chain.claimed_key)
@@ -308,7 +311,7 @@ def _named(text: str) -> frozenset[str]:
 
 
 def facts_of(found: Seen) -> ChainState:
-    """What was seen, as returned to callers."""
+    """Converts the content of a scan to the state that callers get."""
     closed = found.closed
     missing = found.missing if closed is None else load_names(closed.missing)
     return ChainState(

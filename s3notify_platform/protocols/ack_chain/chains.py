@@ -1,4 +1,4 @@
-"""The client of ack chains. The package's docstring says what they guarantee."""
+"""The client of ack chains. The package's docstring states its guarantees."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,7 +61,7 @@ from s3notify_platform.protocols.ack_chain.stamps import (
 from s3notify_platform.protocols.updates import Changed, RecordOutcome, Stored, Updates
 
 ACK: Final = "ack"
-"""The partition of chains, unless another one is named."""
+"""The default partition of chains."""
 
 TAG_BYTES_MAX: Final = 200
 
@@ -69,10 +69,10 @@ _NOT_YET: Final = Version("")
 
 
 def keys_recur(partition: str) -> bool:
-    """Whether a removed key of this partition may be created again. Not those of chains, if no tag is used twice
-    (`reuse`).
+    """True if a removed key of this partition may be created again. False for keys of ack chains.
 
-    For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
+    For `ObjectRecordStore`, which then leaves no tombstones of such keys on stores like Ceph RGW. Do not use it if tags
+    are used again (`reuse`).
     """
     return partition != ACK and not partition.startswith(f"{ACK}.")
 
@@ -80,13 +80,14 @@ def keys_recur(partition: str) -> bool:
 class AckChains:
     """The ack chains of one partition of a record store. Thread-safe.
 
-    Where a method takes a tag or a `Chain`, the tag costs 1 request more: its head is read. The chain is what
-    `open_batch`, `create` and `chain` return; other processes may be given it.
+    Methods take a tag or a `Chain`. A tag costs 1 request more, because its head is read. `open_batch`, `create` and
+    `chain` return a `Chain`, which may be passed to other processes.
 
-    Requests of any number of stampers at once: create 1, stamp 2, finish 1, state 1, fail 2; 1 more each for who closes
-    the chain by a stamp, and to read how it ended. A LIST, as in stamp and state, takes 1 more for each 1000 records.
+    Requests, however many stampers there are: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the
+    chain costs 1 more, and so does reading how the chain ended. The LIST in stamp and state takes 1 more request for
+    each 1000 records.
 
-    `UnavailableError`: certainly not applied, try again later. `UnknownOutcomeError`: it may be; do it again.
+    `UnavailableError`: certainly not applied; retry later. `UnknownOutcomeError`: perhaps applied; repeat the call.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class AckChains:
         tombstone_seconds: float = TOMBSTONE_SECONDS,
         parallelism: int = 1,
     ) -> None:
-        """`parallelism`: how many records of one chain are removed at once."""
+        """`parallelism`: number of a chain's records that are removed at the same time."""
         self._records = records
         self._clock = clock
         self._partition = partition
@@ -117,12 +118,12 @@ class AckChains:
         payload: str = "",
         reuse: bool = False,
     ) -> Chain:
-        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
 
-        `reuse`: in place of a chain that has ended, at once; `TagExists` only of one that is open. It is then gone, as
-        if it was deleted: who has it as a `Chain` gets `TagNotFound`, and stamps that name the tag alone count in the
-        new one. Up to 7 requests then, and 1 for each record of the old one. For tags that recur a record store on a
-        bucket is opened without `keys_recur`.
+        `reuse`: replaces a chain that has ended; `TagExists` only if that chain is open. The old chain counts as
+        deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
+        `reuse` takes up to 7 requests, and 1 for each record of the old chain. A record store on a bucket must be
+        opened without `keys_recur` if tags are used again.
         """
         chain = Chain(
             tag=Tag(tag),
@@ -142,7 +143,7 @@ class AckChains:
         payload: str = "",
         reuse: bool = False,
     ) -> Chain:
-        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request.
+        """Begins a chain of children that are stamped by name; `TagExists` if the tag is in use. 1 request.
 
         `reuse`: as in `create`.
         """
@@ -153,7 +154,7 @@ class AckChains:
         return self._create(chain, reuse=reuse)
 
     def chain(self, tag: str) -> Chain:
-        """The chain as it was opened; `TagNotFound` if there is none. 1 request."""
+        """The chain as it was opened; `TagNotFound` if it does not exist. 1 request."""
         head = self._records.read(self._partition, head_key(tag))
         if head is None:
             raise TagNotFound(f"no ack chain {tag!r}")
@@ -162,16 +163,18 @@ class AckChains:
     # Stamping
 
     def stamp(self, chain: Chain | str, stamp: bytes, *, operation_id: str | None = None) -> StampOutcome:
-        """XOR `stamp` into a chain that was created with stamps, once for each operation id. 2 requests.
+        """XORs `stamp` into a chain that was created with stamps, once for each operation id. 2 requests.
 
-        `Stamped` and `Acked` have the XOR that it came to. An operation id names one stamp. Without one a repeated call
-        is a new stamp.
+        `Stamped` and `Acked` contain the resulting XOR. An operation id identifies one stamp. Without an operation id,
+        a repeated call is a new stamp.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         if not chain.stamp:
             raise UsageError(f"chain {chain.tag!r} has named children: stamp it by their names")
         if len(check_stamp(stamp)) != len(chain.stamp):
-            raise BufferLengthsUnequal(f"a stamp of {len(stamp)} bytes on one of {len(chain.stamp)}")
+            raise BufferLengthsUnequal(
+                f"a stamp of {len(stamp)} bytes in a chain of {len(chain.stamp)}-byte stamps"
+            )
         return with_xor(self._put(chain, raw_record(chain, stamp, operation), operation), stamp)
 
     def stamp_children(
@@ -182,10 +185,10 @@ class AckChains:
         *,
         starts: Iterable[str] = (),
     ) -> StampOutcome:
-        """Finish these children of an `open_batch` chain, and begin `starts`, in one stamp. 2 requests.
+        """Ends these children of an `open_batch` chain, and begins `starts`, in one stamp. 2 requests.
 
-        Idempotent by name, whoever stamps. With the operation id, the retry of the stamp that acked the chain returns
-        `Acked` again. 1 request more for children that another stamp began; `UsageError` for those that none did.
+        Idempotent by name, whoever stamps. With the operation id, a retry of the stamp that acked the chain returns
+        `Acked` again. 1 request more if another stamp began some of the children. `UsageError` if no stamp began them.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)
@@ -194,19 +197,20 @@ class AckChains:
             if found.closed is not None:
                 return self._outcome(found, operation)
             if chain.stamp:
-                raise UsageError(f"chain {chain.tag!r} was created with stamps: stamp it with them")
+                raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
             if unknown := ended - found.children:
                 raise UsageError(f"chain {chain.tag!r} has no children {in_order(unknown)[:10]}")
         return self._put(chain, stamp_record(chain, ended, starts), operation)
 
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
-        """Finish all children of an `open_batch` chain whose stamps begin no others, in one stamp. 1 request.
+        """Ends all children of an `open_batch` chain in one stamp. 1 request. Not for children that `starts` began.
 
-        This stamp alone brings the XOR to zero, so it is written as the end of the chain, without a look at others.
-        May be repeated, as `stamp_children`. That the chain was deleted is not noticed; `purge` removes what is left.
+        This stamp alone brings the XOR to zero, so it is written as the end of the chain without a look at other
+        stamps. It may be repeated, like `stamp_children`. The call does not notice that the chain was deleted; `purge`
+        removes the record that it then leaves.
         """
         if chain.stamp:
-            raise UsageError(f"chain {chain.tag!r} was created with stamps: stamp it with them")
+            raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
         operation = self._operation(operation_id)
         closed = self._close(chain, self._closing("acked", operation))
         if closed.status == "acked" and closed.operation == operation:
@@ -216,16 +220,16 @@ class AckChains:
     # Looking
 
     def state(self, chain: Chain | str) -> ChainState:
-        """The chain's facts; `TagNotFound` if there is none. 1 request; 1 more once it has ended.
+        """The chain's facts; `TagNotFound` if the chain does not exist. 1 request; 1 more once it has ended.
 
-        Children that a stamp began after the chain had failed may be among its children.
+        `children` may include children that a stamp began after the chain had failed.
         """
         return facts_of(self._settled(self._look(chain)))
 
     def fail(self, chain: Chain | str, reason: str) -> ChainState:
-        """Close an open chain as failed. Returns the state afterwards; a finished chain stays as it is. 2 requests.
+        """Closes an open chain as failed. Returns the state afterwards; an ended chain stays unchanged. 2 requests.
 
-        A child that is stamped at the same moment may be among the missing.
+        A child that is stamped at the same moment may be reported as missing.
         """
         found = self._settled(self._look(chain))
         if found.closed is None:
@@ -234,13 +238,13 @@ class AckChains:
         return facts_of(found)
 
     def tags(self) -> Iterator[str]:
-        """The tag of each chain, open or not, in order. 1 request for each 1000 records."""
+        """The tags of all chains, open or ended, in order. 1 request for each 1000 records."""
         for tag, head, _ in self._groups(keys_only=lambda _: True):
             if head is not None:
                 yield tag
 
     def open_states(self) -> Iterator[ChainState]:
-        """Each chain that has not ended, in tag order. 1 request for each 1000 records, and 2 for each of these."""
+        """The states of all open chains, in tag order. 1 request for each 1000 records, and 2 for each open chain."""
         for tag, head, others in self._groups(keys_only=lambda _: True):
             if head is None or closed_key(tag, head.version) in {record.key for record in others}:
                 continue
@@ -251,17 +255,17 @@ class AckChains:
     # Removing
 
     def delete(self, chain: Chain | str) -> None:
-        """Delete the chain, open or closed; `TagNotFound` if there is none. 1 scan, and 1 request for each record.
+        """Deletes the chain, open or ended; `TagNotFound` if it does not exist. 1 scan, 1 request for each record.
 
-        It is gone with its head. What cannot be removed now of the rest is for `purge`.
+        The chain is gone with its head. Other records that cannot be removed now are left to `purge`.
         """
         self._delete(self._known(chain))
 
     def purge(self) -> int:
-        """Delete chains that ended long ago by this wall clock; returns how many. Only frees space.
+        """Deletes chains whose retention has ended by this wall clock; returns their number. Only frees space.
 
-        Takes with it what deleted chains have left. 1 request for each 1000 records, 1 for each chain that has ended,
-        1 for each record that is removed.
+        Also removes what deleted chains have left. 1 request for each 1000 records, for each chain that has ended, and
+        for each record that is removed.
         """
         now_ms, purged = self._clock.wall_ms(), 0
         for tag, head, others in self._groups(keys_only=lambda key: not is_closed(key)):
@@ -274,18 +278,18 @@ class AckChains:
                     self._delete(chain)
                     purged += 1
             if left:
-                # A chain may have begun since its head's turn came; its records come after its head.
+                # A new chain may have begun after the scan passed its head; its records come after the head.
                 now = self._records.read(self._partition, head_key(tag))
                 identity = identity_of(now.version) if now is not None else ""
                 self._remove([record for record in left if not belongs_to(record.key, identity)])
         return purged
 
-    # Parts of these
+    # Helpers
 
     def _create(self, chain: Chain, *, reuse: bool) -> Chain:
         tag = chain.tag
         if not tag or "\0" in tag or len(tag.encode("utf-8", "replace")) > TAG_BYTES_MAX:
-            raise UsageError(f"tag {tag[:60]!r}: it has 1 to {TAG_BYTES_MAX} bytes, and no NUL")
+            raise UsageError(f"tag {tag[:60]!r}: must have 1 to {TAG_BYTES_MAX} bytes and no NUL")
         check_facts(chain.deadline_seconds, chain.payload)
         chain = replace(chain, created_ms=self._clock.wall_ms())
         value = encode_head(chain, unique_name(self._clock))
@@ -300,10 +304,10 @@ class AckChains:
         raise TagExists(f"ack chain {tag!r} exists")
 
     def _created_over(self, head: Record, tag: str, value: bytes) -> RecordOutcome:
-        """Put another head in place of one whose chain has ended; `TagExists` if it has not."""
+        """Replaces the head of a chain that has ended; `TagExists` if it has not."""
         with suppress(
             TagNotFound
-        ):  # the head is another one since, and its version will not be the expected one
+        ):  # the head has changed since, so its version is not the expected one any more
             if (found := self._settled(self._look(decode_head(tag, head)))).closed is None:
                 raise TagExists(f"ack chain {tag!r} exists, and has not ended")
             outcome = self._updates.replace(self._partition, head_key(tag), value, expected=head.version)
@@ -319,7 +323,7 @@ class AckChains:
         return operation_of(operation_id if operation_id is not None else unique_name(self._clock))
 
     def _put(self, chain: Chain, record: tuple[str, bytes], operation: str) -> StampOutcome:
-        """Create a stamp, and look what all stamps come to. Both may be repeated at will."""
+        """Creates a stamp, then evaluates all stamps. Both steps are safe to repeat."""
         sent, certain, cause = False, False, ""
         for attempt in attempts(self._clock):
             try:
@@ -338,17 +342,17 @@ class AckChains:
                 self._withdraw(record[0])
                 raise
         raise UnknownOutcomeError(
-            f"ack chain {chain.tag!r}: stamp it again, with the same names or id; {cause}"
+            f"ack chain {chain.tag!r}: the stamp may be applied; repeat it with the same names or id; {cause}"
         )
 
     def _withdraw(self, key: str) -> None:
-        """Remove a stamp whose chain is gone; if that fails, `purge` will."""
+        """Removes a stamp whose chain is gone; if that fails, `purge` will."""
         with suppress(S3NotifyError):
             if (record := self._records.read(self._partition, key)) is not None:
                 self._remove([record])
 
     def _outcome(self, found: Seen, operation: str) -> StampOutcome:
-        """What a stamp that is among those seen has come to. Closes the chain if it is the first to see its end."""
+        """The result of a stamp that the scan has found. Closes the chain if this call is the first to see its end."""
         closed = found.closed
         if closed is None:
             if not found.done:
@@ -360,7 +364,7 @@ class AckChains:
         return Acked() if winner == operation else AlreadyAcked()
 
     def _settled(self, found: Seen) -> Seen:
-        """What was seen; closed, if all is done. `Acked` is then for a stamp to claim."""
+        """The content of a scan. Closes the chain if all is done; a stamp can claim its `Acked` later."""
         if found.closed is None and found.done:
             return replace(found, closed=self._close(found.chain, self._closing("acked")))
         return found
@@ -374,23 +378,23 @@ class AckChains:
         )
 
     def _close(self, chain: Chain, closed: Closed) -> Closed:
-        """How the chain ended: so, unless somebody else was first."""
+        """Closes the chain; returns how it ended, which differs from `closed` if another caller was first."""
         outcome = self._updates.create(self._partition, chain.closed_key, encode_closed(closed))
         if isinstance(outcome, Stored):
             return closed
         if outcome.record is None:
-            raise TagNotFound(f"ack chain {chain.tag!r} was deleted as it ended")
+            raise TagNotFound(f"ack chain {chain.tag!r} was deleted while it was being closed")
         return decode_closed(chain.closed_key, outcome.record.value)
 
     def _claim(self, chain: Chain, operation: str) -> str:
-        """The operation that gets `Acked`: this one, unless another one was first."""
+        """The operation that gets `Acked`: this one, unless another operation was first."""
         outcome = self._updates.create(self._partition, chain.claimed_key, operation.encode())
         if isinstance(outcome, Stored):
             return operation
         return outcome.record.value.decode("ascii", "replace") if outcome.record is not None else ""
 
     def _look(self, chain: Chain | str) -> Seen:
-        """All records of the chain; `TagNotFound` if its head is not there. 1 scan."""
+        """All records of the chain; `TagNotFound` if its head does not exist. 1 scan."""
         tag, known = (chain, None) if isinstance(chain, str) else (chain.tag, chain)
         records = list(
             self._records.scan(
@@ -418,13 +422,13 @@ class AckChains:
         self._clear(chain)
 
     def _clear(self, chain: Chain) -> None:
-        """Remove the records of a chain whose head is gone; what does not work now is for `purge`."""
+        """Removes the records of a chain whose head is gone; records that cannot be removed are left to `purge`."""
         with suppress(S3NotifyError):
             rest = self._records.scan(self._partition, prefix=chain.key(""), keys_only=lambda _: True)
             self._remove(list(rest))
 
     def _remove(self, records: Sequence[Record]) -> None:
-        """Remove records that nobody changes; what does not work now is for the next `purge`."""
+        """Removes records that never change; records that cannot be removed now are left to the next `purge`."""
 
         def remove(record: Record) -> None:
             with suppress(S3NotifyError):
@@ -438,7 +442,7 @@ class AckChains:
             list(pool.map(remove, records))
 
     def _groups(self, keys_only: Callable[[str], bool]) -> Iterator[tuple[str, Record | None, list[Record]]]:
-        """Each tag, its head if there is one, and the other records. 1 scan, without the heads' values."""
+        """Each tag with its head, if it has one, and its other records. 1 scan, which may omit values."""
         records = self._records.scan(self._partition, keys_only=keys_only)
         for tag, group in groupby(records, key=lambda record: tag_of(record.key)):
             found = list(group)

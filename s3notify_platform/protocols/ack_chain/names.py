@@ -1,7 +1,7 @@
 """The names of children, and their compact forms. Pure.
 
-As JSON (`pack_names`): 7 for "7", [3, 5] for "3" to "5", ["7", 0, [2, 9]] for "7/0" and "7/2" to "7/9". In keys
-(`key_text`): bytes, deflated, as base64 that needs no quoting.
+`pack_names` gives JSON: 7 for "7", [3, 5] for "3" to "5", ["7", 0, [2, 9]] for "7/0" and "7/2" to "7/9". `key_text`
+gives parts of keys: bytes, deflated, as base64 that needs no quoting.
 """
 
 import json
@@ -17,21 +17,21 @@ from s3notify_platform.kernel.errors import CorruptError
 
 RAW_DEFLATE: Final = -15
 UNPACKED_MAX: Final = 1_000_000
-"""Bytes that a text of a key may stand for."""
+"""Bytes to which the text of a key may decompress."""
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Numbers first, ascending, then the other names."""
+    """Sorts names: numbers first, ascending, then the other names."""
     return sorted(names, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name))
 
 
 def is_number(name: str) -> bool:
-    """Whether a name is a decimal number as Python prints it."""
+    """True if a name is a decimal number as Python prints it."""
     return name.isascii() and name.isdecimal() and (name == "0" or name[0] != "0")
 
 
 def pack_names(names: Iterable[str]) -> list[object]:
-    """Names as compact JSON; those that are neither numbers nor end in "/" and one stay as they are."""
+    """Names as compact JSON. Names that are not numbers and do not end in "/" and a number stay unchanged."""
     ordered = in_order(names)
     numbers = [int(name) for name in ordered if is_number(name)]
     packed = _runs(numbers)
@@ -86,7 +86,7 @@ def dump_names(names: Iterable[str]) -> str:
 
 
 def load_names(text: str) -> frozenset[str]:
-    """The names of `dump_names`; `CorruptError` for anything else."""
+    """Decodes the result of `dump_names`; raises `CorruptError` for any other text."""
     try:
         return unpack_names(json.loads(text))
     except (ValueError, TypeError) as error:
@@ -95,12 +95,15 @@ def load_names(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def places(names: str) -> dict[str, int]:
-    """The place of each of the names of `dump_names`, in order, from 0. Shared: do not change it."""
+    """The index, from 0, of each name in the order of `in_order`. `names` is a result of `dump_names`.
+
+    The result is shared: do not change it.
+    """
     return {name: place for place, name in enumerate(in_order(load_names(names)))}
 
 
 def bits_of(numbers: Iterable[int]) -> int:
-    """The set of these numbers, as the bits of one."""
+    """A set of numbers as one integer with these bits set."""
     bits = bytearray()
     for number in numbers:
         bits.extend(bytes(max(0, number // 8 + 1 - len(bits))))
@@ -109,7 +112,7 @@ def bits_of(numbers: Iterable[int]) -> int:
 
 
 def key_text(data: bytes) -> str:
-    """Bytes as part of a record's key; nothing is nothing."""
+    """Encodes bytes as part of a record's key; no bytes give an empty text."""
     if not data:
         return ""
     deflate = zlib.compressobj(9, zlib.DEFLATED, RAW_DEFLATE)
@@ -117,14 +120,16 @@ def key_text(data: bytes) -> str:
 
 
 def of_key_text(text: str) -> bytes:
-    """The bytes of `key_text`; `CorruptError` for anything else."""
+    """Decodes the result of `key_text`; raises `CorruptError` for any other text."""
     if not text:
         return b""
     try:
         inflate = zlib.decompressobj(RAW_DEFLATE)
         data = inflate.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), UNPACKED_MAX)
         if not inflate.eof:
-            raise CorruptError(f"{text[:80]!r} ends too early, or stands for too much")
+            raise CorruptError(
+                f"{text[:80]!r}: this part of a record's key is truncated, or too long when decoded"
+            )
         return data
     except (Error, ValueError, zlib.error) as error:
-        raise CorruptError(f"{text[:80]!r} is no part of a record's key") from error
+        raise CorruptError(f"{text[:80]!r} is not part of a record's key") from error

@@ -1,4 +1,4 @@
-"""Stamps, and what the operations on a chain return. Pure."""
+"""Stamps, and the results of operations on a chain. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,27 +23,28 @@ STAMP_BYTES_MAX: Final = 128
 PAYLOAD_MAX: Final = 100_000
 
 TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
-"""How long a closed chain is kept, for people and for late stamps."""
+"""Seconds for which a closed chain is kept, for people and for late stamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """Applied, now or by an earlier attempt; the chain is open. `missing` named children are not finished yet.
+    """The stamp is applied, now or by an earlier attempt; the chain is open. `missing` named children have not ended.
 
-    None: nobody knows how many, since what is missing are stamps, which have no names.
+    `missing` is None in a chain of raw stamps: missing stamps have no names and cannot be counted.
     """
 
     missing: int | None
     xor: bytes = field(default=b"", compare=False)
-    """The XOR of the chain's stamps, with this one and those that others had sent by then; b"" if they have no bytes,
-    as those of the children of `AckChains.open_batch`. Outcomes are compared without it."""
+    """The XOR of all stamps so far, this one included; b"" in chains of named children (`AckChains.open_batch`).
+
+    Comparisons of outcomes ignore it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """Applied, and it was the last one: all work is done. One operation of a chain gets this, retries too.
+    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets this, also on retry.
 
-    `xor`: of raw stamps, as many zero bytes as they have.
+    `xor`: for raw stamps, zero bytes of the stamps' length.
     """
 
     xor: bytes = field(default=b"", compare=False)
@@ -51,12 +52,12 @@ class Acked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyAcked:
-    """The chain is done, and another operation was the last one."""
+    """The chain is done; another operation was the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyFailed:
-    """The chain was failed before."""
+    """The chain was closed as failed before."""
 
     reason: str
 
@@ -66,8 +67,9 @@ StampOutcome = Stamped | Acked | AlreadyAcked | AlreadyFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """The facts of a chain. `missing` is empty once acked; a failed chain keeps it. It names children: what a chain of
-    stamps misses has no names.
+    """The facts of a chain. `missing` names children; it is empty once the chain is acked, and kept if it failed.
+
+    It is always empty for raw stamps, which have no names.
     """
 
     tag: Tag
@@ -76,7 +78,7 @@ class ChainState:
     missing: tuple[str, ...]
     deadline_seconds: float | None
     created_ms: int
-    """For people: no decision compares it with another machine's clock."""
+    """Unix time for people to read; no decision compares it with another machine's clock."""
     reason: str | None
     payload: str
 
@@ -107,39 +109,39 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
 
 
 def with_xor(outcome: StampOutcome, stamp: bytes) -> StampOutcome:
-    """The outcome of a raw stamp; of one that was the last, with the XOR, which is as long as the stamp."""
+    """Adds the XOR to the outcome of the last raw stamp: zero bytes of the stamp's length."""
     return Acked(xor=bytes(len(stamp))) if isinstance(outcome, Acked) else outcome
 
 
 def check_stamp(stamp: bytes) -> bytes:
-    """Return the stamp; `ZeroBufferNoOp` if it is all zero."""
+    """Returns the stamp; raises `ZeroBufferNoOp` if all its bytes are zero."""
     if not any(stamp):
         raise ZeroBufferNoOp(f"a stamp of {len(stamp)} zero bytes would change nothing")
     return stamp
 
 
 def check_facts(deadline_seconds: float | None, payload: str) -> None:
-    """`UsageError` for a deadline or a payload that a chain cannot have."""
+    """Raises `UsageError` for a deadline or a payload that is not allowed."""
     if deadline_seconds is not None and not deadline_seconds > 0:
         raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
     if len(payload) > PAYLOAD_MAX:
-        raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
+        raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX} are allowed")
 
 
 def check_new(stamp: bytes) -> bytes:
-    """Return the stamp, if a chain may begin with it."""
+    """Returns the stamp if a chain may begin with it; raises `UsageError` otherwise."""
     if not STAMP_BYTES_MIN <= len(check_stamp(stamp)) <= STAMP_BYTES_MAX:
         raise UsageError(
-            f"a stamp of {len(stamp)} bytes: {STAMP_BYTES_MIN} to {STAMP_BYTES_MAX} random ones are needed"
+            f"a stamp of {len(stamp)} bytes: {STAMP_BYTES_MIN} to {STAMP_BYTES_MAX} random bytes are needed"
         )
     return stamp
 
 
 def overdue(state: ChainState, watched_seconds: float) -> bool:
-    """Whether an open chain has passed its deadline, by the caller's own elapsed time.
+    """True if an open chain has passed its deadline, measured by the caller's own elapsed time.
 
-    `watched_seconds` is how long the caller has seen it open, on one monotonic clock. A restarted caller
-    begins again: a chain may then stay open past its deadline, but a wrong wall clock never fails it early.
+    `watched_seconds`: the time for which the caller has seen the chain open, on one monotonic clock. A restarted caller
+    starts from 0. A chain may then stay open past its deadline, but a wrong wall clock never fails it early.
     """
     return (
         state.status == "open"

@@ -1,68 +1,74 @@
-"""Conditional commit: of any number of writers with one precondition on a path, at most one succeeds.
+"""Conditional commit: of any number of writers with the same precondition on a path, at most one succeeds.
 
-`NativeCommit` uses the store's own conditions. `DynamoCommit` is for stores that lack them: a lease in a table says
-who may write. Its items are those of object_store's DynamoCommit, so both can compete on one table.
+`NativeCommit` uses the store's own conditions. `DynamoCommit` is for stores without conditions: a lease in a table
+decides who may write. The lease items have the format of object_store's DynamoCommit, so both can share one table.
 
 Steps, native
     1. Send the write under its condition, with a fresh writer id in the metadata.
-    2. Written: done. Conflict, with no earlier attempt in doubt: conflict.
-    3. Unknown (timeout, 5xx, 409): HEAD the path, and judge what is there.
-       - our writer id: the attempt in doubt was applied;
-       - another writer's id, written under the same precondition: conflict, since only one write can have met it;
-       - still the state before (nothing, or the expected ETag): not applied so far; send again under the same id;
-       - anything else: our write may have been applied and then replaced: `UnknownOutcomeError`.
+    2. The store answers `Written`: the commit is done. It answers `Conflict`: the commit lost, if no earlier attempt is
+       in doubt.
+    3. The answer is `Unknown` (timeout, 5xx, 409): HEAD the path and judge the object found.
+       - It has our writer id: the attempt in doubt was applied.
+       - It has another writer's id and the same precondition: conflict, because only one write can meet it.
+       - The state is unchanged (no object, or the expected ETag): not applied so far; send again under the same id.
+       - Any other state: our write may have been applied and then replaced: `UnknownOutcomeError`.
 
 Steps, leases
-    1. HEAD the path. The precondition fails: conflict.
-    2. Create the lease of (path, expected ETag or `*`), generation 0.
-    3. There is one already: HEAD the path every test interval. The precondition fails: conflict. Once the timeout of
-       the lease found, times the clock skew rate, has passed on our own clock: HEAD once more, and replace the lease,
-       generation + 1, if it is still the one found. Refused: repeat step 3 with the lease that is there now.
+    1. HEAD the path. If the precondition fails, the outcome is a conflict.
+    2. Create the lease of (path, expected ETag or `*`), generation 0. If that succeeds, go to step 4.
+    3. If a lease exists already, HEAD the path at every test interval. If the precondition fails, the outcome is a
+       conflict. Wait until the timeout of the lease found, times the clock skew rate, has passed on our own clock. Then
+       HEAD again, and replace the lease with generation + 1 if it has not changed. If the replacement is refused,
+       repeat step 3 with the current lease.
     4. The lease is ours: write, without a condition. The write must begin in the first half of the timeout, counted
-       from before step 1; later, go back to 1 and replace our own lease. Unknown: HEAD. Our writer id (for a delete:
-       no object): confirmed. Still the state before: write again under the same id. Anything else: unknown.
-    5. Confirmed after the timeout: a HEAD must still find our writer id, else the outcome is unknown.
-    6. Mark the lease done (generation + 1, timeout 0) if it is still ours. Done: written. Another took it over:
-       unknown, since its write may be under way. No answer: written if it was confirmed within the timeout, since
-       nobody can have taken over before our write was visible; else unknown.
+       from before step 1. If it is too late, go back to step 1 and replace our own lease. If the store's answer is
+       unknown, HEAD the path. If it has our writer id (for a delete: if it is gone), the write is confirmed. If the
+       state is unchanged, write again under the same id. In any other state, the outcome is unknown.
+    5. If the write was confirmed only after the timeout, another HEAD must still find our writer id. Otherwise, the
+       outcome is unknown.
+    6. Mark the lease done (generation + 1, timeout 0) if it is still ours. If that succeeds, the outcome is `Written`.
+       If another writer has taken the lease over, the outcome is unknown, because its write may be in flight. If there
+       is no answer, the outcome is `Written` only if our write was confirmed within the timeout: nobody can have taken
+       over before it was visible.
 
 Storage
     {path}                        the object itself
-    metadata `s3notify-writer`    32 hex digits, drawn for each call; a copy replaces the source's
+    metadata `s3notify-writer`    32 hex digits, drawn for each call; a copy replaces the source's value
     metadata `s3notify-expected`  the precondition: `*`, or the ETag that was replaced
-    lease                         `CommitLease`, one for each (path, expected ETag), in a table of its own
+    lease                         `CommitLease`, one for each (path, expected ETag), in a separate table
 
 Invariants
-    - `Written` means that exactly this call's write took effect under its precondition.
-    - `Conflict` means that it did not, and never will. With leases: it was never sent.
+    - `Written` means that the write of exactly this call took effect under its precondition.
+    - `Conflict` means that the write did not take effect, and never will. With leases, it was never sent.
     - An outcome that is not proven is reported as neither.
-    - Leases: every change raises the generation and requires the one before it. So a paused holder whose lease was
-      taken over cannot mark it done, and never returns `Written`.
+    - Leases: every change raises the generation and requires the previous generation. So a paused holder whose lease
+      was taken over cannot mark it done, and never returns `Written`.
 
 Limits
-    - Native: the store must honour the condition. Some ignore it on COPY and DELETE. The capability probe reports
-      that (`copy_if_absent`, `delete_if_match`); this package does not check it.
-    - Native: a delete leaves no writer id. In doubt, and the object is gone: `UnknownOutcomeError`.
+    - Native: the store must honour the condition. Some stores ignore it on COPY and DELETE. The capability probe
+      reports that (`copy_if_absent`, `delete_if_match`); this package does not check it.
+    - Native: a delete leaves no writer id. If a delete is in doubt and the object is gone: `UnknownOutcomeError`.
     - Native and leases: while our attempt to create is in doubt, another writer may find the object and delete it.
       Then we create it a second time. If a third writer has created it by then, the result is a conflict (native) or
-      unknown (leases). The table is safe from this: its paths are written once, and vacuum keeps young ones.
-    - Leases: an unconditional write cannot be cancelled. One under way for longer than timeout × skew rate (its
-      process paused after the check in step 4, or the network delayed the request) may replace the object of the
-      next holder. Its own call then raises `UnknownOutcomeError`; if the process is killed first, nobody notices.
-    - Leases: so the store must not hide delay. Use one that sends a write once and stops waiting within half the
-      timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. Its HEAD must see all earlier writes.
-    - Leases: the rates of clocks differ at most by the skew rate. Wall clocks are right to within the TTL, which
+      unknown (leases). Commits to a table are safe from this: no writer deletes a version of its log, and vacuum keeps
+      young files.
+    - Leases: an unconditional write cannot be cancelled. It may be in flight for longer than timeout × skew rate: its
+      process paused after the check in step 4, or the network delayed the request. Then it may replace the object of
+      the next holder. Its own call then raises `UnknownOutcomeError`; if its process is killed first, nobody notices.
+    - Leases: therefore the store client must not hide delays. Use a client that sends a write once and stops waiting
+      within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD must see all earlier writes.
+    - Leases: the rates of clocks differ at most by the skew rate. Wall clocks are correct to within the TTL, which
       only frees space in the table.
-    - Leases: all writers of a path use one table, and a table serves one bucket. After a holder was killed, the next
+    - Leases: all writers of a path use one table, and a table serves one bucket. If a holder is killed, the next
       writer waits timeout × skew rate (60 s by default) on that path and precondition.
-    - Where the ETag is a hash of the body, an equal body restores it: bodies under `put_if_match` must differ.
+    - If the ETag is a hash of the body, an equal body restores the ETag: bodies under `put_if_match` must differ.
     - After `UnknownOutcomeError` the write may still be applied: look again before deciding.
 
-Requests, undisturbed. Native: 1 write. Leases: 1 HEAD, 1 write, 2 requests to the table.
+Requests without contention. Native: 1 write. Leases: 1 HEAD, 1 write, 2 requests to the table.
 
-Differs from object_store: a finished lease is marked done, so create, delete, create on one path waits for nobody. A
-lease put whose answer was missing is recognised as one's own. A write in doubt is looked up, not reported as failed.
-A write that outlasts its lease is noticed.
+Differs from object_store: a finished lease is marked done, so create, delete and create on one path wait for nobody. A
+put of a lease whose answer is lost is recognised later as the writer's own. A write in doubt is looked up, not reported
+as failed. A write that outlasts its lease is noticed.
 
 Reading order: operations, native, leases, lease_notation (leases as one setting).
 """

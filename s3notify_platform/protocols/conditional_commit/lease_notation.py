@@ -1,4 +1,4 @@
-"""Leases as one text, as object_store and obstore wrote them: `dynamo:TABLE` or `dynamo:TABLE:MILLISECONDS`. Pure."""
+"""The setting of leases as one text, as in object_store and obstore: `dynamo:TABLE` or `dynamo:TABLE:MILLISECONDS`."""
 
 import re
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ _DIGITS_MAX: Final = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseText:
-    """The table of the leases, and how long one lasts; None: the default."""
+    """The table of the leases, and the timeout of a lease; None: the default timeout."""
 
     table: str
     timeout_seconds: float | None
 
 
 def is_lease_text(text: str) -> bool:
-    """Whether a text is meant as one."""
+    """True if a text begins like a setting of leases. Pure."""
     return text.partition(":")[0].strip() == "dynamo"
 
 
 def lease_text(text: str) -> LeaseText:
-    """What the text says; white space around its parts does not count. `UsageError`, which shows the form, for others.
+    """Parses the text; ignores white space around its parts. Pure. `UsageError`, which shows the form, for other texts.
 
-    Tables are named as DynamoDB names them, not by an ARN; 1 to 3,600,000 milliseconds are possible.
+    The table is named as in DynamoDB, not by an ARN. The timeout is 1 to 3,600,000 milliseconds.
     """
     kind, *parts = map(str.strip, text.split(":"))
     if kind != "dynamo" or not 1 <= len(parts) <= 2 or not _TABLE.fullmatch(parts[0]):

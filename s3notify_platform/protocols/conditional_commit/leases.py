@@ -25,26 +25,26 @@ from s3notify_platform.protocols.conditional_commit.operations import (
 from s3notify_platform.protocols.updates import WRITER, resolve
 
 ROUNDS = 20
-"""How many leases of others one call waits for, or of its own it gets too late, before it fails."""
+"""Rounds of one call before it fails. A round ends with another writer's lease, or an own lease granted too late."""
 
 BEGIN_WITHIN = 0.5
-"""The share of a lease's timeout in which its write must have begun."""
+"""The share of a lease's timeout within which the write must begin."""
 
 TIMEOUT_SECONDS_MAX = 3600.0
 
 TTL_SECONDS_MAX = 10 * 366 * 86400.0
-"""Ten years: in it, nobody notices that a table is not tidied up."""
+"""Ten years: a longer TTL would never free space in practice."""
 
 INTERVALS_PER_READ = 10
-"""A waiting writer reads the object every interval, and the lease every tenth."""
+"""A waiting writer reads the object at every interval, and the lease at every tenth interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLease:
-    """The right to one write of `path` while its ETag is `etag` (`*`: while there is no object).
+    """The right to one write of `path` while its ETag is `etag` (`*`: while the object does not exist).
 
-    `timeout_ms` counts from when its holder sent it; 0: done, nobody is writing. `ttl` is in Unix seconds. Leases
-    of other clients have no `writer`.
+    `timeout_ms` counts from when the holder sent the lease; 0: done, nobody is writing. `ttl` is in Unix seconds. Other
+    clients' leases have no `writer`.
     """
 
     path: str
@@ -57,12 +57,12 @@ class CommitLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The lease was written."""
+    """The lease was stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupied:
-    """Another lease exists; nothing was changed. `found` is None if it was removed meanwhile."""
+    """Another lease exists; nothing was changed. `found` is None if that lease was removed meanwhile."""
 
     found: CommitLease | None
 
@@ -74,22 +74,22 @@ class Leases(Protocol):
     """The table of leases. Both methods raise `UnavailableError` if nothing was applied."""
 
     def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
-        """Replace the lease `seen`, identified by generation and writer; create the lease if that is None."""
+        """Replaces the lease `seen`, identified by generation and writer. Creates the lease if `seen` is None."""
         ...
 
     def read(self, path: str, etag: str) -> CommitLease | None:
-        """The current lease, read consistently."""
+        """The current lease; None if there is no lease. The read is consistent."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """How long leases last. The defaults are object_store's, and need not be equal among writers.
+    """The times of leases. The defaults are those of object_store; writers may use different values.
 
-    `timeout_seconds` (up to an hour): a write is done by then. `max_clock_skew_rate` (1 to 100): the fastest clock
-    ticks at most this many times as fast as the slowest. `ttl_seconds`: when the table may delete a lease; above twice
-    the product of both. `test_interval_seconds` (up to a minute): how often a waiting writer reads the object, by 1
-    HEAD. `UsageError` for others.
+    `timeout_seconds` (up to an hour): time within which a write must be done. `max_clock_skew_rate` (1 to 100): factor
+    by which the fastest clock is faster than the slowest. `ttl_seconds`: age at which the table may delete a lease;
+    more than twice the product of timeout and skew rate. `test_interval_seconds` (up to a minute): interval at which a
+    waiting writer reads the object, by 1 HEAD. `UsageError` for values out of range.
     """
 
     timeout_seconds: float = 20.0
@@ -98,32 +98,32 @@ class LeaseSettings:
     test_interval_seconds: float = 0.1
 
     def __post_init__(self) -> None:
-        # Written so that no comparison with NaN passes.
+        # Written so that every comparison with NaN fails.
         for name, least, most in (
             ("timeout_seconds", 0.001, TIMEOUT_SECONDS_MAX),
             ("max_clock_skew_rate", 1.0, 100.0),
             ("test_interval_seconds", 0.001, 60.0),
         ):
             if not least <= (value := getattr(self, name)) <= most:
-                raise UsageError(f"leases: {name} is {value}; {least:g} to {most:g} is possible")
+                raise UsageError(f"leases: {name} is {value}; it must be {least:g} to {most:g}")
         least = 2 * self.timeout_seconds * self.max_clock_skew_rate
         if not least < self.ttl_seconds <= TTL_SECONDS_MAX:
             raise UsageError(
-                f"leases: ttl_seconds is {self.ttl_seconds}; above {least:g}, twice timeout_seconds × "
-                f"max_clock_skew_rate, and up to {TTL_SECONDS_MAX:g} is possible"
+                f"leases: ttl_seconds is {self.ttl_seconds}; it must be above {least:g} (twice timeout_seconds × "
+                f"max_clock_skew_rate) and at most {TTL_SECONDS_MAX:g}"
             )
 
 
 DEFAULT_LEASES = LeaseSettings()
-"""As long as object_store's."""
+"""The defaults of object_store."""
 
 
 class DynamoCommit(ConditionalCommit):
     """Commits by leases, on a store without conditions, compatible with writers of object_store's DynamoCommit.
 
-    Of all calls with one precondition at most one gets `Written`. See Limits in the package's docstring for a write
-    that is applied after its lease. Uncontended: 1 HEAD, 1 write, 2 requests to the leases. With a conflict: 1 HEAD,
-    or 1 more each test interval and 1 to the leases.
+    Of all calls with the same precondition, at most one gets `Written`. The package's docstring (Limits) describes a
+    write that is applied after its lease. Uncontended: 1 HEAD, 1 write, 2 requests to the leases. With a conflict: 1
+    HEAD; or, if a lease exists, 1 request to the leases and 1 more HEAD at each test interval.
     """
 
     def __init__(
@@ -158,19 +158,19 @@ class DynamoCommit(ConditionalCommit):
                     seen = waited
                 case Unknown(cause=cause):
                     raise UnavailableError(
-                        f"commit of {operation.path!r}: no lease, nothing written: {cause}"
+                        f"commit of {operation.path!r}: no lease could be stored, nothing was written: {cause}"
                     )
                 case _ as unreachable:
                     assert_never(unreachable)
         raise UnavailableError(
-            f"commit of {operation.path!r}: {ROUNDS} leases were in the way; nothing written, retry later"
+            f"commit of {operation.path!r}: {ROUNDS} leases of other writers came first; nothing written, retry later"
         )
 
     def _wait_out(self, operation: Operation, found: CommitLease | None) -> CommitLease | Conflict | None:
-        """Wait for the lease `found`.
+        """Waits for the lease `found`.
 
-        Returns it once its holder can no longer be writing; `Conflict` once the path has changed; None once there is
-        another lease.
+        Returns the lease as soon as its holder can no longer be writing; `Conflict` as soon as the path has changed;
+        None as soon as another lease is stored.
         """
         if found is None:
             return None
@@ -182,14 +182,14 @@ class DynamoCommit(ConditionalCommit):
             if not operation.holds(self._look(operation.path)):
                 return Conflict()
             if looks % INTERVALS_PER_READ == 0:
-                # Only a shortcut: without an answer the lease's time is waited for.
+                # Only a shortcut: without an answer, the full time of the lease is waited for.
                 with suppress(UnavailableError):
                     if self._leases.read(found.path, found.etag) != found:
                         return None
         return found
 
     def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
-        """Write under our lease. A write in doubt keeps the lease, so the next writer waits for it."""
+        """Writes under our lease. A write in doubt keeps the lease, so that the next writer waits for it."""
         path, labels = operation.path, {WRITER: writer, EXPECTED: operation.expected}
 
         def send() -> WriteOutcome:
@@ -197,7 +197,7 @@ class DynamoCommit(ConditionalCommit):
                 return operation.sent(conditional=False, labels=labels)
             except (
                 UnavailableError
-            ) as error:  # without a condition, that does not prove that nothing was applied
+            ) as error:  # without a condition, this error does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
         def look() -> Written | None:
@@ -232,10 +232,12 @@ class DynamoCommit(ConditionalCommit):
             try:
                 ours = operation.shows(self._look(path), writer)
             except UnavailableError as error:
-                raise UnknownOutcomeError(f"commit of {path!r}: sent, and {error}") from error
+                raise UnknownOutcomeError(
+                    f"commit of {path!r}: the write is not confirmed: {error}"
+                ) from error
             if not ours:
                 raise UnknownOutcomeError(
-                    f"commit of {path!r}: outlasted its lease, and another's write is there now"
+                    f"commit of {path!r}: outlasted its lease, and now another writer's object is stored"
                 )
         match self._put_lease(self._done(lease), lease):
             case Granted():
@@ -244,8 +246,8 @@ class DynamoCommit(ConditionalCommit):
                 return Written(etag=etag)
             case Unknown() | Occupied() as answer:
                 raise UnknownOutcomeError(
-                    f"commit of {path!r}: applied{', but outlasted its lease' if overran else ''}; another may have "
-                    f"taken the lease over, and this write may have replaced the other's: {answer}"
+                    f"commit of {path!r}: applied{', but outlasted its lease' if overran else ''}; another writer may "
+                    f"have taken the lease over, and this write may have replaced its object: {answer}"
                 )
             case _ as unreachable:
                 assert_never(unreachable)
@@ -254,10 +256,10 @@ class DynamoCommit(ConditionalCommit):
         try:
             return answered(lambda: self._store.head(path), self._clock)
         except UnavailableError as error:
-            raise UnavailableError(f"{path!r} cannot be looked at: {error}") from error
+            raise UnavailableError(f"{path!r} cannot be read: {error}") from error
 
     def _put_lease(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
-        """Put a lease. One that was put without an answer is recognised by its writer id."""
+        """Stores a lease. If an earlier attempt had no answer, its lease is recognised by the writer id."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for _ in attempts(self._clock):
             try:
@@ -293,5 +295,5 @@ class DynamoCommit(ConditionalCommit):
         return self._clock.wall_ms() // 1000 + round(self._settings.ttl_seconds)
 
     def _age(self, began: float) -> float:
-        """How much of a lease's timeout has passed, as a fraction."""
+        """The share of the lease's timeout that has passed; above 1 after the timeout."""
         return (self._clock.monotonic() - began) / self._settings.timeout_seconds

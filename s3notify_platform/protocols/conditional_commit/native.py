@@ -14,9 +14,9 @@ from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 
 def judge(found: ObjectMeta | None, writer: str, precondition: Absent | IfMatch) -> CommitOutcome | None:
-    """What a HEAD after an attempt in doubt proves on a store that honours conditions. Pure.
+    """Judges the object that a HEAD found after an attempt in doubt, on a store that honours conditions. Pure.
 
-    None: the precondition holds, so the write may be sent again. `UnknownOutcomeError`: the HEAD proves nothing.
+    None: the precondition holds, so the write may be sent again. `UnknownOutcomeError`: the object proves nothing.
     """
     if found is not None and written_by(found, writer):
         return Written(etag=found.etag)

@@ -1,4 +1,4 @@
-"""The four conditional writes, the same for every way to commit, and their outcomes."""
+"""The four conditional writes, the same for native commits and leases, and their outcomes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def expected_of(precondition: Absent | IfMatch) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One conditional write. `send` takes the condition to send, and metadata for the object."""
+    """One conditional write. `send` takes the condition to send and the metadata of the object."""
 
     path: str
     precondition: Absent | IfMatch
@@ -43,30 +43,30 @@ class Operation:
 
     @property
     def expected(self) -> str:
-        """See `expected_of`."""
+        """The precondition as text: see `expected_of`."""
         return expected_of(self.precondition)
 
     def sent(self, *, conditional: bool, labels: Mapping[str, str]) -> WriteOutcome:
-        """Send it. The outcome is in doubt also if the store returns no ETag for what it wrote."""
+        """Sends the write. The outcome is also in doubt if the store returns no ETag for the object written."""
         outcome = self.send(self.precondition if conditional else None, labels)
         if isinstance(outcome, Written) and outcome.etag is None and not self.deletes:
             return Unknown(cause="written, without an ETag")
         return outcome
 
     def holds(self, found: ObjectMeta | None) -> bool:
-        """Whether the precondition holds for what a HEAD found."""
+        """True if the precondition holds for the object that a HEAD found."""
         return holds(self.precondition, found)
 
     def shows(self, found: ObjectMeta | None, writer: str) -> bool:
-        """Whether what a HEAD found is the result of this write, given that nobody else may write."""
+        """True if the object that a HEAD found is the result of this write, provided that nobody else may write."""
         return found is None if self.deletes else written_by(found, writer)
 
 
 class ConditionalCommit:
-    """Writes of which at most one succeeds under one precondition. Each way to commit is a subclass.
+    """Conditional writes: under one precondition, at most one succeeds. Native commits and leases are subclasses.
 
-    Each raises `UnknownOutcomeError` if its outcome cannot be found out: look before doing it again;
-    `UnavailableError` if nothing was written: retry later.
+    Each method raises `UnknownOutcomeError` if its outcome cannot be determined: look before repeating the write.
+    `UnavailableError`: nothing was written; retry later.
     """
 
     def __init__(self, store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -74,17 +74,17 @@ class ConditionalCommit:
         self._clock = clock
 
     def put_if_absent(self, path: str, body: bytes, *, metadata: Metadata = None) -> CommitOutcome:
-        """Create the object, or report that another did."""
+        """Creates the object, or reports that another writer did."""
         return self._put(path, body, ABSENT, metadata)
 
     def put_if_match(self, path: str, body: bytes, etag: ETag, *, metadata: Metadata = None) -> CommitOutcome:
-        """Replace the version `etag`, or report that another did."""
+        """Replaces the version `etag`, or reports that another writer did."""
         return self._put(path, body, IfMatch(etag=etag), metadata)
 
     def copy_if_absent(self, source: str, target: str) -> CommitOutcome:
-        """Create `target` as a copy of `source`, or report that another created it. `NotFoundError`: no source.
+        """Creates `target` as a copy of `source`, or reports that another writer created it. 1 HEAD and 1 COPY.
 
-        Sending it is a HEAD and a COPY.
+        `NotFoundError`: `source` does not exist.
         """
 
         def send(condition: Precondition | None, labels: Mapping[str, str]) -> WriteOutcome:
@@ -94,7 +94,7 @@ class ConditionalCommit:
         return self._commit(Operation(path=target, precondition=ABSENT, send=send))
 
     def delete_if_match(self, path: str, etag: ETag) -> CommitOutcome:
-        """Delete the version `etag`, or report that another replaced or deleted it."""
+        """Deletes the version `etag`, or reports that another writer replaced or deleted it."""
 
         def send(condition: Precondition | None, _labels: Mapping[str, str]) -> WriteOutcome:
             assert not isinstance(condition, Absent)

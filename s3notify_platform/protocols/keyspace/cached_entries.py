@@ -1,4 +1,4 @@
-"""The entries of a causal cache: objects by key, in order of use; bounded by number, bytes, and how long unused."""
+"""The entries of a causal cache: objects by key, in order of use; bounded by number, bytes and idle time."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from s3notify_platform.kernel.slots import Slot
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Entry:
-    """An object, or its absence, as a GET found it."""
+    """An object, or the absence of one, as a GET found it."""
 
     found: StoredObject | None
     slot: Slot
     as_of: int
-    """Polls that had an answer before the GET was sent: the body reflects every change these have shown."""
+    """Polls that were answered before the GET was sent: the body reflects every change that these polls have shown."""
     used: float
-    """When it was given out last, by the clock."""
+    """Time of the last use, by the monotonic clock."""
 
     @property
     def size(self) -> int:
@@ -27,7 +27,7 @@ class Entry:
 
 
 class CachedEntries:
-    """The least recently used leave above the bounds. Iterates over keys, these first. Not thread-safe."""
+    """Evicts the least recently used entries above the bounds. Iterates over keys in that order. Not thread-safe."""
 
     def __init__(self, clock: Clock, *, max_entries: int, max_bytes: int, idle_seconds: float) -> None:
         self._clock = clock
@@ -41,16 +41,16 @@ class CachedEntries:
         return iter(self._entries)
 
     def get(self, key: str) -> Entry | None:
-        """The entry, which is not used by this."""
+        """The entry, or None. This call does not count as a use."""
         return self._entries.get(key)
 
     def use(self, key: str) -> None:
-        """An entry that is there is used now."""
+        """Marks an existing entry as used now."""
         self._entries.move_to_end(key)
         self._entries[key].used = self._clock.monotonic()
 
     def used_within(self, seconds: float) -> Iterator[tuple[str, Entry]]:
-        """Keys and entries, the most recently used first."""
+        """Keys and entries that were used in the last `seconds`, the most recently used first."""
         since = self._clock.monotonic() - seconds
         for key, entry in reversed(self._entries.items()):
             if entry.used < since:
@@ -58,7 +58,7 @@ class CachedEntries:
             yield key, entry
 
     def keep(self, key: str, found: StoredObject | None, slot: Slot, as_of: int) -> None:
-        """Put an entry in place of any other of its key. It is used now."""
+        """Stores an entry, which replaces an older entry of the key. It counts as used now."""
         self.drop(key)
         entry = Entry(found=found, slot=slot, as_of=as_of, used=self._clock.monotonic())
         self._entries[key] = entry
@@ -66,19 +66,19 @@ class CachedEntries:
         self.shrink()
 
     def swap(self, key: str, before: Entry, after: Entry) -> None:
-        """Put `after` in place of `before`, if that is still there. It counts as used when `before` was."""
+        """Replaces `before` with `after` if `before` is still stored. The time of the last use stays the same."""
         if self._entries.get(key) is before:
             after.used = before.used
             self.bytes += after.size - before.size
             self._entries[key] = after
 
     def drop(self, key: str) -> None:
-        """Remove the entry, if there is one."""
+        """Removes the entry, if it exists."""
         if (entry := self._entries.pop(key, None)) is not None:
             self.bytes -= entry.size
 
     def shrink(self) -> None:
-        """Remove what is idle, and then what is too much."""
+        """Removes idle entries, then the least recently used entries above the bounds."""
         since = self._clock.monotonic() - self._idle_seconds
         while self._entries:
             key, entry = next(iter(self._entries.items()))

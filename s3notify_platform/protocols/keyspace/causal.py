@@ -1,14 +1,14 @@
 """Causal cache: cached reads that never show an effect without its cause.
 
 In the background (`CausalCache.start`)
-    1. A poll finds which slots have moved. Its changes are held back: readers still get what they got before.
-    2. Stale entries that were used lately are read again, by conditional GETs.
-    3. If one of them is another version now, a second poll begins after the answers. It shows what was signalled before
-       that version was written.
-    4. Changes and new versions are shown at once. An entry that was not read again, or whose slot has moved in the
-       second poll, is stale from now on.
-    What is held back is shown without step 3 as soon as the poll before it is too old to serve hits by. So a slow GET
-    delays nobody longer than that.
+    1. A poll finds the slots that have moved. Its changes are held back: readers still get the same answers as before.
+    2. Stale entries that were used recently are read again, by conditional GETs.
+    3. If one of them has a new version, a second poll begins after the answers. The second poll shows all changes that
+       were signalled before that version was written.
+    4. Changes and new versions become visible together. An entry that was not read again, or whose slot has moved in
+       the second poll, is stale from then on.
+    If the previous poll becomes too old to serve hits, the held-back changes become visible without step 3. So a slow
+    GET delays readers no longer than that.
 """
 
 import logging
@@ -41,18 +41,18 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 log = logging.getLogger(__name__)
 
 HOT_SECONDS: Final = 30.0
-"""The background reads an entry again that was used within this time; others wait for their next reader."""
+"""The background re-reads stale entries that were used within this time; other entries wait for their next reader."""
 
 CLOSE_SECONDS: Final = 5.0
-"""How long `close` waits for a request that does not come back; the thread ends with it."""
+"""Seconds for which `close` waits for a request that does not return. The thread ends when that request does."""
 
 WAIT_SECONDS: Final = 60.0
-"""How long a reader waits at most for what a poll holds back, if hits may be served longer."""
+"""Longest wait of a reader for held-back changes, if `serve_stale_seconds` is longer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Held:
-    """A poll whose changes readers do not see yet: its number, when it began, and which poll each slot has moved in."""
+    """A poll whose changes readers do not see yet: its number, its start, and the number of each slot's last change."""
 
     number: int
     began: float
@@ -60,33 +60,33 @@ class _Held:
 
 
 _Again = Mapping[str, tuple[Entry, Entry]]
-"""Entries as they were when they were read again, and as they are then, by key."""
+"""Entries before and after they were read again, by key."""
 
 
 class CausalCache:
     """Cached objects that never contradict each other: a reader never sees an effect without its cause.
 
-    A version not seen before, or the absence of a key, is used only after a poll that began after the response to
-    its GET. So everything signalled before that version was written is known, and stale entries of other keys are
-    revalidated on their next read. A poll that fails is retried with backoff while its readers wait; after
-    `patience_seconds` they get `UnavailableError`, never a body without such a poll.
+    A new version, or the absence of a key, is used only after a poll that began after the response to its GET. So all
+    changes signalled before that version was written are known, and stale entries of other keys are revalidated on
+    their next read. A failed poll is retried with backoff while its readers wait. After `patience_seconds`, readers get
+    `UnavailableError`, never a body without such a poll.
 
-    Costs: a hit 0 requests, and one poll each `staleness_seconds` for all readers together; a miss 1 GET and
-    a poll, shared by all readers that wait for one; a stale entry 1 conditional GET. Thread-safe; the least
-    recently used are evicted above `max_entries` or `max_bytes`, and those that nobody has used for `idle_seconds` with
-    the next poll. The watcher must not be shared. What is written by `put` is used at once: its causes are what its
-    writer has read here.
+    Costs: a hit takes 0 requests, and all hits together one poll each `staleness_seconds`. A miss takes 1 GET and a
+    poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
+    `max_bytes`, the least recently used entries are evicted. Each poll also evicts entries that were unused for
+    `idle_seconds`. The watcher must not be shared. An object written by `put` is used at once: its causes are objects
+    that its writer has read from this cache.
 
-    In the background, where asked for:
+    To refresh in the background:
 
         with CausalCache(store, Watcher(store, prefix=…)) as cache:     # or `start` and `close`
             cache.try_get(key)                                          # no request: cached, and at most 10 s old
 
-    A thread polls each `staleness_seconds`, and reads again what has changed and was used within `HOT_SECONDS`, at most
-    `revalidate_max` entries a poll, the most recently used first. Meanwhile, and while polls fail, hits are what they
-    were, for `serve_stale_seconds` at most; then readers wait for a poll, as without the thread. Costs: a poll each
-    `staleness_seconds`; for each that finds changes up to `revalidate_max` conditional GETs, and one more poll if one
-    of them found another version.
+    A thread polls each `staleness_seconds`. It reads changed entries again that were used within `HOT_SECONDS`: at most
+    `revalidate_max` entries a poll, the most recently used first. Meanwhile, and while polls fail, hits stay unchanged
+    for at most `serve_stale_seconds`; then readers wait for a poll, as without the thread. Costs: one poll each
+    `staleness_seconds`. A poll that finds changes takes up to `revalidate_max` conditional GETs more, and one more poll
+    if one of these finds a new version.
     """
 
     def __init__(
@@ -105,9 +105,11 @@ class CausalCache:
         revalidate_max: int = 100,
         parallelism: int = 8,
     ) -> None:
-        """`publisher`: for `put`; of the same objects and keyspace. `parallelism`: GETs of the background at once."""
+        """`publisher`: for `put`; it must use the same objects and keyspace. `parallelism`: background GETs in
+        flight.
+        """
         if publisher is not None and publisher.slots != watcher.fresh_state().slots:
-            raise UsageError(f"the publisher has {publisher.slots} slots: give it as many as the watcher")
+            raise UsageError(f"the publisher has {publisher.slots} slots: give it as many as the watcher has")
         self._objects = objects
         self._publisher = publisher
         self._watcher = watcher
@@ -120,7 +122,7 @@ class CausalCache:
         self._parallelism = parallelism
         self._stop = Event()
         self._turn = Condition()
-        # All below under `_turn`.
+        # All fields below are guarded by `_turn`.
         self._entries = CachedEntries(
             clock, max_entries=max_entries, max_bytes=max_bytes, idle_seconds=idle_seconds
         )
@@ -138,16 +140,16 @@ class CausalCache:
     # In the background
 
     def start(self, *, own_thread: bool = True) -> None:
-        """Refresh in the background from now on, until `close`. No request in this thread.
+        """Refreshes in the background from now on, until `close`. This thread sends no request.
 
-        `own_thread=False`: the caller has a schedule, and calls `tick` once in `staleness_seconds`. `UsageError` if
-        hits could not be served until the next poll.
+        `own_thread=False`: the caller has its own schedule and calls `tick` once in `staleness_seconds`. `UsageError`
+        if hits would become too old before the next poll.
         """
         if not 0 < self._staleness_seconds < self._serve_stale_seconds:
             raise UsageError(
                 f"staleness_seconds={self._staleness_seconds:g}, serve_stale_seconds={self._serve_stale_seconds:g}: "
-                "the background polls once in the first, which is above 0, and hits are served up to the second, which "
-                "is longer"
+                "the background needs a staleness_seconds above 0 (the interval between polls) and a longer "
+                "serve_stale_seconds (the age up to which hits are served)"
             )
         with self._turn:
             if self._in_background:
@@ -159,9 +161,9 @@ class CausalCache:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the background, and wait for its requests under way, for `CLOSE_SECONDS` at most.
+        """Ends the background. Waits for its requests in flight, for at most `CLOSE_SECONDS`.
 
-        The cache can be used as before; its readers poll. It does not own the store.
+        The cache can still be used: its readers poll. It does not close the store.
         """
         with self._turn:
             self._stop.set()
@@ -177,12 +179,12 @@ class CausalCache:
         self.close()
 
     def tick(self) -> None:
-        """What the background does once in `staleness_seconds`: poll, and read hot entries again that are stale.
+        """The work of the background, due once in `staleness_seconds`: polls, and reads stale hot entries again.
 
-        `UnavailableError` if the poll failed: what is cached is served until it is too old. Nothing, if somebody polls
-        right now. Requests: see the class.
+        Does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are served until
+        they are too old. Requests are listed in the class's docstring.
         """
-        self._is_fresh()  # ends what another thread holds back for too long
+        self._is_fresh()  # shows changes that another thread has held back for too long
         with self._turn:
             if self._polling:
                 return
@@ -198,7 +200,7 @@ class CausalCache:
             try:
                 self.tick()
                 failing = False
-            except Exception as error:  # noqa: BLE001 - its readers get it, when they have to poll for themselves
+            except Exception as error:  # noqa: BLE001 - readers get the error when they must poll themselves
                 if not failing:
                     log.warning("the cache is not refreshed: %s", error)
                 failing = True
@@ -207,9 +209,9 @@ class CausalCache:
     # Reading and writing
 
     def get(self, key: str) -> StoredObject | None:
-        """The object, at most `staleness_seconds` older than what was signalled; None if there is none.
+        """The object, at most `staleness_seconds` behind the signals; None if it does not exist.
 
-        In the background: at most `serve_stale_seconds`.
+        With the background, at most `serve_stale_seconds` behind.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():
@@ -225,10 +227,10 @@ class CausalCache:
             return self._load(key, slot, known.found if known is not None else None, as_of)
 
     def try_get(self, key: str) -> StoredObject | None:
-        """What `get` would return without a request; None also if that takes one. No request, and no waiting for one.
+        """The result of `get`, if that takes no request; else None. Neither sends a request nor waits for one.
 
-        So call `get` if it is None: the object is not cached, or signalled since, or the last poll too long ago. In the
-        background, what is used often is there.
+        If the result is None, call `get`: the object does not exist or is not cached, its slot has changed, or the last
+        poll is too old. With the background, objects that are often used are cached.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():
@@ -238,20 +240,20 @@ class CausalCache:
         return entry.found if entry is not None else None
 
     def evict(self, key: str) -> None:
-        """Forget a key: a `get` that begins after this reads it from the store. No request."""
+        """Removes a key from the cache: a `get` that begins afterwards reads it from the store. No request."""
         with self._alone(key), self._turn:
             self._entries.drop(key)
 
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """Write one object and move its signals, as `Publisher.put`: requests, outcomes and errors are its own.
+        """Writes one object and moves its signals. Requests, outcomes and errors are those of `Publisher.put`.
 
-        After `Written`, readers of this cache get this version or a later one, at first without a request. Otherwise
-        the next `get` reads the store. `UsageError` for a cache that was made without a `publisher`.
+        After `Written`, readers of this cache get this version or a later version, at first without a request. After
+        another outcome, the next `get` reads the store. `UsageError` if the cache was created without a `publisher`.
         """
         if self._publisher is None:
-            raise UsageError("this cache has no publisher: make it with CausalCache(…, publisher=…)")
+            raise UsageError("this cache has no publisher: create it with CausalCache(…, publisher=…)")
         slot = slot_of(key, self._state.slots)
         with self._alone(key):
             with self._turn:
@@ -271,7 +273,7 @@ class CausalCache:
             return outcome
 
     def _is_fresh(self) -> bool:
-        """Whether hits may be served by the last poll that readers see. Shows what was held back for too long."""
+        """True if the last visible poll is recent enough to serve hits. Shows changes that were held back too long."""
         with self._turn:
             if self._held is not None and not self._is_recent():
                 self._show(self._held)
@@ -282,7 +284,7 @@ class CausalCache:
         return self._polled_at is not None and self._clock.monotonic() - self._polled_at < limit
 
     def _current(self, key: str, slot: Slot) -> Entry | None:
-        """The entry, if no signal has moved since. Under `_turn`."""
+        """The entry, if its slot has not moved since. The caller holds `_turn`."""
         entry = self._entries.get(key)
         if entry is None or self._moved_at[slot] > entry.as_of:
             return None
@@ -291,7 +293,7 @@ class CausalCache:
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """One GET or PUT of a key at a time: of two that overlap, the older response could be cached last."""
+        """Allows one GET or PUT of a key at a time: if two overlapped, the older response could be cached last."""
         with self._turn:
             self._turn.wait_for(lambda: key not in self._loading)
             self._loading.add(key)
@@ -311,18 +313,18 @@ class CausalCache:
         return found
 
     def _read(self, key: str, known: StoredObject | None) -> tuple[StoredObject | None, bool]:
-        """What is there; and whether it is a version, or an absence, that needs a poll before it is used. 1 GET."""
+        """The current object, and True if it is a new version or a new absence, which needs a poll. 1 GET."""
         answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
         if isinstance(answer, NotModified):
             return known, False
         if isinstance(answer, Conflict):
-            raise CorruptError(f"GET {key!r} without If-Match answered {answer}")
+            raise CorruptError(f"the store answered a GET of {key!r} without If-Match with {answer}")
         return answer, True
 
     def refresh(self) -> None:
-        """Return after a poll that began after this call: 1 or 2 requests, shared by all who wait for one.
+        """Returns after a poll that began after this call. 1 or 2 requests, shared by all waiting callers.
 
-        In the background, hot entries that are stale are read again before it returns, as by `tick`.
+        With the background, stale hot entries are read again before this returns, as in `tick`.
         """
         began = self._clock.monotonic()
         with self._turn:
@@ -347,8 +349,8 @@ class CausalCache:
             attempt += 1
 
     def _poll(self, number: int) -> UnavailableError | None:
-        # Only the one thread that set `_polling` is here, so `_state` has one writer. If another thread shows what this
-        # one holds back, this one leaves `_state` alone from then on.
+        # Only the one thread that set `_polling` runs this, so `_state` has one writer. If another thread shows the
+        # changes that this thread holds back, this thread does not change `_state` any more.
         held: _Held | None = None
         began = self._clock.monotonic()
         try:
@@ -369,12 +371,12 @@ class CausalCache:
         return None
 
     def _show(self, held: _Held, again: _Again | None = None) -> None:
-        """Have readers see a poll that is held back, unless they do already, and what was read again."""
+        """Makes a held-back poll visible to readers, with the entries read again, unless it is visible already."""
         with self._turn:
             if self._held is not held:
                 return
             for key, (before, after) in (again or {}).items():
-                if key not in self._loading:  # nor was it written, evicted or read since
+                if key not in self._loading:  # else the key is being read or written
                     self._entries.swap(key, before, after)
             self._held, self._polling = None, False
             self._applied, self._polled_at = held.number, held.began
@@ -384,7 +386,7 @@ class CausalCache:
             self._turn.notify_all()
 
     def _read_again(self, held: _Held) -> _Again:
-        """Hot entries that are stale, or will be; those in time. A second poll joins the first for what is new."""
+        """Reads stale hot entries again; returns those that were read in time. New versions need a second poll."""
 
         def again(item: tuple[str, Entry]) -> tuple[Entry, bool] | None:
             key, entry = item
@@ -394,7 +396,7 @@ class CausalCache:
                         return None
                 found, is_new = self._read(key, entry.found)
             except S3NotifyError:
-                return None  # its next reader gets the error
+                return None  # the next reader gets the error
             finally:
                 with self._turn:
                     self._reading_again.discard(key)
@@ -426,7 +428,7 @@ class CausalCache:
             return found
 
     def _poll_again(self, held: _Held) -> bool:
-        """Poll while the changes of a poll are held back, and hold back what is found, too; False if it is too late."""
+        """Polls while changes are held back; holds its own changes back, too. Returns False if it is too late."""
         with self._turn:
             if self._held is not held:
                 return False

@@ -36,9 +36,9 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 
 
 class NotSignalledError(S3NotifyError):
-    """Objects were written, or may have been, but not signalled: call `Publisher.signal(error.keys)`.
+    """Objects were written, or may have been written, but not signalled: call `Publisher.signal(error.keys)`.
 
-    `outcomes` are those of the object writes of the same batch, in its order.
+    `outcomes`: the outcomes of the object writes of the same batch, in its order.
     """
 
     def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[Any, ...] = ()) -> None:
@@ -52,7 +52,7 @@ class NotSignalledError(S3NotifyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A change of a batch: delete the object."""
+    """One change of a batch: deletes the object."""
 
     key: str
     precondition: IfMatch | None = None
@@ -61,16 +61,16 @@ class Delete:
 Change = Put | Delete
 
 _Result = WriteOutcome | S3NotifyError
-"""The result of one change: an outcome, or the error that its store raised."""
+"""The result of one change: an outcome, or the error that the store raised."""
 
 
 class Publisher(LargeObjects[WriteOutcome]):
     """Writes objects and moves their signals. Thread-safe; holds no state.
 
-    One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots: n + s + 1.
-    Signals may live in another bucket (`keyspace`). Outcomes are those of the object writes; a `Conflict`
-    moves no signal, an `Unknown` does, since it may have happened. With a notification queue the steps are:
-    `check`, reserve, `write`, commit the entries, `signal` (`publish.queued_publisher`).
+    One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots costs n + s + 1. Signals
+    may be in another bucket (`keyspace`). Outcomes are those of the object writes. A `Conflict` moves no signal; an
+    `Unknown` does, because the write may have happened. With a notification queue the steps are: `check`, reserve,
+    `write`, commit the entries, `signal` (see `publish.queued_publisher`).
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Publisher(LargeObjects[WriteOutcome]):
         queued: bool = False,
         own: tuple[str, ...] = (),
     ) -> None:
-        """`queued`: every change is in the notification queue before it is signalled, and its signals say so.
+        """`queued`: every change is in the notification queue before it is signalled, and the signals say so.
 
-        `own`: further prefixes below which it changes no object.
+        `own`: further prefixes below which the publisher refuses to change objects.
         """
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: must be at least 1")
@@ -95,7 +95,9 @@ class Publisher(LargeObjects[WriteOutcome]):
         self._keyspace = keyspace if keyspace is not None else objects
         self._reserved = (*own, prefix) if self._keyspace is objects else own
         if "" in self._reserved:
-            raise UsageError("the keyspace needs a prefix of its own in a bucket that also holds the objects")
+            raise UsageError(
+                "the keyspace needs a prefix of its own in a bucket that also contains the objects"
+            )
         self._prefix = prefix
         self.slots = check_slot_count(slots)
         self._clock = clock
@@ -105,10 +107,10 @@ class Publisher(LargeObjects[WriteOutcome]):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """Write one object, then its signals: 3 requests, or 1 on `Conflict`.
+        """Writes one object, then its signals: 3 requests, or 1 on `Conflict`.
 
-        An error of the object write is raised after the signals have moved. If the write certainly did not happen,
-        no signal moves.
+        An error of the object write is raised after the signals have moved. If the write certainly did not happen, no
+        signal moves.
         """
         return self._one(Put(key=key, body=body, precondition=precondition, metadata=metadata))
 
@@ -121,15 +123,14 @@ class Publisher(LargeObjects[WriteOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """Delete one object, then move its signals: 3 requests, or 1 on `Conflict`."""
+        """Deletes one object, then moves its signals: 3 requests, or 1 on `Conflict`."""
         return self._one(Delete(key=key, precondition=precondition))
 
     def publish(self, changes: Iterable[Change]) -> tuple[WriteOutcome, ...]:
-        """Apply all changes, then move every touched slot once, then the root once: n + s + 1 requests.
+        """Applies all changes, then moves the signal of every touched slot once, then the root: n + s + 1 requests.
 
-        An outcome for each change; one whose store was unavailable is `Unknown`. `NotSignalledError` if
-        signals failed. `UsageError` if the store refused a change as wrong: the others are applied and
-        signalled.
+        Returns an outcome for each change; `Unknown` if the store was unavailable. `NotSignalledError`: signals failed.
+        `UsageError`: the store refused a change as wrong; the other changes are applied and signalled.
         """
         batch = tuple(changes)
         results = self._write(batch)
@@ -137,20 +138,22 @@ class Publisher(LargeObjects[WriteOutcome]):
         return tuple(_outcome(result) for result in results)
 
     def check(self, changes: Iterable[Change | LargePut]) -> None:
-        """`UsageError` if no such batch may be published: the checks that need no request."""
+        """Raises `UsageError` if the batch must not be published; makes only the checks that need no request."""
         keys = [change.key for change in changes]
         if len(set(keys)) < len(keys):
-            raise UsageError("a batch names a key twice: their order would be undefined")
+            raise UsageError("a batch names a key twice: the order of its changes would be undefined")
         for key in keys:
             if inside := next((own for own in self._reserved if key.startswith(own)), None):
-                raise UsageError(f"key {key!r} is among the platform's own, below {inside!r}: choose another")
-            slot_of(key, self.slots)  # a key that has no slot is refused before anything is written
+                raise UsageError(
+                    f"key {key!r} is among the platform's own, below {inside!r}: choose another key"
+                )
+            slot_of(key, self.slots)  # refuses invalid keys before anything is written
 
     def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
-        """The first part of `publish`: apply the changes and move no signal. n requests.
+        """The first part of `publish`: applies the changes and moves no signal. n requests.
 
-        Does not raise the store's errors: a change that it refused as wrong is returned as its `UsageError`, and
-        certainly did not happen; any other error is `Unknown` with the reason.
+        Does not raise the store's errors. If the store refuses a change as wrong, its `UsageError` is returned: the
+        change certainly did not happen. Any other error is returned as `Unknown` with the reason.
         """
         results = self._write(tuple(changes))
         return tuple(result if isinstance(result, UsageError) else _as_unknown(result) for result in results)
@@ -161,37 +164,37 @@ class Publisher(LargeObjects[WriteOutcome]):
         keep: Keep = lambda _: None,
         may_send: Callable[[], bool] = lambda: True,
     ) -> WriteOutcome:
-        """The same for a large object: see `uploads.written`, also for its errors."""
+        """Like `write`, for one large object. `uploads.written` describes outcomes and errors."""
         at_once = min(PARTS_AT_ONCE, self._parallelism)
         return written(
             self._objects, change, keep=keep, may_send=may_send, clock=self._clock, at_once=at_once
         )
 
     def source(self, bucket: str, key: str) -> CopySource | None:
-        """What is to be copied, or None. 1 request."""
+        """The object to copy, or None if it does not exist. 1 request."""
         return self._objects.source(bucket, key)
 
     def head(self, key: str) -> ObjectMeta | None:
-        """What is there now, or None. 1 request."""
+        """The metadata of the object, or None if it does not exist. 1 request."""
         return self._objects.head(key)
 
     def watcher(self) -> "Watcher":
-        """A new watcher of the signals that this publisher moves, whether or not roots move alone. No request."""
+        """A new watcher of this publisher's signals. It also accepts roots that move alone. No request."""
         return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock, entries=dict)
 
     def slot_of(self, key: str) -> Slot:
-        """The key's slot in this keyspace."""
+        """The slot of a key in this keyspace."""
         return slot_of(key, self.slots)
 
     def signal(
         self, keys: Iterable[str], *, queued: Collection[str] | None = None, alone: bool = False
     ) -> None:
-        """Move the signals of objects that others wrote: s + 1 requests for keys of s slots, none for no key.
+        """Moves the signals of objects that others wrote: s + 1 requests for keys in s slots, 0 if there are no keys.
 
-        `queued`: the keys whose changes are in the notification queue (default: all or none, as the publisher
-        was made). The signal of a slot says so only if it holds for all its keys. `alone`: if all are queued, the root
-        moves alone, with 1 request; for keyspaces whose watchers look at the queue.
-        `NotSignalledError` names the keys whose signals may not have moved; the others have.
+        `queued`: the keys whose changes are in the notification queue. Default: all or no keys, as set in the
+        constructor. A slot's signal says so only if all its keys are queued. `alone`: if all keys are queued, only the
+        root moves, with 1 request; for keyspaces whose watchers read the queue. `NotSignalledError` names the keys
+        whose signals may not have moved; all others have moved.
         """
         slot_by_key = {key: slot_of(key, self.slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))
@@ -202,20 +205,20 @@ class Publisher(LargeObjects[WriteOutcome]):
         unqueued = {slot for key, slot in slot_by_key.items() if key not in queued}
         alone = alone and not unqueued
         errors = {} if alone else self._move_each(slots, unqueued)
-        # The root moves for the slots that did succeed; without it they would wait for another publisher's root.
+        # The root moves even if some slots failed: the other slots' changes would wait for the next root otherwise.
         root_error = self._move("_", queued=not unqueued, alone=alone)
         missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors.get(slot))
         if missing:
             cause = root_error or next(error for error in errors.values() if error)
             raise NotSignalledError(
-                f"{len(missing)} written keys not signalled, first {missing[0]!r}: {cause}; signal again",
+                f"{len(missing)} written keys were not signalled, first {missing[0]!r}: {cause}; signal them again",
                 missing,
             ) from cause
 
     def signal_slots(self, slots: Iterable[Slot]) -> None:
-        """Move the signals of slots that are to be read again: s + 1 requests, none for no slot.
+        """Moves the signals of slots that must be read again: s + 1 requests, 0 if there are no slots.
 
-        Tries all, then raises the first error: call it again.
+        Tries all signals, then raises the first error: call it again.
         """
         wanted = sorted(set(slots))
         if not wanted:
@@ -244,7 +247,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         return result
 
     def _signal_written(self, batch: Sequence[Change | LargePut], results: Sequence[_Result]) -> None:
-        # A write that raised may have happened; one that was refused as wrong did not.
+        # A write that raised an error may have happened; a write that was refused as wrong did not.
         happened = [
             change.key
             for change, result in zip(batch, results, strict=True)

@@ -1,4 +1,4 @@
-"""Signals: their keys and bodies in the bucket, and what a watcher remembers of them."""
+"""Signals: their keys and bodies in the bucket, and the state that a watcher remembers."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +13,13 @@ from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_from_partition_key
 
 QUEUED = "s3notify-queued"
-"""Metadata of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""
+"""Metadata key of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""
 
 QUEUED_BYTES = 13 + 1 + 32 + 1
-"""Bytes of such a signal: one more than of any other, so that a LIST tells, too. The metadata decides."""
+"""Size of a queued signal: one byte more than others, so that a LIST shows the difference. The metadata decides."""
 
 ALONE_BYTES = QUEUED_BYTES + 1
-"""Bytes of a root that moved without the signal of a slot: entries of the queue name the slots."""
+"""Size of a root that moved without the signal of a slot: entries of the queue name the slots."""
 
 _OF_ENTRIES = "entries:"
 
@@ -39,27 +39,27 @@ def root_key(prefix: str) -> str:
 
 
 def signal_body(clock: Clock, *, queued: bool = False, alone: bool = False) -> bytes:
-    """A body that was never written before, so that the ETag moves even where it is a hash of the body.
+    """A body that was never written before, so that the ETag changes even if it is a hash of the body.
 
-    `queued`: of `QUEUED_BYTES`; `alone`: of `ALONE_BYTES`.
+    `queued`: the body has `QUEUED_BYTES`; `alone`: it has `ALONE_BYTES`.
     """
     mark = "qr" if alone else "q" if queued else ""
     return f"{clock.wall_ms():013d},{unique_name(clock)}{mark}".encode("ascii")
 
 
 def entries_etag(marks: Sequence[str]) -> ETag:
-    """What stands for the signal of a slot that has these marks in the queue."""
+    """An artificial ETag for the marks of a slot's entries in the queue; used like the ETag of the slot's signal."""
     return ETag(_OF_ENTRIES + blake3("\n".join(sorted(marks)).encode()).hexdigest(length=16))
 
 
 def digest_of(etag: ETag) -> bytes:
-    """8 bytes of a hash of a signal's ETag; never `NEVER_SEEN`."""
+    """8 bytes of a hash of a signal's ETag; never equal to `NEVER_SEEN`."""
     digest: bytes = blake3(etag.encode("utf-8")).digest(length=DIGEST_BYTES)
     return digest if digest != NEVER_SEEN else b"\x01".ljust(DIGEST_BYTES, b"\0")
 
 
 def slot_of_signal(prefix: str, key: str, slots: int) -> Slot | None:
-    """The slot whose signal this key is; None for the root and for foreign objects."""
+    """The slot whose signal has this key; None for the root and for foreign objects."""
     try:
         return slot_from_partition_key(key.removeprefix(prefix), slots)
     except UsageError:
@@ -68,13 +68,14 @@ def slot_of_signal(prefix: str, key: str, slots: int) -> Slot | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherState:
-    """What a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
+    """The state that a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
 
-    To forget a slot, or to leave one out, costs one more request and misses no change. A caller that takes the new
-    root but leaves changed slots out must remember these itself: no poll lists them until the root moves.
+    A change that the state does not remember is reported again: that costs one request, and misses no change. A caller
+    that stores the new root without some changed slots must remember these slots itself: no poll reports them until the
+    root moves.
 
-    Where the root moves alone, `entries` has 8 bytes more for each slot, of its entries in the queue (another 11 KB),
-    and `listed_root` is the root at which also the signals were listed.
+    If the root moves alone, `entries` has 8 more bytes for each slot, of its entries in the queue (another 11 KB).
+    `listed_root` is the root at which the signals were last listed, too.
     """
 
     slots: int = SLOT_COUNT
@@ -87,14 +88,16 @@ class WatcherState:
         check_slot_count(self.slots)
         object.__setattr__(self, "digests", self.digests or NEVER_SEEN * self.slots)
         if len(self.digests) != DIGEST_BYTES * self.slots or len(self.entries) not in (0, len(self.digests)):
-            raise CorruptError(f"a state of {self.slots} slots has {len(self.digests)} bytes of digests")
+            raise CorruptError(
+                f"a watcher's state of {self.slots} slots has {len(self.digests)} bytes of digests"
+            )
 
     def seen(self, slot: int) -> bytes:
-        """The remembered digest of a slot's signal; `NEVER_SEEN` if there is none."""
+        """The remembered digest of a slot's signal; `NEVER_SEEN` if no signal was seen."""
         return self.digests[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)]
 
     def changed(self, signals: Mapping[Slot, ETag]) -> tuple[Slot, ...]:
-        """The slots, ascending, whose signal differs from the remembered one. Vanished ones do not."""
+        """The slots, ascending, whose signal differs from the remembered signal. Vanished signals do not count."""
 
         def seen(slot: Slot) -> bytes:
             if not signals[slot].startswith(_OF_ENTRIES):
@@ -104,11 +107,11 @@ class WatcherState:
         return tuple(slot for slot in sorted(signals) if seen(slot) != digest_of(signals[slot]))
 
     def advance(self, slots: Iterable[int], signals: Mapping[Slot, ETag]) -> "WatcherState":
-        """The state with the signals of exactly these slots also remembered. The root stays as it is."""
+        """The state that also remembers the signals of exactly these slots. The root stays unchanged."""
         digests, entries = bytearray(self.digests), bytearray(self.entries)
         for slot in slots:
             if not 0 <= slot < self.slots:
-                raise UsageError(f"slot {slot} of {self.slots}")
+                raise UsageError(f"slot {slot} is not one of {self.slots} slots")
             etag = signals[Slot(slot)]
             if etag.startswith(_OF_ENTRIES):
                 vector = entries = entries or bytearray(NEVER_SEEN * self.slots)
@@ -118,18 +121,18 @@ class WatcherState:
         return replace(self, digests=bytes(digests), entries=bytes(entries))
 
     def at_root(self, root_etag: ETag | None) -> "WatcherState":
-        """The state with this root; None makes the next poll LIST."""
+        """The state with this root; None forces the next poll to LIST."""
         return replace(self, root_etag=root_etag)
 
     def dumps(self) -> str:
-        """A compact string, for a sensor's cursor."""
+        """The state as a compact string, for a sensor's cursor."""
         body = {"slots": self.slots, "root": self.root_etag, "listed": self.listed_root}
         vectors = {"digests": self.digests, "entries": self.entries}
         return dumps(body | {name: b64encode(vector).decode("ascii") for name, vector in vectors.items()})
 
     @classmethod
     def loads(cls, text: str) -> "WatcherState":
-        """The state that `dumps` wrote; `CorruptError` for any other text."""
+        """Decodes a state from `dumps`; raises `CorruptError` for any other text."""
         try:
             found = loads(text)
             root, listed = (None if etag is None else ETag(etag) for etag in (found["root"], found["listed"]))

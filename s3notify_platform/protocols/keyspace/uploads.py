@@ -1,13 +1,13 @@
-"""Objects that do not fit into memory: from files and streams by multipart upload, and copies by the store itself.
+"""Objects that do not fit into memory: multipart uploads of files and streams, and copies by the store itself.
 
-Nothing of an upload is visible before it is completed, by one request under the precondition. If that has no answer, a
-HEAD tells by the writer's id in the metadata whether it was applied (`updates.resolve`). An upload that does not end in
-an object is aborted; one whose process was killed is left over. The reconciler aborts it if the publisher has a queue;
-else let a lifecycle rule of the bucket (`AbortIncompleteMultipartUpload`) do so.
+No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
+a HEAD shows by the writer id in the metadata if the upload was completed (`updates.resolve`). An upload that does
+not become an object is aborted. If its process is killed, the upload is left over. The reconciler aborts it if the
+publisher has a queue; otherwise let a lifecycle rule of the bucket do so (`AbortIncompleteMultipartUpload`).
 
-Limits. A precondition holds if the store honours it where an upload is completed: some do so for a PUT only, and
-`s3notify doctor` says so (`upload_if_absent`). Parts have different sizes if the size is not known; a store that wants
-them equal needs the `size`. A stream that hangs is waited for.
+Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour it for a PUT
+only; `s3notify doctor` reports that (`upload_if_absent`). If the size is unknown, parts have different sizes; a store
+that requires equal parts needs the `size`. A stream that hangs blocks the upload without a timeout.
 """
 
 import os
@@ -58,7 +58,7 @@ PARTS_AT_ONCE: Final = 4
 """Parts in flight of one upload."""
 
 LOOK_SECONDS: Final = 1.0
-"""How often an upload that goes on is looked at, whether there is something to do about it."""
+"""Seconds between two calls of `keep` while an upload continues."""
 
 _MIB: Final = 1 << 20
 
@@ -67,16 +67,16 @@ O_co = TypeVar("O_co", covariant=True)
 
 
 class Readable(Protocol):
-    """A binary stream: what `open(path, "rb")` and `sys.stdin.buffer` are."""
+    """A binary stream, like `open(path, "rb")` or `sys.stdin.buffer`."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end."""
+        """Up to `size` bytes; b"" at the end."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A change of a batch: write the object."""
+    """One change of a batch: writes the object."""
 
     key: str
     body: bytes
@@ -86,9 +86,9 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargePut:
-    """A change that is too large for a batch: write the object part by part, or copy `source`. It is used once.
+    """A change that is too large for a batch: writes the object part by part, or copies `source`. It is used once.
 
-    `size` is None if it is not known before the end.
+    `size` is None if it is unknown before the end.
     """
 
     key: str
@@ -98,27 +98,27 @@ class LargePut:
     precondition: Precondition | None = None
     metadata: Metadata = None
     writer: str = ""
-    """An id of its own, which a HEAD of the object will show."""
+    """A unique id, which a HEAD of the object will show."""
 
     @property
     def at_once(self) -> bool:
-        """Whether one request copies it."""
+        """True if one request copies the object."""
         whole = self.source is not None and self.source.meta.size <= COPIED_AT_ONCE_BYTES
         return whole and self.precondition is None
 
     @property
     def event_name(self) -> str:
-        """What S3 calls such a change."""
+        """The name that S3 gives to such a change in events."""
         return "ObjectCreated:Copy" if self.at_once else "ObjectCreated:CompleteMultipartUpload"
 
 
 class LargeObjects(Generic[O_co]):
-    """The methods of a publisher that write objects which need not fit into memory.
+    """The methods of a publisher that write objects of up to 5 TiB, which need not fit into memory.
 
-    Up to 5 TiB. At most 256 MiB are in memory, or one part if that is more: 1/10,000 of a size that is known (525 MiB
-    of 5 TiB). Without one the parts grow from 8 MiB to 1.1 GiB (151 MiB at 100 GiB). Of a stream that gives less than
-    it is asked for, twice a part. An error of the stream is raised, and nothing is written; so is `UsageError` for one
-    that does not have the size that was said.
+    Memory: at most 256 MiB, or one part if that is larger. A part has 1/10,000 of a known size (525 MiB for 5 TiB).
+    For an unknown size, parts grow from 8 MiB to 1.1 GiB (151 MiB at 100 GiB). A stream whose reads return fewer bytes
+    than requested needs twice the memory of a part. An error of the stream is raised, and nothing is written. The same
+    holds for `UsageError`, if the stream does not have the size given.
     """
 
     def put_file(
@@ -129,9 +129,9 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Write a file as an object. Below 8 MiB as `put`; else 2 requests more, and 1 for each part.
+        """Writes a file as an object. Requests below 8 MiB as in `put`; else 2 more, and 1 for each part.
 
-        `UsageError`: it cannot be read, or was changed meanwhile; nothing was written.
+        `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """
         try:
             with Path(path).open("rb") as file:
@@ -150,19 +150,19 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Write all that a stream gives as an object; requests as `put_file`. `size`: its bytes, if known.
+        """Writes all bytes of a stream as an object; requests as in `put_file`. `size`: the number of bytes, if known.
 
-        It is read by one thread at a time, not always the same, and not closed. What it gave is gone if the outcome is
-        not `Written`.
+        One thread at a time reads the stream, not always the same thread; the stream is not closed. If the outcome is
+        not `Written`, the bytes read so far are lost.
         """
         if size is not None and not 0 <= size <= MAX_PUBLISHED_BYTES:
-            raise UsageError(f"{key!r}: {size} bytes; an object has 0 to {MAX_PUBLISHED_BYTES}")
+            raise UsageError(f"{key!r}: size is {size}; an object has 0 to {MAX_PUBLISHED_BYTES} bytes")
         parts = _stream_parts(key, stream, size)
         ahead: list[bytes] = []
         if size is None or size < PART_BYTES:
             ahead = list(islice(parts, 1))
             if sum(map(len, ahead)) < PART_BYTES:
-                body = b"".join([*ahead, *parts])  # no more, but its size is checked
+                body = b"".join([*ahead, *parts])  # `parts` yields no more, but checks the size
                 return self._large(Put(key=key, body=body, precondition=precondition, metadata=metadata))
         change = LargePut(
             key=key, parts=chain(ahead, parts), size=size, precondition=precondition, metadata=metadata
@@ -178,18 +178,19 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Copy an object of any bucket of the same server and credentials (empty: this bucket); no byte comes here.
+        """Copies an object of any bucket of the same server and credentials, without a byte through this process.
 
-        With its metadata, over which `metadata` is laid. `NotFoundError`: no such object; `ConflictError`: it was
-        changed meanwhile. Nothing was written then. Up to 1 GiB, and without a precondition, it costs as `put`, and 1
-        HEAD of the source; else 2 requests more, and 1 for each 128 MiB, instead of the one that copies.
+        An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
+        `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
+        was written. Requests up to 1 GiB and without a precondition: those of `put`, and 1 HEAD of the source. Else 2
+        more, and 1 for each 128 MiB, instead of the request that copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:
             raise NotFoundError(
                 f"copy to {key!r}: no object {source_key!r} in bucket {source_bucket or 'itself'!r}"
             )
-        # What our own writers note down is true of the source only.
+        # Metadata of our own writers describes only the source.
         copied = {
             name: text for name, text in found.meta.metadata.items() if not name.startswith("s3notify-")
         }
@@ -215,9 +216,9 @@ class LargeObjects(Generic[O_co]):
 
 
 Keep = Callable[[UploadId], None]
-"""Called once an upload has begun, about each second while it goes on, and right before it is completed.
+"""Called when an upload has begun, about once a second while it continues, and right before it is completed.
 
-What it raises ends the upload: it is aborted.
+If the call raises an error, the upload ends and is aborted.
 """
 
 
@@ -230,11 +231,11 @@ def written(
     clock: Clock,
     at_once: int = PARTS_AT_ONCE,
 ) -> WriteOutcome:
-    """The outcome of an upload or copy. An error that it raises certainly left no object, except in one case:
+    """The outcome of an upload or copy. If it raises an error, certainly no object was written.
 
-    `UnknownOutcomeError` of `Uploads.begin_upload`: there is no object, but perhaps an upload without parts. With
-    `at_once` = 1 all is done in this thread, and `keep` not called while a part is being sent. `may_send`: whether a
-    copy by one request may be sent again.
+    One error needs care: after `UnknownOutcomeError` of `Uploads.begin_upload` there may be an upload without parts.
+    If `at_once` is 1, all work is done in this thread, and `keep` is not called while a part is sent. `may_send`: true
+    if a copy by one request may be sent again.
     """
     writer = change.writer or unique_name(clock)
     change = replace(change, writer=writer, metadata={**(change.metadata or {}), WRITER: writer})
@@ -245,7 +246,7 @@ def written(
                 return objects.copy(source, change.key, metadata=change.metadata)
             except (
                 UnavailableError
-            ) as error:  # without a condition, that does not prove that nothing was applied
+            ) as error:  # without a condition, this error does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
         return _resolved(objects, change, copy, clock, may_send=may_send)
@@ -276,7 +277,7 @@ def written(
     except NotFoundError as error:
         abort()
         raise UnavailableError(
-            f"upload of {change.key!r}: it was aborted by another, or its source is gone; nothing was written, "
+            f"upload of {change.key!r}: it was aborted by another client, or its source is gone; nothing was written, "
             f"try again: {error}"
         ) from error
     except Exception:
@@ -326,7 +327,7 @@ def _ours(found: ObjectMeta | None, writer: str) -> Written | None:
 
 
 def _looked_at(call: Callable[[], WriteOutcome], look: Callable[[], None], at_once: int) -> WriteOutcome:
-    """What a long call returns, while this thread calls `look`, which can no longer end it."""
+    """The result of a long call. Meanwhile this thread calls `look`, whose errors can no longer end the call."""
     if at_once == 1:
         return call()
     with ThreadPoolExecutor(1) as pool:
@@ -343,7 +344,7 @@ def _sent(
     look: Callable[[], None],
     at_once: int,
 ) -> list[ETag]:
-    """Send all parts, while this thread calls `look`: neither a slow stream nor a slow part keeps it from that."""
+    """Sends all parts. Meanwhile this thread calls `look`, even if the stream or a part is slow."""
     etags: dict[int, ETag] = {}
     if at_once == 1:
         for number, part in parts:
@@ -384,12 +385,12 @@ def _sent(
 
 
 def part_bytes(size: int, least: int) -> int:
-    """Bytes of the parts of an object of this size, so that 10,000 of them are enough. Whole MiB. Pure."""
+    """Bytes of each part of an object of this size, so that 10,000 parts suffice. Whole MiB. Pure."""
     return max(least, -(-size // MAX_PARTS // _MIB) * _MIB)
 
 
 def growing_part_bytes(number: int) -> int:
-    """Bytes of part `number`, from 1 on, of an object of unknown size: 10,000 of them have more than 5 TiB. Pure."""
+    """Bytes of part `number` (from 1) of an object of unknown size: 10,000 such parts have more than 5 TiB. Pure."""
     return PART_BYTES + number // 9 * _MIB
 
 
@@ -402,7 +403,7 @@ def _stream_parts(key: str, stream: Readable, size: int | None) -> Iterator[byte
         if total > (MAX_PUBLISHED_BYTES if size is None else size):
             raise UsageError(
                 f"{key!r}: the stream has more than {MAX_PUBLISHED_BYTES if size is None else size} bytes; "
-                "not written"
+                "nothing was written"
             )
         if part:
             yield part
@@ -410,7 +411,7 @@ def _stream_parts(key: str, stream: Readable, size: int | None) -> Iterator[byte
             break
     if size is not None and total != size:
         raise UsageError(
-            f"{key!r}: {total} bytes were read, and {size} expected: was it changed? Not written"
+            f"{key!r}: {total} bytes were read, but {size} expected: did the file change? Nothing was written"
         )
 
 
@@ -421,7 +422,7 @@ def _read(key: str, stream: Readable, size: int) -> bytes:
         piece = stream.read(left)
         if not isinstance(piece, bytes) or len(piece) > left:
             raise UsageError(
-                f"{key!r}: the stream gave {type(piece).__name__}, not up to {left} bytes; open it as binary"
+                f"{key!r}: a read returned {type(piece).__name__}, not up to {left} bytes: open the stream as binary"
             )
         if not piece:
             break

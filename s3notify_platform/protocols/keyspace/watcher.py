@@ -1,4 +1,4 @@
-"""Watcher: which slots changed since the last look."""
+"""Watcher: finds the slots that changed since the last poll."""
 
 import logging
 import math
@@ -21,22 +21,24 @@ from s3notify_platform.protocols.keyspace.signals import (
 log = logging.getLogger(__name__)
 
 RELIST_SECONDS = 300.0
-"""A watcher LISTs this often even if the root did not move, to find a slot signalled without the root."""
+"""A watcher LISTs this often even if the root did not move, to find slots that were signalled without the root."""
 
 HIDDEN_SECONDS = 10.0
-"""Where the root moves alone, that may hide that another writer has moved it after a slot: so long at most. The next
-poll that begins later LISTs the signals."""
+"""Longest time for which a root that moves alone may hide an earlier root of a writer that moved a slot's signal.
+
+The first poll after this time LISTs the signals."""
 
 PAGES_MAX = 100
-"""Pages of one LIST. More than 100,000 foreign objects are a misplaced prefix, not a keyspace."""
+"""Pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix, not a keyspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What one poll found. `signals` is empty if they were not `listed`, `entries` if the queue was not `followed`.
+    """The result of one poll. `signals` is empty if they were not `listed`; `entries`, if the queue was not `followed`.
 
-    `unqueued`: of the changed slots, those whose last signal is of a writer that does not queue. `root_ms`: when the
-    root moved, by the store's clock, which may count in seconds; for people. `pages`: LISTs of both.
+    `unqueued`: the changed slots whose last signal is from a writer that does not queue. `root_ms`: time at which the
+    root moved, by the store's clock, whose precision may be a second; for people. `pages`: LISTs of signals and
+    entries.
     """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
@@ -51,27 +53,31 @@ class Poll:
     pages: int = 0
 
     def settled(self, state: WatcherState) -> WatcherState:
-        """The state at this poll's root if it remembers all that was found; else as it is, and the next poll looks."""
+        """The state at this poll's root, if it remembers all changes found; else unchanged, so the next poll looks
+        again.
+        """
         if not self.pages or state.changed(self.signals) or state.changed(self.entries):
             return state
         listed_root = self.root_etag if self.listed else state.listed_root
         return replace(state, root_etag=self.root_etag, listed_root=listed_root)
 
     def taken(self, state: WatcherState) -> WatcherState:
-        """The state with all that was found also remembered, at this poll's root."""
+        """The state that also remembers all changes found, at this poll's root."""
         for found in (self.signals, self.entries):
             state = state.advance(state.changed(found), found)
         return self.settled(state)
 
 
 class Watcher:
-    """Finds which slots changed since its last poll. One thread polls; `observe` may be called by many.
+    """Finds the slots that changed since its last poll. One thread polls; many threads may call `observe`.
 
-    An idle poll is 1 HEAD; a changed one 1 HEAD and 1 LIST, more pages only if foreign objects fill them.
+    An idle poll takes 1 HEAD. A poll with changes takes 1 HEAD and 1 LIST, and more pages only if foreign objects fill
+    them.
 
-    `entries`: the marks of the entries in the queue, by slot, for a keyspace of which queued writers move the root
-    alone. A changed poll is 1 HEAD and these; and 1 LIST, if another writer has moved the root, or may have done so
-    since the last one, `HIDDEN_SECONDS` ago. Without it such a keyspace is refused with `UsageError`.
+    `entries`: returns the marks of the entries in the queue, by slot. It is needed if queued writers move the root
+    alone; without it, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD and the
+    requests of `entries`. It takes 1 LIST more if an unqueued writer has moved the root. The same holds if such a
+    writer may have moved it since the last LIST and that LIST is at least `HIDDEN_SECONDS` old.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class Watcher:
         self._listed_at: float | None = None
         self._warned_of = 0
         self.alone = False
-        """Whether the root that it saw last had moved without a slot."""
+        """True if the root last seen had moved without the signal of a slot."""
         self.state = state if state is not None else self.fresh_state()
 
     def fresh_state(self) -> WatcherState:
@@ -102,7 +108,7 @@ class Watcher:
         return WatcherState(slots=self._slots)
 
     def poll(self, *, relist: bool | None = None) -> Poll:
-        """What changed since the last poll, each change once. An error leaves `state` as it was."""
+        """The changes since the last poll, each change once. An error leaves `state` unchanged."""
         poll = self.observe(self.state, relist=relist)
         self.state = poll.taken(self.state)
         return poll
@@ -110,28 +116,29 @@ class Watcher:
     def observe(
         self, state: WatcherState, *, relist: bool | None = None, listed_ago: float | None = None
     ) -> Poll:
-        """What changed since `state`, which the caller has to advance.
+        """The changes since `state`. The caller must advance the state.
 
-        LISTs if the root differs from the state's, or if `relist`; by default also if this object has not listed
-        for `relist_seconds`, or never. `listed_ago`: seconds since a poll last listed the signals, if the caller knows.
+        LISTs if the root differs from the state's root, or if `relist` is true. By default it also LISTs if this object
+        has not listed for `relist_seconds`, or never. `listed_ago`: seconds since the last LIST of the signals, if the
+        caller knows it.
         """
         if state.slots != self._slots:
             raise UsageError(
-                f"a state of {state.slots} slots for a keyspace of {self._slots}: start a fresh one"
+                f"a state of {state.slots} slots does not fit a keyspace of {self._slots}: start with a fresh state"
             )
         root = self._keyspace.head(root_key(self._prefix))
         root_etag = root.etag if root else None
         self.alone = root is not None and root.size == ALONE_BYTES
         if self.alone and self._entries is None:
             raise UsageError(
-                f"writers of the keyspace {self._prefix!r} move its root alone, as their topic has it: a source needs "
-                "`signals: root`, and other watchers a topic with `signals: slots`. If the topic was "
-                "created again since, `s3notify signal KEY` once"
+                f"writers of the keyspace {self._prefix!r} move only its root, as their topic says: a source needs "
+                "`signals: root`, and other watchers need a topic with `signals: slots`. If the topic was "
+                "created again since, run `s3notify signal KEY` once"
             )
         ago = self._listed_ago() if listed_ago is None else listed_ago
         relist = ago >= self._relist_seconds if relist is None else relist
         moved = root_etag != state.root_etag
-        # Of the roots before this one: so a poll that finds a change after a while need not wait for both LISTs.
+        # Only roots before this one can be hidden: the first change after a quiet time needs no LIST of the signals.
         hidden = self._entries is not None and state.root_etag != state.listed_root and ago >= HIDDEN_SECONDS
         listing = relist or hidden or (moved and not self.alone)
         following = self._entries is not None and (moved or relist)
@@ -180,7 +187,7 @@ class Watcher:
                         plain.add(slot)
                 elif meta.key != root_key(self._prefix):
                     foreign += 1
-            # `:` follows `9`: no slot sorts after it, so foreign objects there need not be listed.
+            # `:` follows `9`, so no slot sorts after it: foreign objects from there on need not be listed.
             past_slots = bool(page.objects) and page.objects[-1].key >= f"{self._prefix}:"
             if page.next_token is None or past_slots or len(signals) == self._slots:
                 self._warn(foreign, pages)
@@ -193,7 +200,7 @@ class Watcher:
     def _warn(self, foreign: int, pages: int) -> None:
         if pages > 1 and foreign != self._warned_of:
             log.warning(
-                "keyspace %r holds %d foreign objects: each changed poll lists %d pages",
+                "keyspace %r has %d foreign objects: each poll with changes lists %d pages",
                 self._prefix,
                 foreign,
                 pages,

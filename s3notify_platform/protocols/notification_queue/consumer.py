@@ -1,4 +1,4 @@
-"""Delivery of one shard by its owner: take a batch, then report what was delivered and what failed."""
+"""Delivery of one shard by its owner: take a batch, then report each entry as delivered or failed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +24,16 @@ from s3notify_platform.protocols.notification_queue.topic_settings import TopicS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WillRetry:
-    """Back in the queue. This owner takes it again after `after_seconds`, another one after a backoff of its own."""
+    """The entry is back in the queue. This owner retries it after `after_seconds`, another owner after its own
+    backoff.
+    """
 
     after_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettered:
-    """In the dead letters, with its reason."""
+    """The entry is in the dead letters, with its reason."""
 
     reason: str
 
@@ -55,18 +57,18 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """When this owner began to watch an entry, and when it is due; by its own clock."""
+    """Time since which this owner has watched an entry, and time at which the entry is due; by its own clock."""
 
     since: float
     due: float
 
 
 _Changes = dict[Place, dict[int, Entry | None]]
-"""What entries are to become, by segment and number; None: they are taken out."""
+"""The new values of entries, by segment and number; None: the entry is removed."""
 
 
 class ShardConsumer:
-    """The entries of one shard under one lease. One thread; a new lease needs a new one.
+    """Delivers the entries of one shard under one lease. Use it in one thread; a new lease needs a new consumer.
 
     The topic's `retry_seconds` and `retry_max_seconds` bound the backoff (full jitter) after a failed delivery.
     """
@@ -78,7 +80,7 @@ class ShardConsumer:
         self.clock = worker.queue.clock
         self._claim = Claim(worker=worker.name, generation=lease.generation)
         self._segments: dict[Place, Segment] = {}
-        """Of which entries are ready or in progress, as they were read or written last."""
+        """Segments with entries that are ready or in progress, as they were last read or written."""
         self._in_progress: dict[str, Place] = {}
         self._delivered: list[Entry] = []
         self._unserved: set[str] = set()
@@ -88,16 +90,16 @@ class ShardConsumer:
 
     @property
     def busy(self) -> bool:
-        """Whether entries are being delivered: the lease should not be released now."""
+        """True if entries are being delivered: the lease should not be released now."""
         return bool(self._in_progress)
 
     def take(self, limit: int) -> tuple[Entry, ...]:
-        """Up to `limit` entries to deliver, claimed for this owner, their attempts counted.
+        """Up to `limit` entries to deliver, claimed for this owner, with their attempts counted.
 
-        Takes the shard's entries in turn, so an entry that fails does not delay the later ones; each is taken
-        again only after its backoff. Entries whose attempts or time are used up go to the dead letters.
-        `FencedError`: the lease is gone; stop. Requests: 1 write for each segment and 1 read of the owners; one
-        scan (bucket alone: 1 LIST, and 1 read for each segment passed) for each pass over the shard.
+        Takes the shard's entries in turn, so a failing entry does not delay later entries; it is taken again only after
+        its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`: the lease is
+        gone; stop. Requests: 1 write for each segment and 1 read of the owners; one scan for each pass over the shard
+        (bucket alone: 1 LIST, and 1 read for each segment passed).
         """
         self._check()
         self.settle(())
@@ -113,9 +115,9 @@ class ShardConsumer:
         return taken
 
     def rest(self) -> None:
-        """Settle what waits for that, and deliver nothing: from now until the next `take` no entry gets older.
+        """Settles outstanding work and delivers nothing: until the next `take`, no entry's time to live passes.
 
-        No request if nothing waits.
+        No request if nothing is outstanding.
         """
         self._check()
         self.settle(())
@@ -123,9 +125,9 @@ class ShardConsumer:
         self._cursor = None
 
     def expire(self) -> int:
-        """Dead-letter entries that have used up their attempts or time, and take none. Returns how many.
+        """Dead-letters entries whose attempts or time are used up, but delivers none. Returns their number.
 
-        For times when nothing can be delivered. Requests and errors as `take`, with a scan of its own.
+        For times when nothing can be delivered. Requests and errors as in `take`, with a separate scan.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings
@@ -135,36 +137,36 @@ class ShardConsumer:
         return len(claimed)
 
     def done(self, entries: Iterable[Entry]) -> int:
-        """Delivered: take them out. Returns how many this call took out; see `settle`."""
+        """Removes delivered entries. Returns the number of entries that this call removed; see `settle`."""
         self._delivered.extend(entries)
         return self._settle(())[0]
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Neither done nor failed, as far as is known: they will be taken again like any other. No request."""
+        """Gives back entries that are neither delivered nor failed: they will be taken again. No request."""
         delivered = {entry.id for entry in self._delivered}
         for entry in entries:
             if entry.id not in delivered:
                 self._in_progress.pop(entry.id, None)
 
     def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
-        """See `settle`, for one entry that failed."""
+        """See `settle`; for one failed entry."""
         return self.settle((), [Failure(entries=(entry,), error=error, begun=begun)])[0]
 
     def settle(
         self, delivered: Iterable[Entry], failures: Sequence[Failure] = ()
     ) -> tuple[FailedOutcome, ...]:
-        """Take out what was delivered. Of what failed, in order: keep the error and back off, or dead-letter it if its
-        attempts or time are used up.
+        """Removes delivered entries. Of each failed entry, in order, keeps the error and backs off.
 
-        An entry that another owner has taken over since is left to it. What the store did not answer is settled by
-        later calls, and not delivered again by this owner. Requests: 1 write for each segment, 1 for each dead letter,
-        2 `add` if something was taken out, and 1 if something failed.
+        A failed entry whose attempts or time are used up is dead-lettered. An entry that another owner has taken over
+        since is left to that owner. If the store does not answer, later calls settle the entry; this owner does not
+        deliver it again. Requests: 1 write for each segment, 1 for each dead letter, 2 `add` if entries were removed,
+        and 1 if entries failed.
         """
         self._delivered.extend(delivered)
         return self._settle(failures)[1]
 
     def _settle(self, failures: Sequence[Failure]) -> tuple[int, tuple[FailedOutcome, ...]]:
-        """How many delivered entries were taken out, and the outcomes of those that failed."""
+        """The number of delivered entries that were removed, and the outcomes of the failed entries."""
         failed = [self._after(entry, failure) for failure in failures for entry in failure.entries]
         delivered, self._delivered = self._delivered, []
         for entry in failed:
@@ -192,7 +194,7 @@ class ShardConsumer:
         return len(taken), tuple(outcomes)
 
     def _after(self, entry: Entry, failure: Failure) -> Entry:
-        """The entry after this failure; with a reason, if it is not to be tried again."""
+        """The entry after this failure; with a reason, if it must not be retried."""
         aged = with_error(self._aged(entry), failure.error)
         after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
         return replace(after, reason=exhausted(after, self._worker.topic(self.lease).settings))
@@ -202,16 +204,16 @@ class ShardConsumer:
             return Fenced()
         if dead:
             return DeadLettered(reason=entry.reason)
-        # Without an answer it is still claimed by this owner, and not in progress: taken again like any other.
+        # If the store did not answer, the claim is still this owner's: the entry is taken again like any other.
         wait = self._backoff(entry)
         self._watch(entry).due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
 
     def _check(self) -> None:
         if not self._worker.valid(self.lease):
-            raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
+            raise FencedError(f"{self.lease} was not renewed in time, or has another owner: stop delivering")
 
-    # Which entries are ready.
+    # Entries that are ready.
 
     def _scan(self) -> Iterator[Entry]:
         """The committed entries of the shard that are not in progress."""
@@ -225,12 +227,12 @@ class ShardConsumer:
                     if entry.claim != self._claim:
                         raise FencedError(f"{self.lease}: a successor has taken over {entry.id}")
                     continue
-                # Claimed by a successor: then we are fenced, and will notice soon.
+                # An entry with a successor's claim means that this owner is fenced; it will notice soon.
                 if entry.claim is None or entry.claim.generation <= self.lease.generation:
                     yield entry
 
     def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
-        """Entries that are ready, from where the last call stopped. Those that are used up have a reason."""
+        """Entries that are ready, from where the last call stopped. Exhausted entries have a reason."""
         if self._cursor is None:
             self._met = set()
             self._cursor = self._scan()
@@ -254,15 +256,17 @@ class ShardConsumer:
         return replace(entry, reason=exhausted(begun, settings))
 
     def _claimed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries that were claimed while this was the owner; those with a reason go to the dead letters."""
+        """Claims entries; returns those that were claimed while this was the owner. Those with a reason are
+        dead-lettered.
+        """
         segments = list(by_place(entries).values())
         claimed = [
             entry for part in self._queue.shards.in_parallel(self._claim_segment, segments) for entry in part
         ]
-        # Their attempt is counted but not begun until the owners were read. If that fails, it is not counted again.
+        # The attempt is counted, but begins only after the owners are read. If that fails, it is not counted again.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
-            raise FencedError(f"{self.lease} is another's: serve nothing")
+            raise FencedError(f"{self.lease} has another owner: stop delivering")
         self._unserved -= {entry.id for entry in claimed}
         letters = self._lettered([entry for entry in claimed if entry.reason])
         changes: _Changes = {}
@@ -273,7 +277,7 @@ class ShardConsumer:
         return claimed
 
     def _claim_segment(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Claim these entries of one segment. What is written of each does not depend on how often it is tried."""
+        """Claims these entries of one segment. The values written do not depend on the number of tries."""
         place = entries[0].place
         wanted = {entry.n: self._begun(entry) for entry in entries}
 
@@ -301,10 +305,10 @@ class ShardConsumer:
         counts = not entry.reason and entry.id not in self._unserved
         return replace(self._aged(entry), attempts=entry.attempts + counts, claim=self._claim)
 
-    # What became of them.
+    # Results of deliveries.
 
     def _lettered(self, entries: Sequence[Entry]) -> set[str]:
-        """Write dead letters, before their entries are taken out: a next owner finishes that. Ids of those written."""
+        """Writes dead letters before their entries are removed, so a next owner can finish. Returns the ids written."""
         if not self._worker.valid(self.lease):
             return set()
 
@@ -321,7 +325,7 @@ class ShardConsumer:
         return {entry.id for entry, done in zip(entries, written, strict=True) if done}
 
     def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
-        """Change entries that are still this owner's; the numbers of those that were, None without an answer."""
+        """Changes entries that this owner still owns. Returns the numbers of these entries; None without an answer."""
         places = list(changes)
         answers = self._queue.shards.in_parallel(
             lambda place: self._change_one(place, changes[place]), places
@@ -353,7 +357,7 @@ class ShardConsumer:
         return edited.result
 
     def _forget_segments(self) -> None:
-        """Keep those of which entries are in progress, and the one where the next `take` continues."""
+        """Keeps segments with entries in progress, and the segment at which the next `take` continues."""
         held = {*self._in_progress.values(), *(entry.place for entry in self._delivered)}
         last = next(reversed(self._segments), None)
         self._segments = {
@@ -363,13 +367,13 @@ class ShardConsumer:
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()
         if entry.id not in self._watched:
-            # Without an error its owner was killed during delivery: try again at once.
+            # Without an error, the former owner was killed during delivery: try again without a backoff.
             wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry, with the time added for which this owner has watched it since it was last written."""
+        """The entry, with the time added for which this owner has watched it since its last write."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 
@@ -381,7 +385,7 @@ class ShardConsumer:
 
 
 def exhausted(entry: Entry, settings: TopicSettings) -> str:
-    """Why an entry must not be tried again; empty if it may be. Pure."""
+    """The reason why an entry must not be tried again; empty if it may be. Pure."""
     error = f": {entry.last_error}" if entry.last_error else ""
     if entry.attempts >= settings.max_attempts:
         return f"{entry.attempts} attempts{error}"

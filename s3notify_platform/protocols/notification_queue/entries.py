@@ -19,22 +19,23 @@ _UNWRITTEN = Version("")
 _UNBEGUN = UploadId("")
 
 PLAIN_NAMES: Final = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
-"""Names of events that say no more than their operation."""
+"""Event names that add nothing to their operation."""
 
 WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
-"""Partitions: the workers' heartbeats, who owns which shards, and the topics themselves."""
+"""Partitions: the workers' heartbeats, the owners of shards, and the topics themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """How the entries of one shard are counted: by the counter of this generation, and `base` older ones."""
+    """How the entries of one shard are counted: by the counter of this generation, plus `base` older entries."""
 
     generation: int = 0
     base: int = 0
 
 
 Phase = Literal["new", "changed", "known"]
-"""Of a topic: some writers may not know it yet; or know it as it was, with other keys; or all know it as it is."""
+"""What writers know of a topic. new: some may not know it yet. changed: some may know its former keys. known: all know
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,9 @@ class Topic:
     quotas: tuple[Quota, ...]
     deleting: bool = False
     paused: bool = False
-    """Whether its owners deliver nothing."""
+    """True if its owners deliver nothing."""
     tables: tuple[str, ...] = ()
-    """Ids of the tables and streams that it serves: nobody else takes its entries. Empty: the first one claims it."""
+    """Ids of the tables and streams that it serves; only these take its entries. Empty: the first user claims it."""
     phase: Phase = "new"
     version: Version = field(default=_UNWRITTEN, compare=False)
 
@@ -58,8 +59,9 @@ class Topic:
 class TopicUser:
     """A table or stream that takes the entries of a topic.
 
-    `table`: its id, "" for one that has none yet. `slots`: of its keyspace. `former`: ids that it had before. `epoch`:
-    of the topic that it relies on, "" for any.
+    `table`: its id; "" if it has no id yet. `slots`: the slot count of its keyspace. `former`: its earlier ids.
+    `epoch`:
+    the epoch of the topic that it relies on; "" for any epoch.
     """
 
     slots: int
@@ -68,9 +70,9 @@ class TopicUser:
     epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
-        """The topic as it serves this table: in place of its former ids, or as the first one.
+        """The topic with this table among its tables: in place of the table's former ids, or as the first table.
 
-        `UsageError` if it has other slots, or serves other tables; `NotFoundError` if it is of another epoch. Pure.
+        `UsageError`: the topic has other slots, or serves other tables. `NotFoundError`: it has another epoch. Pure.
         """
         if self.epoch not in ("", topic.epoch):
             raise NotFoundError(f"topic {topic.name!r} was deleted, and created again: read it again")
@@ -83,7 +85,7 @@ class TopicUser:
         return replace(topic, tables=(*others, self.table))
 
     def released(self, topic: Topic) -> Topic:
-        """The topic as it serves this table no more. `UsageError` if it serves only others. Pure."""
+        """The topic without this table. `UsageError` if the topic serves only other tables. Pure."""
         others = self.others(topic)
         if others and others == topic.tables:
             raise self._refusal(topic)
@@ -98,16 +100,16 @@ class TopicUser:
         own = f"this source's, {self.table}" if self.table else "this source, which has none"
         return UsageError(
             f"topic {topic.name!r} serves table {', '.join(topic.tables)}, not {own}: another deployment uses it. Give "
-            "this source a queue_prefix of its own, like _s3notify/dev/queue/; or, if all are to take its entries, "
-            f"of which each goes to one of them: `s3notify topics update {topic.name} --table {both}`"
+            "this source a queue_prefix of its own, like _s3notify/dev/queue/. Or let several tables share it, each "
+            f"entry going to one of them: `s3notify topics update {topic.name} --table {both}`"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """The multipart upload by which a reserved change is written. `id` is empty until it has begun.
+    """The multipart upload that writes a reserved change. `id` is empty until the upload has begun.
 
-    `beats` changes while the upload goes on: see `NotificationQueue.renew`.
+    `beats` changes while the upload continues: see `NotificationQueue.renew`.
     """
 
     id: UploadId = _UNBEGUN
@@ -119,9 +121,9 @@ class Event:
     """One change of one object: announced before it is made, completed when its result is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
-    recognises the object; `etag` serves the same purpose where it is known in advance. `announced_to` are the epochs
-    of the topics in which its writer has reserved: if the writer is gone, a reconciler announces the change to the
-    other topics, also to a newer one of the same name. It is kept no longer than the reservation, and so is `upload`.
+    recognises the object; `etag` serves the same purpose if it is known in advance. `announced_to`: the epochs of the
+    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
+    topics, also to a newer topic of the same name. `announced_to` and `upload` are kept only with the reservation.
     """
 
     key: str
@@ -134,49 +136,50 @@ class Event:
     announced_to: tuple[str, ...] = field(default=(), compare=False)
     upload: Upload | None = None
     sequencer: str = ""
-    """Hex digits: a longer or greater one is later, among events of one key and one clock. A hint, as in S3."""
+    """Hex digits. For events of one key and one clock, a longer or greater text is later. A hint, as in S3."""
     time_ms: int = 0
-    """For people, and for the message; no decision compares it with another machine's clock."""
+    """Unix time for people and for the message; no decision compares it with another machine's clock."""
     name: str = ""
-    """Its S3 event name without `s3:`, as its sender said it; empty: that of a plain put or delete."""
+    """The S3 event name without `s3:`, as the sender wrote it; empty for a plain put or delete."""
     version_id: str = ""
-    """Of the object's version; empty: not known, or none."""
+    """The id of the object's version; empty if it is unknown, or if there is no versioning."""
     configuration_id: str = ""
-    """Of the notification configuration that reported it."""
+    """The id of the notification configuration that reported the event."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
     tags: Mapping[str, str] | None = field(default=None, compare=False)
-    """The object's tags; like its metadata, where they are at hand: for the rules of topics, and for endpoints."""
+    """The object's tags. Tags and metadata are set only if they are known: for topics' rules and for endpoints."""
     details: Details | None = field(default=None, compare=False)
-    """The rest of its sender's record. With metadata and tags, it is stored for topics with an endpoint alone."""
+    """The rest of the sender's record. Like metadata and tags, it is stored only for topics with an endpoint."""
 
     def bare(self) -> "Event":
-        """Without metadata, tags and details."""
+        """The event without metadata, tags and details."""
         return replace(self, metadata=None, tags=None, details=None)
 
     @property
     def event_name(self) -> str:
-        """Its S3 event name, like ObjectCreated:Put."""
+        """The S3 event name, like ObjectCreated:Put."""
         return self.name or PLAIN_NAMES[self.op]
 
     @property
     def is_expiry(self) -> bool:
-        """Whether a rule of the bucket's lifecycle has removed the object, as AWS and Ceph name that."""
+        """True if a lifecycle rule of the bucket has removed the object, by the event names of AWS and Ceph."""
         by_rule = self.name.startswith(("LifecycleExpiration:", "ObjectLifecycle:Expiration"))
         return by_rule and not self.is_of_version
 
     @property
     def is_of_version(self) -> bool:
-        """Whether one version was deleted by its id. It may be a noncurrent one, and says nothing about the object.
+        """True if one version was deleted by its id.
 
-        Where there are versions, the current one is hidden by a marker.
+        The version may be noncurrent, so its deletion says nothing about the object. In a versioned bucket, deleting
+        the object itself hides the current version behind a marker.
         """
         return bool(self.version_id) and self.event_name.endswith(":Delete")
 
 
 def as_taken(settings: TopicSettings, event: Event) -> Event:
-    """The event as a topic with these settings stores it: with the id of the rule that takes it, and its details.
+    """The event as a topic with these settings stores it: with details, and the id of the first rule that matches.
 
-    A topic that is pulled stores none of both.
+    A pulled topic stores neither.
     """
     if not settings.endpoint:
         return event.bare()
@@ -188,7 +191,7 @@ def as_taken(settings: TopicSettings, event: Event) -> Event:
 
 
 def takes_event(settings: TopicSettings, bucket: str, event: Event, *, by_name: bool = True) -> bool:
-    """Whether a topic with these settings takes this very change; not `by_name`, whatever its event is called."""
+    """True if a topic with these settings receives this change; `by_name=False` ignores the event's name."""
     if not settings.rules:
         return takes(settings, bucket, event.key)
     facts = (event.event_name if by_name else None, event.metadata, event.tags)
@@ -210,15 +213,15 @@ State = Literal["reserved", "committed", "dead"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a segment is, and which counter counts its entries. It never changes."""
+    """The place of a segment, and the counter that counts its entries. It never changes."""
 
     topic: str
     epoch: str
     shard: int
     key: str
-    """Of the record: shard, an id that begins with the time, and the slots of the entries."""
+    """The record's key: shard, an id that begins with the time, and the slots of the entries."""
     quota: int
-    """Generation of the shard's quota."""
+    """The generation of the shard's quota."""
 
     @property
     def partition(self) -> str:
@@ -228,7 +231,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRead:
-    """The version of a segment, and how many entries it had. Whoever removes them all need not read it again."""
+    """Version and number of entries of a segment that was read: enough to remove it whole without another read."""
 
     version: Version
     entries: int
@@ -244,34 +247,34 @@ class Entry:
     state: State
     event: Event
     attempts: int = 0
-    """Deliveries begun."""
+    """Number of deliveries begun."""
     waited_seconds: float = 0.0
-    """Elapsed time for which owners have watched it."""
+    """Time for which owners have watched the entry."""
     last_error: str = ""
     reason: str = ""
-    """Why it is dead."""
+    """Why the entry is dead; empty if it is not."""
     claim: Claim | None = None
     read: "SegmentRead | None" = field(default=None, compare=False)
-    """Its segment, as `NotificationQueue.entries` read it; None: it has entries that cannot be removed yet."""
+    """The segment as `NotificationQueue.entries` read it; None if some of its entries cannot be removed yet."""
 
     @property
     def id(self) -> str:
-        """The event's id, which it keeps as a dead letter."""
+        """The id of the entry, which its dead letter keeps."""
         return f"{segment_id(self.place.key)}.{self.n}"
 
     @property
     def topic(self) -> str:
-        """The topic's name."""
+        """The name of the topic."""
         return self.place.topic
 
     @property
     def epoch(self) -> str:
-        """The topic's epoch."""
+        """The epoch of the topic."""
         return self.place.epoch
 
     @property
     def shard(self) -> int:
-        """The shard that it is in."""
+        """The number of the shard."""
         return self.place.shard
 
 
@@ -279,48 +282,48 @@ class Entry:
 
 
 def shard_capacity(shard: int, settings: TopicSettings) -> int:
-    """The shard's part of the topic's capacity; the parts add up to it exactly."""
+    """The shard's part of the topic's capacity; the parts add up to the capacity exactly."""
     return settings.capacity // settings.shards + (shard < settings.capacity % settings.shards)
 
 
 def segment_id(key: str) -> str:
-    """The unique part of a segment's key, without its shard. In order of age."""
+    """The unique part of a segment's key, without its shard. Sorts by age."""
     name = key.partition(".")[0]
     return name[4:] if name[3:4] == "-" else name
 
 
 def queue_partition(topic: str) -> str:
-    """Partition of a topic's segments, of all shards, so that one scan lists them."""
+    """The partition of a topic's segments. It holds all shards, so one scan lists them."""
     return f"queue.{topic}"
 
 
 def dead_partition(topic: str) -> str:
-    """Partition of a topic's dead letters."""
+    """The partition of a topic's dead letters."""
     return f"dead.{topic}"
 
 
 def depth_partition(topic: str) -> str:
-    """Partition of the counters that keep the bound."""
+    """The partition of the counters that keep the bound."""
     return f"depth.{topic}"
 
 
 def counts_partition(topic: str) -> str:
-    """Partition of the counters for people."""
+    """The partition of the counters for people."""
     return f"counts.{topic}"
 
 
 def depth_key(epoch: str, shard: int, generation: int) -> str:
-    """Counter of one shard and one generation of its quota."""
+    """The key of the counter of one shard and one generation of its quota."""
     return f"{epoch}.{shard:03d}.{generation}"
 
 
 def count_key(epoch: str, shard: int, kind: str) -> str:
-    """Counter for people: `delivered` or `failed`."""
+    """The key of a counter for people: `delivered` or `failed`."""
     return f"{epoch}.{shard:03d}.{kind}"
 
 
 def keys_recur(partition: str) -> bool:
-    """Whether keys of a partition may come back after their removal: those of segments and dead letters never do.
+    """True if removed keys of a partition may be created again. Keys of segments and dead letters never are.
 
     For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
     """
@@ -331,13 +334,13 @@ def keys_recur(partition: str) -> bool:
 
 
 def encode_topic(topic: Topic) -> bytes:
-    """The record of a topic."""
+    """Encodes a topic as the value of its record."""
     body = {name: value for name, value in asdict(topic).items() if name not in ("name", "version")}
     return dump({"v": 1, **body, "quotas": [[quota.generation, quota.base] for quota in topic.quotas]})
 
 
 def decode_topic(record: Record) -> Topic:
-    """The topic that a record holds."""
+    """Decodes the topic of a record; raises `CorruptError` for foreign bytes."""
     try:
         body = load(record)
         stored = body.pop("settings")
@@ -349,7 +352,7 @@ def decode_topic(record: Record) -> Topic:
             name=record.key, settings=settings, quotas=quotas, tables=tables, version=record.version, **body
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"topic {record.key!r} holds {record.value[:80]!r}") from error
+        raise CorruptError(f"topic {record.key!r} has an unreadable record: {record.value[:80]!r}") from error
 
 
 def _rule(stored: dict[str, Any]) -> Rule:
@@ -358,21 +361,21 @@ def _rule(stored: dict[str, Any]) -> Rule:
 
 
 def dump(body: Mapping[str, object]) -> bytes:
-    """JSON, as short as it can be."""
+    """Compact JSON."""
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
 def epoch_of(record: Record) -> str:
-    """The epoch of the topic that a segment, a dead letter or the owners belong to."""
+    """The epoch of the topic to which a segment, a dead letter or an owners' record belongs."""
     try:
         return str(load(record)["epoch"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"{record.key!r} holds {record.value[:80]!r}") from error
+        raise CorruptError(f"{record.key!r} has no epoch: {record.value[:80]!r}") from error
 
 
 def load(record: Record) -> dict[str, Any]:
-    """What `dump` was given. `ValueError`, `KeyError` or `AttributeError` for foreign bytes."""
+    """Decodes the result of `dump`. `ValueError`, `KeyError` or `AttributeError` for foreign bytes."""
     body: dict[str, Any] = json.loads(record.value)
     if (version := body.pop("v")) != 1:
-        raise CorruptError(f"{record.key!r} has version {version!r}; this release reads 1")
+        raise CorruptError(f"{record.key!r} has version {version!r}; this release reads version 1")
     return body

@@ -1,11 +1,11 @@
 """Details of an event: its sender's region, source, user, request, response, owner and ids. Pure.
 
-They are passed on as they came, for consumers that read them; nothing here is decided by them. Anybody who reports
-changes writes records, so only these fields are taken, and of them texts, and mappings of texts, of bounded length.
-Anything else is left out, and so are all of them where the event would be too large for its topic: no change is lost
-for them.
+Details are passed on unchanged, for consumers that read them; no decision here depends on them. Any client that reports
+changes can write records. So only these fields are kept, and only if they are texts, or mappings of texts, of bounded
+length. Other values are dropped. If the event would be too large for its topic, all details are dropped: no change is
+lost because of them.
 
-Metadata and tags of the object, which rules of topics go by, are passed on in the form that Ceph has for them.
+Metadata and tags of the object, which rules of topics match, are passed on in Ceph's form.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ _OF_BUCKET: Final = ("ownerIdentity", "arn", "id")
 
 _META: Final = "x-amz-meta-"
 _OWN: Final = "s3notify-"
-"""The beginning of the names of our own metadata."""
+"""The prefix of the names of our own metadata."""
 
 Details = Mapping[str, Any]
 
 
 def details_of(record: Mapping[str, Any]) -> Details | None:
-    """The details of a record; None if it has none."""
+    """The details of a record; None if it has no details."""
     found: dict[str, Any] = {name: _text(record.get(name)) for name in _TEXTS}
     found |= {name: _texts(record.get(name)) for name in _MAPPINGS}
     bucket = record["s3"]["bucket"]
@@ -38,7 +38,7 @@ def details_of(record: Mapping[str, Any]) -> Details | None:
 
 
 def eventbridge_details(message: Mapping[str, Any]) -> Details | None:
-    """Those of EventBridge's form, by the names that S3 has for them."""
+    """The details of an EventBridge message, under the names that S3 uses for them."""
     detail = message["detail"]
     return details_of(
         {
@@ -53,7 +53,7 @@ def eventbridge_details(message: Mapping[str, Any]) -> Details | None:
 
 
 def in_record(details: Details | None, bucket: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a record, and those of its bucket, that hold these details."""
+    """The fields of a record, and the fields of its bucket, that contain these details."""
     found = dict(details or {})
     of_bucket = {name: found.pop(f"bucket.{name}", None) for name in _OF_BUCKET}
     given = {name: value for name, value in of_bucket.items() if value}
@@ -61,7 +61,7 @@ def in_record(details: Details | None, bucket: str) -> tuple[dict[str, Any], dic
 
 
 def pairs_of(listed: object, *, metadata: bool = False) -> dict[str, str] | None:
-    """Metadata or tags as Ceph lists them; None if there are none, or they are anything else."""
+    """Metadata or tags from Ceph's list form; None if the list is empty or has another form."""
     if not isinstance(listed, list) or not all(isinstance(pair, dict) for pair in listed):
         return None
     prefix = _META if metadata else ""
@@ -70,7 +70,7 @@ def pairs_of(listed: object, *, metadata: bool = False) -> dict[str, str] | None
 
 
 def in_object(metadata: Mapping[str, str] | None, tags: Mapping[str, str] | None) -> dict[str, Any]:
-    """The fields of a record's object that list its metadata and tags; none where they are not known."""
+    """The fields of a record's object that list its metadata and tags; empty if they are unknown."""
     own = {name: value for name, value in (metadata or {}).items() if not name.startswith(_OWN)}
     listed = {
         "metadata": [{"key": f"{_META}{name}", "val": value} for name, value in own.items()],

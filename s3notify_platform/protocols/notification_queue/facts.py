@@ -1,4 +1,4 @@
-"""What `stats` and `show` say of a topic. Pure."""
+"""The facts of a topic that `stats` and `show` print. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from s3notify_platform.protocols.notification_queue.entries import Entry, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStats:
-    """One shard: entries reserved, committed and in flight; those claimed; the age of the oldest."""
+    """One shard: its entries (reserved, committed and in flight), those claimed, and the age of the oldest entry."""
 
     depth: int
     in_flight: int
@@ -17,25 +17,26 @@ class ShardStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """Facts for people, each true at some moment of one scan. The three totals may miss a crashed worker's."""
+    """Facts for people, each true at some moment of one scan. The three totals may lack those of a crashed worker."""
 
     topic: str
     paused: bool
     depth: int
     """Entries in the queue: reserved, committed and in flight."""
     counted: int
-    """What the bound counts with: `depth`, room that writers hold, and room lost to crashes, until it is found."""
+    """The value that the bound uses: `depth`, spare room of writers, and room lost to crashes that is not yet
+    recounted."""
     capacity: int
     reserved: int
     in_flight: int
     oldest_age_seconds: float | None
-    """By the wall clocks of writer and reader: for people."""
+    """Computed from the wall clocks of writer and reader: for people."""
     delivered: int
-    """By owners: the history of a table has what it takes from a topic."""
+    """Deliveries by owners. Entries that a table takes from a topic are in the table's history instead."""
     failed: int
     dead: int
     shards: tuple[ShardStats, ...]
-    """In order."""
+    """All shards, in order."""
 
 
 def topic_stats(
@@ -47,7 +48,7 @@ def topic_stats(
     dead: int,
     wall_ms: int,
 ) -> TopicStats:
-    """The facts of a topic with these entries, shard by shard."""
+    """Computes the facts of a topic from its entries, which are given by shard."""
     every = [entry for part in entries for entry in part]
     return TopicStats(
         topic=topic.name,
@@ -73,7 +74,7 @@ def topic_stats(
 
 
 def oldest_age_seconds(entries: Sequence[Entry], wall_ms: int) -> float | None:
-    """How long the oldest of these entries waits; None if there is none."""
+    """The waiting time of the oldest of these entries; None if there are no entries."""
     oldest = min((entry.event.time_ms for entry in entries if entry.event.time_ms), default=None)
     return None if oldest is None else max(0, wall_ms - oldest) / 1000
 

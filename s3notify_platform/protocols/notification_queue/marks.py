@@ -1,4 +1,4 @@
-"""Which slots have entries in a topic, for consumers whose writers move no signal of a slot (`signals: root`)."""
+"""The slots that have entries in a topic, for consumers whose writers move no signal of a slot (`signals: root`)."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from s3notify_platform.protocols.notification_queue.segments import decode_segme
 
 
 def marks_of(records: RecordStore, topic: str) -> Mapping[Slot, Sequence[str]]:
-    """By slot, the marks of what the topic holds for it: each entry that is committed brings one that never was there.
+    """The marks of a topic's entries, by slot. Each newly committed entry adds a mark that never existed before.
 
-    A slot may have marks without a committed entry. 1 scan; on a bucket alone 1 GET for each segment of more slots than
-    its key names.
+    A slot may have marks without a committed entry. 1 scan; on a bucket alone, 1 GET more for each segment whose key
+    does not name its slots.
     """
     found: defaultdict[Slot, list[str]] = defaultdict(list)
     for record in records.scan(queue_partition(topic), keys_only=lambda key: slots_in(key) is not None):

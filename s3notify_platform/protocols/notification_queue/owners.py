@@ -1,7 +1,7 @@
-"""Who consumes which shard: leases with generations, spread over the workers that are there.
+"""Ownership of shards: leases with generations, spread over the running workers.
 
 A worker shows that it runs by one record, its heartbeat, which changes at every renewal. The owners of a topic are one
-record. So a renewal costs one write, for any number of shards.
+record, too. So a renewal costs one write, for any number of shards.
 """
 
 import json
@@ -23,24 +23,24 @@ from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.updates import Stored
 
 BEAT_SECONDS = 2.0
-"""How often to call `balance`."""
+"""Interval at which to call `balance`."""
 
 LEASE_SECONDS = 2.5 * BEAT_SECONDS
-"""A worker that could not renew for this long, on its own clock, serves nothing more."""
+"""A worker that could not renew for this long, on its own clock, stops delivering."""
 
 EXPIRY_SECONDS = 5 * BEAT_SECONDS
 """A worker whose heartbeat did not change for this long, on the observer's clock, is considered ended.
 
-With a pass every `BEAT_SECONDS`, shards of a killed worker have a new owner within 14 s.
+With a pass every `BEAT_SECONDS`, the shards of a killed worker have a new owner within 14 s.
 """
 
 EXPIRY_MAX_SECONDS = 600.0
-"""No worker is waited for longer, whatever its heartbeat says."""
+"""Longest time to wait for a worker, even if its heartbeat asks for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLease:
-    """The right to consume one shard, until a newer generation exists."""
+    """The right to consume one shard until a newer generation exists."""
 
     topic: str
     epoch: str
@@ -50,32 +50,33 @@ class ShardLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOwner:
-    """Who owns a shard, for people; times by the owner's wall clock. No `worker`: it is free."""
+    """The owner of a shard, for people; times are by the owner's wall clock. An empty `worker`: the shard is free."""
 
     worker: str = ""
     generation: int = 0
     since_ms: int = field(default=0, compare=False)
-    """When it took the shard."""
+    """Time at which the owner took the shard."""
     beat_ms: int | None = field(default=None, compare=False)
-    """Its last heartbeat; None if it is gone."""
+    """Time of the owner's last heartbeat; None if the heartbeat is gone."""
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
-    """How many of `shards` a worker should hold. The shares add up to all, and differ by at most one.
+    """The number of `shards` that a worker should hold. The shares add up to `shards`, and differ by at most one.
 
-    `held`: the running workers, with how many they hold. Larger shares go to those that hold more, so few shards move.
+    `held`: the running workers, with the number of shards that each holds. Workers that hold more get the larger
+    shares, so few shards move.
     """
     names = sorted(held, key=lambda name: (-held[name], name))
     return shards // len(names) + (names.index(worker) < shards % len(names))
 
 
 def pushed(topic: Topic) -> bool:
-    """Whether the topic has an endpoint to push to, and so needs owners."""
+    """True if the topic has an endpoint to push to, and so needs owners."""
     return bool(topic.settings.endpoint)
 
 
 class Worker:
-    """One worker: a process that consumes shards. One thread calls `balance`; `valid` and `verify` may be by any.
+    """One worker: a process that consumes shards. One thread calls `balance`; any thread may call `valid` and `verify`.
 
     After `balance` has returned a lease, no former owner of that shard can remove any of its entries.
     """
@@ -90,9 +91,9 @@ class Worker:
         expiry_seconds: float = EXPIRY_SECONDS,
     ) -> None:
         if not 0 < lease_seconds < expiry_seconds:
-            raise UsageError(f"lease_seconds={lease_seconds} must lie below expiry_seconds={expiry_seconds}")
+            raise UsageError(f"lease_seconds={lease_seconds} must be below expiry_seconds={expiry_seconds}")
         self.queue = queue
-        # A new name for each process: what an earlier one had claimed is not claimed by this one.
+        # Each process has a new name, so it never owns the claims of an earlier process.
         self.name = f"{name or 'worker'}-{unique_name(queue.clock)[:16]}"
         self._clock = queue.clock
         self._serves = serves
@@ -105,12 +106,12 @@ class Worker:
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
-        """Leases above the fair share that the last `balance` found busy: finish the entries of so many leases."""
+        """Busy leases above the fair share in the last `balance`: finish the entries of that many leases."""
         self.unadopted = 0
-        """Shards that the last `balance` took and had no time to scan. The next one continues; call it at once."""
+        """Shards that the last `balance` took but had no time to scan. Call `balance` again without a pause."""
         self._adopted = 0
         self.unreadable: dict[tuple[str, int], str] = {}
-        """Shards, by topic and number, with corrupt records: a person has to look before they can be served."""
+        """Shards, by topic and number, with corrupt records: a person must repair them before they can be served."""
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:
@@ -118,18 +119,18 @@ class Worker:
         return tuple(lease for lease in self._leases.values() if self.valid(lease))
 
     def balance(self, busy: Collection[ShardLease] = ()) -> tuple[ShardLease, ...]:
-        """Renew, take free or expired shards up to the fair share, release any above it. Returns the leases held.
+        """Renews, takes free or expired shards up to the fair share, and releases shards above it. Returns the leases.
 
-        Call it every `BEAT_SECONDS`, from a thread of its own where deliveries may be slow: a lease that is
-        not renewed in time ends, and its consumer with `FencedError`. `busy`: leases with entries in hand, which
-        are kept even above the fair share.
+        Call it every `BEAT_SECONDS`, from a separate thread if deliveries may be slow: a lease that is not renewed in
+        time ends, and its consumer with `FencedError`. `busy`: leases whose entries are being delivered; they are kept
+        even above the fair share.
 
-        Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change, and
-        for each shard taken 1 scan and 1 write for each segment of which a former owner has claimed entries.
-        `UnavailableError` or `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
+        Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change. For each
+        shard taken: 1 scan, and 1 write for each segment with claims of a former owner. `UnavailableError` or
+        `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
         """
         self._renew()
-        # Owners first: a worker that owns a shard by now is then found among the workers.
+        # Owners are read first: a worker that owns a shard by then is found among the workers afterwards.
         owned = self._owned()
         alive = self._alive()
         for key, lease in tuple(self._leases.items()):
@@ -145,7 +146,7 @@ class Worker:
         surplus = held[self.name] - share
         if surplus > 0:
             released = [lease for lease in self._leases.values() if lease not in busy][-surplus:]
-            for lease in released:  # not served any more, even if the write fails
+            for lease in released:  # their delivery stops even if the write fails
                 self._leases.pop((lease.topic, lease.shard), None)
             self._disown((lease.topic, lease.shard) for lease in released)
             surplus -= len(released)
@@ -155,10 +156,10 @@ class Worker:
         return self.leases
 
     def stop(self) -> None:
-        """Release everything at once, so that nobody waits for an expiry. 2 requests a topic, and 1.
+        """Releases everything, so that nobody waits for an expiry. 2 requests for each topic, and 1.
 
         Finish the entries in progress first: the next owner of a shard delivers them again. `UnavailableError` or
-        `UnknownOutcomeError`: what is left expires like a killed worker's.
+        `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.
         """
         self._leases.clear()
         shards = ((name, topic.settings.shards) for name, topic in self._topics.items())
@@ -168,7 +169,7 @@ class Worker:
             self._version = None
 
     def valid(self, lease: ShardLease) -> bool:
-        """Whether the lease was renewed recently enough, by this process's clock. No request."""
+        """True if the lease was renewed recently enough, by this process's clock. No request."""
         return (
             self._leases.get((lease.topic, lease.shard)) == lease
             and self._renewed is not None
@@ -176,9 +177,9 @@ class Worker:
         )
 
     def verify(self, lease: ShardLease) -> bool:
-        """Whether this worker still owns the shard. 1 request.
+        """True if this worker still owns the shard. 1 request.
 
-        True: a later owner finds everything that was claimed before this call.
+        If true, a later owner finds all claims that were made before this call.
         """
         record = self.queue.records.read(OWNERS, lease.topic)
         if record is None:
@@ -188,7 +189,7 @@ class Worker:
         return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
 
     def topic(self, lease: ShardLease) -> Topic:
-        """The topic, as of the last `balance`; `FencedError` if it is gone, and the lease with it."""
+        """The topic as of the last `balance`; `FencedError` if the topic, and so the lease, is gone."""
         if (topic := self._topics.get(lease.topic)) is None:
             raise FencedError(f"topic {lease.topic!r} is gone")
         return topic
@@ -206,14 +207,15 @@ class Worker:
             if isinstance(outcome, Stored):
                 self._version, self._renewed = outcome.version, started
                 return
-            # Nobody else writes it. It holds an earlier heartbeat of ours, or another worker removed it as ended.
+            # No other worker writes this record. It is an earlier heartbeat of ours, or a worker removed it as ended.
             self._version = outcome.record.version if outcome.record is not None else None
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> set[str]:
-        """The workers whose heartbeat changed lately, or which this one has not watched for long enough.
+        """The workers whose heartbeat changed lately, and those that this worker has not watched for long enough.
 
-        An ended worker's record is removed, so that nobody else waits for it. If it was only paused it registers again.
+        Removes the record of an ended worker, so that no other worker waits for it. A worker that was only paused
+        registers again.
         """
         now, alive, seen = self._clock.monotonic(), {self.name}, {}
         for record in self.queue.records.scan(WORKERS):
@@ -254,7 +256,7 @@ class Worker:
     def _change(
         self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], ShardOwner], ShardOwner]
     ) -> dict[tuple[str, int], ShardOwner]:
-        """Change the current owners of these shards. Returns those that this call changed."""
+        """Changes the current owners of these shards. Returns the owners that this call changed."""
         asked: dict[str, set[int]] = {}
         for name, shard in shards:
             asked.setdefault(name, set()).add(shard)
@@ -282,7 +284,9 @@ class Worker:
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
     def _adopt(self, owned: dict[tuple[str, int], ShardOwner]) -> None:
-        """Make leases of the shards that are ours in the store, once no former owner can remove anything."""
+        """Creates leases for shards that are ours in the store, once no former owner can remove any of their
+        entries.
+        """
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
                 late = self._clock.monotonic() - (self._renewed or 0.0) > self._lease_seconds / 2
@@ -292,7 +296,7 @@ class Worker:
                 self._adopted += 1
                 try:
                     self._take_over(self._topics[name], shard, owner.generation)
-                except CorruptError as error:  # affects this shard only; the next pass tries again
+                except CorruptError as error:  # affects only this shard; the next pass tries again
                     self.unreadable[name, shard] = str(error)
                     continue
                 self._leases[name, shard] = ShardLease(
@@ -300,9 +304,10 @@ class Worker:
                 )
 
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
-        """Drop the claims of former owners, whose replacing then fails.
+        """Drops the claims of former owners, so that their replacements fail.
 
-        A former owner that claims after this scan reads the owners after that (`verify`), and serves nothing.
+        A former owner that claims after this scan reads the owners after its claim (`verify`), and then delivers
+        nothing.
         """
 
         def free(segment: Segment) -> tuple[Segment, None]:
@@ -319,7 +324,7 @@ class Worker:
 
 
 def without_former(segment: Segment, generation: int) -> Segment:
-    """Without the claims of owners before this generation. Pure."""
+    """The segment without claims of owners before this generation. Pure."""
 
     def freed(entry: Entry) -> Entry:
         former = entry.claim is not None and entry.claim.generation < generation
@@ -343,7 +348,7 @@ def _beat_of(heartbeat: Record) -> int | None:
 
 
 def _expiry_of(heartbeat: Record) -> float:
-    """For how long others wait for this worker, in seconds, since workers may renew in different intervals."""
+    """Seconds for which other workers wait for this worker; workers may renew at different intervals."""
     try:
         return min(float(json.loads(heartbeat.value)["expiry"]), EXPIRY_MAX_SECONDS)
     except (ValueError, KeyError, TypeError):
@@ -354,7 +359,7 @@ def _owners_of(topic: Topic, record: Record | None) -> tuple[ShardOwner, ...]:
     epoch, owners = _decode_owners(record) if record is not None else ("", ())
     if epoch == topic.epoch:
         return owners
-    # A record of a deleted topic: its generations still count, since they must only rise.
+    # The record is of a deleted topic. Its generations still count, because generations must only rise.
     highest = max((owner.generation for owner in owners), default=0)
     return (ShardOwner(generation=highest),) * topic.settings.shards
 
@@ -368,4 +373,6 @@ def _decode_owners(record: Record) -> tuple[str, tuple[ShardOwner, ...]]:
         )
         return fields["epoch"], owners
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"owners of {record.key!r}: {record.value[:80]!r}") from error
+        raise CorruptError(
+            f"the owners' record of {record.key!r} is unreadable: {record.value[:80]!r}"
+        ) from error

@@ -57,9 +57,9 @@ PARALLELISM = 32
 class NotificationQueue:
     """The topics of one record store, as writers, inlets and pulling consumers see them. Thread-safe.
 
-    `parallelism` bounds the requests in flight of one batch. `stale_seconds`: for tests, instead of the topics' own; so
-    is `known_seconds`, which all processes that use a queue have in common: for how long they rely on its topics.
-    The queue's other sides build on its `shards`, `topics`, `updates` and `records`.
+    `parallelism` bounds the requests in flight of one batch. `stale_seconds` overrides the topics' own setting, for
+    tests. `known_seconds`: the time for which a process relies on the topics that it read; all processes of a queue
+    must use the same value. The queue's other sides build on its `shards`, `topics`, `updates` and `records`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NotificationQueue:
         known_seconds: float = TOPICS_KNOWN_SECONDS,
     ) -> None:
         if parallelism < 1:
-            raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
+            raise UsageError(f"parallelism={parallelism}: must be at least 1")
         self.records = records
         self.clock = clock
         self._stale_seconds = stale_seconds
@@ -89,66 +89,64 @@ class NotificationQueue:
             stale_seconds=stale_seconds,
         )
 
-    # Which topics there are.
-
     @staticmethod
     def takers(
         topics: Iterable[Topic], bucket: str, event: Event, *, by_name: bool = True
     ) -> tuple[Topic, ...]:
-        """Those that take this change in a bucket; not `by_name`, whatever its event is called. Pure."""
+        """The topics that receive this change in a bucket; `by_name=False` ignores the event's name. Pure."""
         return tuple(t for t in topics if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
-        """The topics that take this change, by name, as this process may rely on them: 1 scan, or none.
+        """The topics that receive this change and on which this process may rely now. 1 scan, or no request.
 
-        A newer one may be missing, so a writer looks again, `topics_as_of` its change, before it announces it. A topic
-        that is created even later needs no entry: the first listing of its consumer finds the change.
+        A newer topic may be missing. So before a writer announces a change, it must call `topics_as_of` with the time
+        of the change. A topic that is created even later needs no entry: its consumer's first listing finds the change.
         """
-        # A little early where room is held, so that one change seldom waits for the topics and for room.
+        # Refreshes a little early while spare room is held, so that one change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
         return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
 
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
-        """All topics to which what happened until `moment` has to be announced, by the queue's clock: 1 scan, or none.
+        """All topics to which a change before `moment` (by the queue's clock) must be announced. 1 scan, or no request.
 
-        Only for a change that is reserved in one of them; after another one, `see_topics`.
+        Only for a change that is reserved in one of them; for other changes, use `see_topics`.
         """
         return tuple(self._known.as_of(moment).by_name.values())
 
     def see_topics(self) -> tuple[Topic, ...]:
-        """All topics as they are now, for `topics_of` too. 1 scan; those that have not changed are not read again."""
+        """All topics as they are now, also for later `topics_of`. 1 scan; unchanged topics are not read again."""
         return tuple(self._known.see().by_name.values())
 
     def stale_seconds(self, topic: Topic) -> float:
-        """After how long a reservation in this topic is resolved without its writer."""
+        """Seconds after which a reservation in this topic is resolved without its writer."""
         return topic.settings.stale_seconds if self._stale_seconds is None else self._stale_seconds
 
-    # Writers: before the object, after the object.
+    # Writers: before and after the object is written.
 
     def reserve(self, topic: str, event: Event) -> Reservation | QuotaExceeded:
-        """See `reserve_many`, for one event."""
+        """See `reserve_many`; for one event."""
         return self.reserve_many(topic, [event])[0]
 
     def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
-        """Room for these notifications, durable before their objects are written; an outcome for each.
+        """Reserves room for these notifications, durable before their objects are written. Returns an outcome for each.
 
-        Strict: reservations and what became of them never number more than the topic's capacity. If there is room for
-        some, the first ones get it. Up to 256 of them, of 128 KB, are a segment, and go to one shard if it has room.
-        Requests: 1 write for each segment; 1 `add` (bucket alone: 2) unless room is held, 1 more for each shard that is
-        full; 1 scan of the topics if they are not known, or at a refusal. `UsageError` for an event above
-        `max_event_bytes`, `NotFoundError` without such a topic, `UnavailableError`: nothing reserved, do not write.
+        Strict: reservations and the entries that they become never exceed the topic's capacity. If there is room for
+        only some, the first ones get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if that
+        has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such topic.
+        `UnavailableError`: nothing is reserved; do not write. Requests: 1 write for each segment; 1 `add` (bucket
+        alone: 2) unless spare room is held; 1 for each full shard; 1 scan of the topics if unknown, or after a refusal.
         """
         return self._reservations.grant(topic, tuple(events))
 
     def push(self, topic: str, event: Event) -> EntryCommitted | QuotaExceeded:
-        """See `push_many`, for one event."""
+        """See `push_many`; for one event."""
         return self.push_many(topic, [event])[0]
 
     def push_many(self, topic: str, events: Iterable[Event]) -> tuple[EntryCommitted | QuotaExceeded, ...]:
-        """Notifications of changes that have happened, durable when this returns: for inlets.
+        """Queues notifications of changes that have happened, durable when this returns; for inlets.
 
-        Reserved and committed at once, for the errors and requests of both. After an error some may be in
-        the queue: push all again, duplicates are harmless.
+        Reserves and commits, with the errors and requests of both. After an error, some notifications may be in the
+        queue: push all again; duplicates are harmless.
         """
         outcomes = self.reserve_many(topic, events)
         held = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
@@ -161,27 +159,28 @@ class NotificationQueue:
         )
 
     def fits(self, topic: str, event: Event) -> bool:
-        """Whether the topic takes an event of this size. Once the topic is known, no request."""
+        """True if the topic accepts an event of this size. No request once the topic is known."""
         return self._reservations.fits(topic, event)
 
     def fresh_since(self, moment: float) -> bool:
-        """Whether objects may still be written: no reconciler can have resolved a reservation made since that moment.
+        """True if objects may still be written: no reconciler can have resolved a reservation made since `moment`.
 
-        That is for a third of the shortest `stale_seconds` of the topics. `moment`: by the queue's clock;
-        `Reservation.since` for one. Call it right before the write. If False: `abort_many`, and reserve again.
+        That holds for a third of the shortest `stale_seconds` of the topics. `moment`: by the queue's clock, like
+        `Reservation.since`. Call it right before the write. If it returns False, call `abort_many` and reserve again.
         """
         return self._reservations.fresh_since(moment)
 
     def fresh_seconds(self) -> float:
-        """For how long `fresh_since` holds."""
+        """Seconds for which `fresh_since` holds."""
         return self._reservations.fresh_seconds()
 
     def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
-        """The reservation, fresh again, while the object is written by this multipart upload.
+        """Makes the reservation fresh again while this multipart upload writes the object. Returns the new reservation.
 
-        `upload.beats` is another one each time: reconcilers wait `stale_seconds` after the last that they saw, and then
-        abort the upload first. `Expired`: do not complete it. 1 request, 2 more where others have changed the segment.
-        `UnavailableError`, `UnknownOutcomeError`: renew again, as long as it is fresh.
+        `upload.beats` must differ each time. Reconcilers wait `stale_seconds` after the last change of it that they
+        saw, and then abort the upload first. `Expired`: do not complete the upload. `UnavailableError`,
+        `UnknownOutcomeError`: renew again while the reservation is fresh. 1 request; 2 more if others have changed the
+        segment.
         """
         since, n = self.clock.monotonic(), reservation.entry.n
 
@@ -199,7 +198,7 @@ class NotificationQueue:
         return replace(reservation, entry=edited.result, segment=edited.segment, since=since)
 
     def uploads_of(self, bucket: str, key: str) -> frozenset[UploadId]:
-        """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each that takes it."""
+        """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each topic with this key."""
         return frozenset(
             entry.event.upload.id
             for topic in self.see_topics()
@@ -210,26 +209,26 @@ class NotificationQueue:
         )
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
-        """See `settle`, for one object that is written: 1 request."""
+        """See `settle`; for one written object: 1 request."""
         return self.settle([reservation])[0]
 
     def commit_many(self, reservations: Iterable[Reservation]) -> tuple[EntryOutcome, ...]:
-        """See `settle`."""
+        """See `settle`; for written objects."""
         return self.settle(reservations)
 
     def abort_many(self, reservations: Iterable[Reservation]) -> None:
-        """See `settle`, for objects that were not written."""
+        """See `settle`; for objects that were not written."""
         self.settle((), reservations)
 
     def settle(
         self, written: Iterable[Reservation], unwritten: Iterable[Reservation] = ()
     ) -> tuple[EntryOutcome, ...]:
-        """Have notifications of `written` objects (`reservation.wrote(…)`) delivered; an outcome for each.
+        """Commits the notifications of `written` objects (`reservation.wrote(…)`). Returns an outcome for each.
 
-        Those of objects that certainly are `unwritten`, and will stay so, are taken out, and their space is freed; one
-        that stays is resolved by HEAD. Other reservations of the same segments are left as they are. May be repeated.
-        Does not raise the store's errors, since objects are written in any case. Requests: 1 for each segment, where
-        nobody else has changed it, and 1 `add` for each shard in which space was freed.
+        Removes the notifications of objects that are certainly `unwritten` and will stay so, and frees their space. A
+        reservation that is left behind is resolved by HEAD. Other reservations of the same segments stay unchanged. May
+        be repeated. Does not raise the store's errors, because the objects are written in any case. Requests: 1 for
+        each segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
         """
         done, undone = tuple(written), tuple(unwritten)
         segments = {each.entry.place: each.segment for each in (*done, *undone)}
@@ -267,46 +266,47 @@ class NotificationQueue:
         self.shards.give_back(aborted)
         return {n: EntryCommitted() if n in there else Expired() for n in events}
 
-    # A pulling consumer.
+    # Pulling consumers.
 
     def entries(
         self, topic: str, slots: Iterable[int], *, user: TopicUser | None = None
     ) -> tuple[Entry, ...]:
-        """The committed entries of these slots, in order of slot, then roughly of age.
+        """The committed entries of these slots, by slot, then roughly by age.
 
-        No entry is claimed, so another caller sees it too. `user`: the table that will take them out (`Topics.serve`);
-        None: they are only looked at. Requests: 1, and those of `segments`.
+        No entry is claimed, so other callers see it, too. `user`: the table that will remove the entries
+        (`Topics.serve`); None if the caller only looks. Requests: 1, and those of `segments`.
         """
         wanted = frozenset(slots)
         found = self.topics.get(topic)
         if user is not None:
             found = self.topics.serve(found, user)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
-            raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
+            raise UsageError(f"slots {sorted(wrong)[:5]}: topic {topic!r} has {found.settings.slots} slots")
         return committed_in(self.segments(topic, wanted), wanted, epoch=found.epoch)
 
     def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
         """The segments, of any epoch of the topic, that may have entries of these slots (`committed_in`).
 
-        They count once `check_topic`, called later, has found the epoch that the caller relies on. 1 scan, on a bucket
-        only of segments that may have such entries.
+        The result is valid only if a later `check_topic` finds the epoch that the caller relies on. 1 scan; on a
+        bucket, it reads only segments that may have such entries.
         """
         wanted = frozenset(slots)
         return tuple(self.shards.scan_name(topic, wanted=may_hold(wanted))) if wanted else ()
 
     def check_topic(self, topic: str, user: TopicUser) -> None:
-        """Read the topic, which serves this table from now on if it serves none yet.
+        """Checks that the topic serves this table. A topic that serves no table yet serves this one from now on.
 
-        1 request, and those of `Topics.serve`. `NotFoundError`: there is none, or it is not of `user.epoch`, so that
-        entries which the caller relies on may be gone. `UsageError`: see `Topics.serve`.
+        1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing or does not have `user.epoch`, so
+        entries that the caller relies on may be gone. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
     def remove(self, entries: Iterable[Entry], *, beside: Executor | None = None) -> int:
-        """Remove committed entries that were consumed; how many this call removed. `beside` frees their room.
+        """Removes committed entries that were consumed. Returns the number that this call removed.
 
-        May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 a segment, 1 if all of
-        it is removed; 1 `add` a shard. `UnavailableError`, `UnknownOutcomeError`: some are left; remove again.
+        `beside` frees their room in the background. May be repeated. Entries that are gone, or claimed by an owner, are
+        skipped. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for each shard.
+        `UnavailableError`, `UnknownOutcomeError`: some entries are left; call it again.
         """
         errors: list[S3NotifyError] = []
 
@@ -337,7 +337,7 @@ class NotificationQueue:
         return tuple(letter for _, letter in self._letters(topic))
 
     def dead_count(self, topic: str) -> int:
-        """How many dead letters there are, by their keys alone. 1 request for each 1000 of them."""
+        """The number of dead letters, counted by their keys alone. 1 request for each 1000 of them."""
         return sum(1 for _ in self.records.scan(dead_partition(topic), keys_only=lambda _: True))
 
     def _letters(self, topic: str) -> Iterator[tuple[Record, Entry]]:
@@ -347,10 +347,10 @@ class NotificationQueue:
                 yield record, letter
 
     def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
-        """Put dead letters (all, or those of these object keys) back, with attempts from 0; how many.
+        """Puts dead letters (all, or those of these object keys) back, with attempts from 0. Returns their number.
 
-        `QuotaExceeded`: some may be back; continue later. If it is interrupted no letter is lost, and one may be back
-        twice. 5 requests a letter.
+        `QuotaExceeded`: some may be back; continue later. If the call is interrupted, no letter is lost, but one may be
+        back twice. 5 requests for each letter.
         """
         wanted = None if keys is None else set(keys)
         moved = 0
@@ -364,7 +364,7 @@ class NotificationQueue:
         return moved
 
     def purge(self, topic: str) -> int:
-        """Remove the dead letters for good; how many. One scan, and 1 removal for each letter."""
+        """Removes the dead letters for good. Returns their number. One scan, and 1 removal for each letter."""
         removed = 0
         for record, _ in self._letters(topic):
             outcome = self.updates.remove(dead_partition(topic), record.key, expected=record.version)
@@ -372,10 +372,11 @@ class NotificationQueue:
         return removed
 
     def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
-        """Take out what names an object, which is gone, of all topics: how many entries and letters, and how many stay.
+        """Removes entries and letters of a deleted object from all topics. Returns the numbers removed and left.
 
-        What stays is reserved, claimed, or its deletion, except in the topic `own` of this user alone. Safe to repeat.
-        One scan of the topics, of each topic's segments that may name it, and of its dead letters; 2 requests for each.
+        Reserved and claimed entries are left. Entries of the object's deletion are left, too, except in the topic `own`
+        if it serves only this user. Safe to repeat. One scan of the topics; one scan of the segments that may name the
+        object and one of the dead letters, for each topic; 2 requests for each item.
         """
         removed = left = 0
         for topic in self.topics.all():
@@ -400,10 +401,8 @@ class NotificationQueue:
                     removed += 1
         return removed, left
 
-    # Facts.
-
     def stats(self, topic: str) -> TopicStats:
-        """Facts of a topic. One scan of its segments, 2 requests a shard and more, and `dead_count`."""
+        """Facts of a topic. One scan of its segments, at least 2 requests for each shard, and `dead_count`."""
         found = self.topics.get(topic)
         shards = range(found.settings.shards)
         entries: list[list[Entry]] = [[] for _ in shards]
@@ -422,9 +421,9 @@ class NotificationQueue:
         )
 
     def oldest_age_seconds(self, topic: str) -> float | None:
-        """How long the oldest entry waits, by the first segment of each shard; None if the topic is empty.
+        """Waiting time of the oldest entry, by the first segment of each shard; None if the topic is empty.
 
-        2 requests a shard, and a GET of its first segment if the queue is on a bucket.
+        2 requests for each shard, and a GET of its first segment if the queue is on a bucket.
         """
         found = self.topics.get(topic)
         scans = (self.shards.scan(found, shard) for shard in range(found.settings.shards))
@@ -432,7 +431,7 @@ class NotificationQueue:
         return oldest_age_seconds(entries, self.clock.wall_ms())
 
     def pending(self, topic: str) -> Iterator[Entry]:
-        """Every entry that is not dead, shard by shard, old ones first, as they are read. One scan."""
+        """Every entry that is not dead, shard by shard, old entries first, as they are read. One scan."""
         for segment in self.shards.scan_all(self.topics.get(topic)):
             yield from segment.entries
 

@@ -1,6 +1,7 @@
 """Resolves stale reservations by HEAD, recovers space that crashes left in use, removes segments of deleted topics.
 
-Any process may do this for any shard, owner or not, several at once: each change is conditional on what was read.
+Any process may do this for any shard, whether it owns the shard or not, and several may do it at the same time: each
+change is conditional on the version that was read.
 """
 
 from collections import Counter
@@ -26,13 +27,14 @@ from s3notify_platform.protocols.notification_queue.segments import Segment, dec
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
-"""After a counter was above the number of entries for this long, it is counted again. No guarantee depends on it."""
+"""Seconds after which a counter above the number of entries is recounted. No guarantee depends on this value."""
 
 IDLE_LEAKS = 20
-"""So many times as long, and unmoved meanwhile, where the room would keep nobody out: others may hold it."""
+"""Factor by which `LEAK_SECONDS` is longer if the extra room keeps nobody out. The counter must not move meanwhile:
+others may hold the room."""
 
 SCAN_EVERY = 20
-"""A shard whose counter is 0 is scanned in every so many passes, to remove garbage. That is not urgent."""
+"""Passes between two scans of a shard whose counter is 0. Such a scan only removes garbage, which is not urgent."""
 
 Head = Callable[[str], ObjectMeta | None]
 
@@ -46,16 +48,16 @@ class Reconciled:
     swept: int = 0
     recounted: int = 0
     waiting: int = 0
-    """Reservations not yet stale, or whose HEAD failed."""
+    """Reservations that are not stale yet, or whose HEAD failed."""
     resolved: tuple[Entry, ...] = field(default=(), compare=False)
-    """Entries that this pass committed. They are not announced yet."""
+    """Entries that this pass committed. They are not signalled yet."""
     pending: tuple[Entry, ...] = field(default=(), compare=False)
-    """Entries that were committed already when they were scanned."""
+    """Entries that were already committed when they were scanned."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """What one scan found in one shard. `current`, `older`: entries by the quota that counts them."""
+    """The content of one shard in one scan. `current` and `older`: numbers of entries by the quota that counts them."""
 
     current: int = 0
     older: int = 0
@@ -68,28 +70,28 @@ class _Pass:
 
 @dataclass(slots=True, kw_only=True)
 class _Shard:
-    """What is remembered of one shard between passes."""
+    """The facts about one shard that are remembered between passes."""
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
-    """When each segment was first seen with a reservation, by key; of an upload, when it was first seen like this."""
+    """Time at which each segment was first seen with a reservation; for an upload, first seen in its present state."""
     records: dict[str, Record] = field(default_factory=dict)
-    """The records of the last scan, so that on a bucket alone only changed ones are read again."""
+    """The records of the last scan, so that on a bucket alone only changed records are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[tuple[int, int | None], float] | None = None
-    """What is too high, and since when that was seen: generation of the quota; its counter, where it has to move."""
+    """Quota generation; counter, or None if it may move; and the time since which the counter is too high."""
     quota: tuple[str, int, float] | None = None
-    """Epoch and generation of the quota, and since when they have been seen."""
+    """Epoch and generation of the quota, and the time at which both were first seen."""
     unneeded: bool = False
-    """Whether there may be counters of earlier generations."""
+    """True if there may be counters of earlier generations."""
 
 
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     """The event to deliver for a reservation whose writer is gone; None if its change did not happen. Pure.
 
-    The event describes what HEAD found, so it is always true. A put counts as happened unless there is no object, or
-    exactly the version that it was to replace. The object may be another writer's later one; to announce that twice
-    does no harm. A delete counts as happened if there is no object.
+    The event describes the object that HEAD found, so it is always true. A put counts as happened unless there is no
+    object, or exactly the version that it should replace. The object found may be a later one of another writer;
+    announcing that object twice is harmless. A delete counts as happened if there is no object.
     """
     if event.op == "delete":
         return event if found is None else None
@@ -106,12 +108,12 @@ def _seen_as(entry: Entry) -> tuple[str, Upload | None]:
 
 
 class Reconciler:
-    """Reconciles the shards of topics. One thread; keep it between passes: it remembers when it first saw what.
+    """Reconciles the shards of topics. Use it in one thread, and keep it: it remembers when it first saw a reservation.
 
-    A new one waits the full `stale_seconds` again before it resolves anything. A pass costs 1 read,
-    1 read for each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 segments,
-    and a GET for each that changed since the last pass). Each stale reservation: 1 HEAD, in parallel; 1 write for each
-    segment that has some, and 1 `add` for each shard in which some were aborted.
+    A new reconciler waits the full `stale_seconds` again before it resolves anything. A pass costs 1 read, 1 read for
+    each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 segments, and a GET for
+    each segment that changed since the last pass). Stale reservations: 1 HEAD each, in parallel; 1 write for each of
+    their segments; and 1 `add` for each shard in which reservations were aborted.
     """
 
     def __init__(self, queue: NotificationQueue, *, leak_seconds: float = LEAK_SECONDS) -> None:
@@ -130,12 +132,12 @@ class Reconciler:
         announce: Callable[[Event], None] = lambda _: None,
         abort: Callable[[Event], None] = lambda _: None,
     ) -> Reconciled:
-        """One pass over the shards (default: all). `NotFoundError` without such a topic.
+        """One pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
-        A reservation is stale once this process has seen it for the topic's `stale_seconds` on its own clock. `head` is
-        the method of the store that holds the topic's objects. `announce` is called with each change that is found to
-        have happened, before its entry is committed. `abort` is called with each that is written by an upload, before
-        the HEAD, so that what the HEAD does not find will never be there. A reservation waits if any of them is
+        A reservation is stale once this process has seen it for the topic's `stale_seconds`, on its own clock. `head`
+        is the method of the store that contains the topic's objects. `announce` is called with each change that has
+        happened, before its entry is committed. `abort` is called with each change that an upload writes, before the
+        HEAD: an object that the HEAD does not find can then never appear. A reservation waits if one of these calls is
         unavailable, or if it names another `bucket`. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
@@ -143,7 +145,7 @@ class Reconciler:
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # Seen for so long before the scan, so the scan finds all that was granted under older quotas.
+            # Measured before the scan, so that the scan finds all entries that were granted under older quotas.
             outdated = self._seen_for(found, shard) >= self._queue.topics.outdated_seconds
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
@@ -162,7 +164,7 @@ class Reconciler:
         return Reconciled(**reconciled, resolved=tuple(resolved), pending=tuple(pending))
 
     def forget(self, keep: Iterable[str]) -> None:
-        """Forget what is remembered of topics other than these."""
+        """Forgets all topics other than these."""
         names = set(keep)
         self._shards = {at: shard for at, shard in self._shards.items() if at[0] in names}
 
@@ -170,7 +172,7 @@ class Reconciler:
         return self._shards.setdefault((topic.name, shard), _Shard())
 
     def _seen_for(self, topic: Topic, shard: int) -> float:
-        """For how long this process has seen the shard's quota generation, in seconds."""
+        """Seconds for which this process has seen the shard's quota generation."""
         known, now = self._at(topic, shard), self._clock.monotonic()
         seen = topic.epoch, topic.quotas[shard].generation
         if known.quota is None or known.quota[:2] != seen:
@@ -178,7 +180,7 @@ class Reconciler:
         return now - known.quota[2]
 
     def _may_skip(self, topic: Topic, shard: int, counted: int) -> bool:
-        """Whether there can be no granted entry: counters are never too low, so 0 is exact."""
+        """True if there can be no granted entry: counters are never too low, so 0 is exact."""
         known = self._at(topic, shard)
         if counted or topic.quotas[shard].base or known.records or known.unscanned >= SCAN_EVERY:
             known.unscanned = 0
@@ -206,13 +208,13 @@ class Reconciler:
         calls: tuple[Callable[[Event], None], Head, Callable[[Event], None]],
         reconciled: Counter[str],
     ) -> list[Entry]:
-        """Resolve stale reservations of one shard. Returns the entries that were committed."""
+        """Resolves stale reservations of one shard. Returns the entries that were committed."""
         if not stale:
             return []
         abort, head, announce = calls
 
         def look(entry: Entry) -> tuple[Event | None] | None:
-            """The event if its change happened; nothing if that is not known, or could not be announced."""
+            """A tuple with the event, or with None if its change did not happen; None if this cannot be settled now."""
             try:
                 if entry.event.upload is not None:
                     abort(entry.event)
@@ -224,7 +226,7 @@ class Reconciler:
             return (event,)
 
         answers = zip(stale, self._queue.shards.in_parallel(look, stale), strict=True)
-        # One that was renewed meanwhile is another: its writer is alive.
+        # A reservation that was renewed meanwhile has another key here: its writer is alive.
         known = {(entry.id, entry.event.upload): answer[0] for entry, answer in answers if answer is not None}
         touched = {entry.place for entry in stale if (entry.id, entry.event.upload) in known}
         segments = [segment for segment in seen.segments if segment.place in touched]
@@ -240,7 +242,7 @@ class Reconciler:
     def _settle(
         self, segment: Segment, known: Mapping[tuple[str, Upload | None], Event | None]
     ) -> tuple[list[Entry], list[Entry]]:
-        """Commit and abort the reservations of which it is known what became of them; those that this call did."""
+        """Commits and aborts the reservations whose outcome is known. Returns those that this call changed."""
 
         def edit(found: Segment) -> tuple[Segment, tuple[list[Entry], list[Entry]]]:
             committed: list[Entry] = []
@@ -253,7 +255,7 @@ class Reconciler:
                 if (event := known[looked_at]) is None:
                     aborted.append(entry)
                     return None
-                # As large as it was reserved: with its metadata, if the object that was found has them.
+                # The entry must not grow: it keeps metadata only if it was reserved with it, and the object has it.
                 kept, found = entry.event.metadata or {}, event.metadata or {}
                 metadata = kept if kept.items() <= found.items() else None
                 committed.append(replace(entry, state="committed", event=replace(event, metadata=metadata)))
@@ -288,7 +290,7 @@ class Reconciler:
     def _sweep(self, name: str, foreign: list[Segment], reconciled: Counter[str]) -> None:
         if not foreign:
             return
-        # Read after the segments: an epoch that is no longer the topic's never returns.
+        # This read comes after the scan: a topic never gets a former epoch again.
         epoch = self._queue.topics.get(name).epoch
         for segment in foreign:
             if segment.place.epoch != epoch:
@@ -298,10 +300,10 @@ class Reconciler:
                     reconciled["swept"] += len(segment.entries) if isinstance(outcome, Stored) else 0
 
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
-        """Whether room is in use for good: the counter was above the number of entries in every pass for a while.
+        """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may hold room. Up to `idle_ceiling` that keeps nobody out, and is left to them as long as the counter
-        moves. Above, they take no more of it, and have soon used what they have.
+        Writers may hold spare room. Up to `idle_ceiling`, it keeps nobody out, and is left to the writers as long as
+        the counter moves. Above it, writers take no more spare room, and soon use up what they hold.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:
@@ -315,13 +317,13 @@ class Reconciler:
         return now - known.excess[1] >= wait or counted >= SEALED
 
     def _recount(self, topic: Topic, shard: int, counted: int) -> bool:
-        """Begin a new quota generation. Its base is all that the one before could count; it shrinks later.
+        """Begins a new quota generation. Its base is all that the former generation could count; it shrinks later.
 
-        The counter is sealed first: nobody gets room by it any more, so there never are more entries than it said.
-        Writers that rely on the former generation are waited for; then a scan finds what they were granted, and the
-        base shrinks to that (`_shrink_base`). Whoever creates a segment later reads the topic again before it is
-        granted, and notices. So the bound holds, however long any process pauses. Cut short between seal and
-        generation, the shard refuses until any reconciler's next pass.
+        The counter is sealed first: it gives no more room, so there are never more entries than it counted.
+        Then writers that rely on the former generation are waited for. After that, a scan finds the entries that they
+        were granted, and the base shrinks to their number (`_shrink_base`). A writer that creates a segment later reads
+        the topic again before the grant, and notices the change. So the bound holds, however long a process pauses. If
+        this is cut short between seal and generation, the shard refuses until the next pass of any reconciler.
         """
         before, used = topic.quotas[shard], self._seal(topic, shard, counted)
 
@@ -337,13 +339,13 @@ class Reconciler:
         return True
 
     def _seal(self, topic: Topic, shard: int, counted: int) -> int:
-        """Raise the shard's counter above every ceiling, unless it is; what it counted at most. 1 `add`."""
+        """Raises the shard's counter above every ceiling, if it is not there yet. Returns its former value. 1 `add`."""
         if counted < SEALED:
             key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
             added = self._queue.records.add(depth_partition(topic.name), key, SEALED)
             if not isinstance(added, int):
                 raise UnavailableError(
-                    f"the counter of topic {topic.name!r}, shard {shard}: {added}; look again"
+                    f"the counter of topic {topic.name!r}, shard {shard}, could not be sealed: {added}; try again"
                 )
             counted = added
         return counted % SEALED
@@ -360,7 +362,7 @@ class Reconciler:
         self._change_quota(topic, shard, shrink)
 
     def _change_quota(self, topic: Topic, shard: int, change: Callable[[Topic, Quota], Quota]) -> Topic:
-        """The topic as it is now, with the shard's quota changed, if it still is the same topic."""
+        """Changes the shard's quota, unless the topic was created again. Returns the topic as it is now."""
 
         def changed(now: Topic) -> Topic:
             if now.epoch != topic.epoch:

@@ -24,7 +24,7 @@ from s3notify_platform.protocols.notification_queue.topic_settings import STALE_
 from s3notify_platform.protocols.notification_queue.topic_store import KnownTopics
 
 RETRY_AFTER_SECONDS = 1.0
-"""How long a refused writer is to wait."""
+"""Seconds after which a refused writer may try again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class Reservation:
 
     entry: Entry
     segment: Segment
-    """The entry's, as it was created."""
+    """The segment of the entry, as it was created."""
     since: float
-    """Start of the reservation on the monotonic clock of the process that made it."""
+    """Start of the reservation, on the monotonic clock of the process that made it."""
 
     def wrote(self, *, etag: ETag | None = None, size: int | None = None) -> "Reservation":
-        """The reservation with the result of the write, to be committed."""
+        """The reservation with the result of the write, ready to be committed."""
         event = self.entry.event
         known = replace(
             event,
@@ -50,28 +50,28 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaExceeded:
-    """The topic is full; nothing was written. Do not write the object; try again after `retry_after_seconds`."""
+    """The topic is full; nothing was written. Do not write the object; retry after `retry_after_seconds`."""
 
     retry_after_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryCommitted:
-    """The notification will be delivered. Also if a reconciler had committed it already."""
+    """The notification will be delivered. Returned also if a reconciler had already committed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
     """The reservation was resolved without its writer, or deleted with its topic: announce the change again.
 
-    It may have been aborted, or committed and consumed since; the two look the same. So `push` the event and signal
-    again: to announce a change twice does no harm, to miss it does.
+    The entry may have been aborted, or committed and consumed since; the two look the same. So `push` the event and
+    signal again: a change that is announced twice is harmless, a missed change is not.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """The store gave no answer. Commit again to find out; else the reconciler resolves it by HEAD."""
+    """The store gave no answer. Commit again to find out; otherwise the reconciler resolves the entry by HEAD."""
 
     cause: str
 
@@ -81,7 +81,7 @@ EntryOutcome = EntryCommitted | Expired | Undecided
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
-    """An event that is to be reserved."""
+    """An event to reserve."""
 
     number: int
     slot: int
@@ -91,7 +91,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Created:
-    """A segment that was to be created for these drafts. `unsent`: it certainly was not."""
+    """The result of creating a segment for these drafts. `unsent`: its place, if it was certainly not created."""
 
     drafts: Sequence[_Draft]
     segment: Segment | None = None
@@ -118,11 +118,12 @@ class Reservations:
         self._stale_seconds = stale_seconds
 
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
-        """Count, create; read the topic again, unless it is known by now. If epoch or quota changed: undo, repeat.
+        """Counts the entries and creates their segments; returns an outcome for each event.
 
-        That makes both the bound and `delete` strict. A segment whose creation was answered before its topic could have
-        been waited out with another epoch or quota generation is found by every later deletion or recount. A refusal is
-        checked by a read in any case.
+        Then it reads the topics again, unless they are still known. If the topic's epoch or quota changed, it undoes
+        its work and repeats. That makes both the bound and `delete` strict: each granted segment is found by every
+        later deletion or recount. Its creation was answered before another epoch or quota generation of its topic could
+        have been waited out. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
@@ -184,12 +185,12 @@ class Reservations:
             return row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=stored))
 
         if (size := bytes_of(known)) > settings.max_event_bytes:
-            # No change is lost for what its object or its report has beside it.
+            # Dropping these facts is better than losing the change.
             known = known.bare()
             size = bytes_of(known)
         if size > settings.max_event_bytes:
             raise UsageError(
-                f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "
+                f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} allows "
                 f"{settings.max_event_bytes} (max_event_bytes)"
             )
         return _Draft(number=number, slot=slot, event=known, bytes=size)
@@ -199,7 +200,7 @@ class Reservations:
     def _create_all(
         self, topic: Topic, rooms: Iterable[tuple[int, int]], drafts: Sequence[_Draft]
     ) -> list[_Created]:
-        """The first drafts go where the first space was found."""
+        """Creates the segments of drafts. The first drafts go to the shards in which room was found first."""
         parts: list[tuple[int, Sequence[_Draft]]] = []
         start = 0
         for shard, number in rooms:
@@ -209,7 +210,7 @@ class Reservations:
         return self._shards.in_parallel(lambda part: self._create(topic, *part), parts)
 
     def _create(self, topic: Topic, shard: int, drafts: Sequence[_Draft]) -> _Created:
-        """Create the segment. One in doubt is left to the reconciler with its space, and another one is made."""
+        """Creates a segment. If its creation is in doubt, it is left to the reconciler, and another one is created."""
         place = counted_at(topic, shard)
         for attempt in range(ATTEMPTS):
             try:
@@ -232,7 +233,7 @@ class Reservations:
         return _Created(drafts=drafts, error=doubt)
 
     def _undo(self, created: Sequence[_Created], *, in_time: bool) -> None:
-        """Remove what was created. Late, a reconciler may have given some of its space back already."""
+        """Removes created segments. If it is late, space is not given back: a reconciler may have done so already."""
         segments = [each.segment for each in created if each.segment is not None]
 
         def remove(segment: Segment) -> int:
@@ -253,7 +254,7 @@ class Reservations:
 
 
 def _name(clock: Clock) -> str:
-    """Unique. The time comes first, so that segments are listed roughly by age."""
+    """A unique name. It begins with the time, so that segments are listed roughly by age."""
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
 
 
@@ -281,7 +282,7 @@ def _outcomes(
 
 
 def _unchanged(before: Topic, after: Topic | None, shards: Iterable[int], *, refused: bool) -> bool:
-    """Whether the count is still valid. A refusal is valid only under the topic's current settings and quotas."""
+    """True if the count is still valid. A refusal is valid only under the topic's current settings and quotas."""
     if after is None or before.epoch != after.epoch:
         return False
     if refused and (before.settings, before.quotas) != (after.settings, after.quotas):

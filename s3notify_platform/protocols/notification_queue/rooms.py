@@ -1,11 +1,13 @@
-"""Room in the shards: how it is counted, and what a process holds of it for its next reservations.
+"""Room in the shards: how it is counted, and the spare room that a process holds for its next reservations.
 
 Room is taken by adding to the counter of a shard's quota generation. A process that reserves often takes more than it
-needs, and uses that up before it asks again: nothing at first, then twice as much each time, up to `ROOM_HELD` entries.
-It stays with the shard meanwhile. Such room only fills a shard up to `ROOM_IDLE_SHARE` of it: beyond, exactly what is
-needed is asked for. It is room of one generation of the quota; the reservation that uses it is granted if that still is
-the current one (`reserving`). It does not expire: a process that is idle, or has ended, keeps nobody out, and where
-room becomes scarce a reconciler counts it again (`reconciler`), after which it is worth nothing.
+needs, and uses the spare room before it asks again. The spare is nothing at first and then doubles each time, up to
+`ROOM_HELD` entries. Spare room stays with its shard, and is taken only while the shard is filled up to
+`ROOM_IDLE_SHARE`; beyond that, exactly the needed room is requested.
+
+Spare room belongs to one generation of the quota. The reservation that uses it is granted only if that generation is
+still current (`reserving`). Spare room does not expire: a process that is idle or has ended keeps nobody out. If room
+becomes scarce, a reconciler recounts it (`reconciler`); after that, the spare room is worth nothing.
 """
 
 from collections import Counter
@@ -30,33 +32,34 @@ from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
 
 SEALED: Final = 1 << 40
-"""Added to a counter, it is above every ceiling."""
+"""A counter to which this is added is above every ceiling."""
 
 
 def idle_ceiling(shard: int, settings: TopicSettings) -> int:
-    """Up to how many entries a shard may be filled by room that is held and not used."""
+    """Number of entries up to which spare room may fill a shard."""
     return int(shard_capacity(shard, settings) * ROOM_IDLE_SHARE)
 
 
 class Rooms:
-    """Room for reservations in the topics of one record store. Thread-safe; holds room."""
+    """Room for reservations in the topics of one record store. Thread-safe; holds spare room."""
 
     def __init__(self, records: RecordStore, clock: Clock, *, shards: Shards) -> None:
         self._records = records
         self._clock = clock
         self._shards = shards
-        # Processes begin with different ones.
+        # A random start, so that processes begin with different shards.
         self._turn = int.from_bytes(clock.random_bytes(2), "little")
         self._held: Counter[tuple[Place, int]] = Counter()
-        """By counter, and by the shard's capacity when it was taken."""
+        """Spare room, by counter and by the shard's capacity when the room was taken."""
         self._more: dict[str, int] = {}
-        """For how many entries room is taken the next time, beyond what is needed, by topic."""
+        """Spare entries to take the next time, by topic."""
         self._lock = Lock()
 
     def take(self, topic: Topic, wanted: int) -> list[tuple[int, int]]:
-        """Shards, and how many entries each takes, counted already: `wanted`, or as many as there is room for.
+        """Takes room for `wanted` entries, or for as many as fit. Returns shards with their numbers of entries.
 
-        First what is held; then a segment's worth is asked of the shard whose turn it is, then of the others.
+        Uses spare room first. Then it asks for a segment's worth at a time: first the shard whose turn it is, then the
+        others. The room is already counted.
         """
         shard, held = self._use_held(topic, wanted)
         rooms = Counter({shard: held} if held else {})
@@ -70,24 +73,24 @@ class Rooms:
         return list(rooms.items())
 
     def any_held(self) -> bool:
-        """Whether room is held that may not have to be asked for. No request."""
+        """True if spare room is held, so that a reservation may need no request for room. No request."""
         with self._lock:
             return any(self._held.values())
 
     def give_back(self, topic: Topic, rooms: Iterable[tuple[int, int]]) -> None:
-        """Free room that was not used. 1 `add` for each shard."""
+        """Frees room that was not used. 1 `add` for each shard."""
         places: Counter[Place] = Counter()
         for shard, number in rooms:
             places[counted_at(topic, shard)] += number
         self._shards.give_back_rooms(places)
 
     def _use_held(self, topic: Topic, wanted: int) -> tuple[int, int]:
-        """The shard to begin with, and for how many entries room is held there."""
+        """The shard to begin with, and the spare room used there, in entries."""
         with self._lock:
             for place, capacity in [at for at in self._held if at[0].topic == topic.name]:
                 at = place, capacity
                 if at != _counter(topic, place.shard) or not self._held[at]:
-                    del self._held[at]  # of another epoch, generation or capacity: not to be relied on
+                    del self._held[at]  # room of another epoch, generation or capacity is not reliable
                     continue
                 used = min(wanted, self._held[at])
                 self._held[at] -= used
@@ -128,7 +131,7 @@ class Rooms:
             return error
 
     def ask(self, topic: Topic, shard: int, wanted: int, *, more: bool = False) -> int:
-        """Take room for up to `wanted` entries; how many it is. `more`: and hold some for later."""
+        """Takes room for up to `wanted` entries. Returns the number. `more`: also takes spare room for later."""
         quota, capacity = topic.quotas[shard], shard_capacity(shard, topic.settings)
         ceiling, idle = capacity - quota.base, idle_ceiling(shard, topic.settings) - quota.base
         key = depth_key(topic.epoch, shard, quota.generation)
@@ -147,7 +150,7 @@ class Rooms:
                 if isinstance(outcome, int):
                     with self._lock:
                         self._held[_counter(topic, shard)] += extra
-                        # Not tried in vain where there will be no room for it.
+                        # No spare is taken next time if the shard would not have room for it.
                         fits = outcome + 2 * extra + 1 <= idle
                         self._more[topic.name] = min(2 * extra + 1, most) if fits else 0
                     return asked
@@ -155,7 +158,7 @@ class Rooms:
                     asked = min(wanted, ceiling - self._shards.counted(topic, shard))
                     if asked <= 0:
                         return 0
-                # Unknown: if it was applied, this room is unused until the reconciler counts again.
+                # If the outcome is unknown and it was applied, this room stays unused until the reconciler recounts.
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:
                     raise

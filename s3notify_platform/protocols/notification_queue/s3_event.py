@@ -1,19 +1,19 @@
-"""The S3 event message: `Records[]` as Amazon S3 sends them, so that existing consumers understand ours.
+"""The S3 event message: `Records[]` in Amazon S3's format, so that existing consumers understand our messages.
 
-Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), except those of Ceph, which
-sends them as they are and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` in front, and names
-what its lifecycle removes as if someone had, but for the client.
-Also read: the same inside an SNS notification, and EventBridge's form of it, whose keys are not URL-encoded.
-Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
+Input: messages of Amazon S3, MinIO and Ceph RGW. Keys are URL-encoded (a space is `+`), except those of Ceph. Ceph
+sends keys unencoded, and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` in front. Its lifecycle
+removals have the event name of ordinary removals; only the client's name differs. Also accepted: the same messages
+inside an SNS notification, and EventBridge's format, whose keys are not URL-encoded. Sources: "Event message
+structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
-Event names, version ids and configuration ids are passed on as they came; EventBridge's reason as the name that S3 has
-for it. So is the rest of the sender's record (`event_details`). Ceph's `opaqueData` is its topic's, and ours has its
-own. A record that came from Ceph is written as Ceph writes it, its key as it is, but for the sequencer: it rises. Ours
-say version 2.1; sequencers of Ceph's own, which say 2.2, are turned when they are read.
+Event names, version ids and configuration ids are passed on unchanged; EventBridge's reason is passed on as S3's event
+name for it. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to its
+topic, and is not passed on; our topics have their own. A record from Ceph is written in Ceph's format, with an
+unencoded key, except for the sequencer: ours rises. Our records say version 2.1. Sequencers of Ceph's own records,
+which say version 2.2, are converted when they are read.
 
-With versioning an event is a hint, not a fact about the key: `ObjectRemoved:Delete` of a version that is not the
-latest leaves the object as it was, and of the latest one uncovers the version before. So decide only after a HEAD of
-the object.
+With versioning an event is a hint, not a fact about the key. `ObjectRemoved:Delete` of a noncurrent version leaves the
+object unchanged; of the current version, it uncovers the version before. So decide only after a HEAD of the object.
 """
 
 import json
@@ -46,17 +46,17 @@ _OPS: tuple[tuple[str, Op], ...] = (
     ("ObjectCreated:", "put"),
     ("ObjectRemoved:", "delete"),
     ("LifecycleExpiration:", "delete"),
-    # Ceph's own: what another zone did, and its lifecycle; non-current versions are no change of the key.
+    # Ceph's own: changes made in another zone, and its lifecycle. Noncurrent versions are no change of the key.
     ("ObjectSynced:Create", "put"),
     ("ObjectSynced:Delet", "delete"),
     ("ObjectLifecycle:Expiration:Current", "delete"),
 )
-"""Event names by their beginning."""
+"""Operations by the beginning of the event name."""
 
 _OF_NO_CHANGE = frozenset(
     f"ObjectCreated:{name}" for name in ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
 )
-"""MinIO's, of which the first two are among its `put` events: what is in the object stays as it was."""
+"""Event names of MinIO that do not change the object's content; the first two belong to its `put` events."""
 
 _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
 _CREATED_BY = {
@@ -70,7 +70,7 @@ _CREATED_BY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Events:
-    """The changes that a message announces, and how many of its records are about something else."""
+    """The changes that a message announces, and the number of its records about other things."""
 
     events: tuple[Event, ...]
     ignored: int
@@ -80,7 +80,8 @@ def encode_events(events: Iterable[Event], *, configuration: str = "", opaque: s
     """The message that announces these events, in order. Pure.
 
     `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key. `configuration`: the
-    `configurationId` of events that have none. `opaque`: the topic's, as `opaqueData` of each record, as Ceph has it.
+    `configurationId` of events without one. `opaque`: the topic's text, written as `opaqueData` of each record, as in
+    Ceph.
     """
     records = [_encode(event, configuration, opaque) for event in events]
     return json.dumps({"Records": records}, separators=(",", ":")).encode("ascii")
@@ -115,7 +116,7 @@ def _encode(event: Event, configuration: str, opaque: str) -> dict[str, Any]:
 
 
 def decode_events(body: bytes | str) -> S3Events:
-    """The content of a message. `UsageError` if it is no S3 event message: refuse it, or put it aside. Pure.
+    """Decodes a message. `UsageError` if it is not an S3 event message: refuse it, or put it aside. Pure.
 
     Records of other kinds (restores, tags, the test event, other services' events) are counted as ignored.
     """
@@ -134,7 +135,7 @@ def decode_events(body: bytes | str) -> S3Events:
 
 
 def _unwrapped(message: Any) -> Any:
-    """The message inside the SNS envelope, if there is one (raw delivery has none)."""
+    """The message inside the SNS envelope; unchanged if there is no envelope, as with raw delivery."""
     if isinstance(message, dict) and message.get("Type") == "Notification" and "TopicArn" in message:
         return json.loads(message["Message"])
     return message
@@ -152,9 +153,9 @@ def _decode(record: dict[str, Any]) -> Event | None:
     by_ceph = str(record.get("eventSource", "")).startswith(CEPH)
     if by_ceph and record.get("eventVersion") != _VERSION:
         found |= {"sequencer": _rising(str(found.get("sequencer") or ""))}
-    # RGW sends keys as they are: decoding them would turn a `+` into a space.
+    # RGW does not encode keys: decoding them would turn a `+` into a space.
     if not by_ceph:
-        # What is no UTF-8 is refused by whoever takes the event, and no other event of the message.
+        # Invalid UTF-8 must reject only this event later, not the other events of the message.
         key = unquote_plus(key, errors="surrogateescape")
     return _event(
         op,
@@ -173,7 +174,9 @@ def _decode(record: dict[str, Any]) -> Event | None:
 
 
 def _by_lifecycle(source: object) -> bool:
-    """Whether MinIO's own lifecycle removed the object: only the client's name says so, or its host before 2022."""
+    """True if MinIO's lifecycle removed the object: only the client's name says so, or the host in MinIO before
+    2022.
+    """
     if not isinstance(source, dict):
         return False
     return any("[ilm-expiry]" in str(source.get(field, "")).lower() for field in ("userAgent", "host"))
@@ -229,7 +232,7 @@ def _event(
         size=int(size) if size is not None and op == "put" else None,
         sequencer=str(found.get("sequencer") or ""),
         time_ms=_milliseconds(str(time or "")),
-        name="" if name == PLAIN_NAMES[op] else name,  # which would be stored with each
+        name="" if name == PLAIN_NAMES[op] else name,  # not stored with each event
         version_id=str(version_id or ""),
         configuration_id=str(configuration_id or ""),
         metadata=metadata,
@@ -247,9 +250,9 @@ _STAMP = re.compile(r"[0-9A-Fa-f]{16}")
 
 
 def _rising(sequencer: str) -> str:
-    """A sequencer of Ceph in a form in which a later one is greater.
+    """Converts a sequencer of Ceph so that a later one is greater.
 
-    RGW's are seconds and nanoseconds, 4 bytes each, little-endian: they are converted to big-endian.
+    RGW's sequencers are seconds and nanoseconds, 4 bytes each, little-endian; the result is big-endian.
     """
     if not _STAMP.fullmatch(sequencer):
         return sequencer
@@ -258,7 +261,7 @@ def _rising(sequencer: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """Unix milliseconds, for people; 0 if the time cannot be read."""
+    """Unix milliseconds, for people; 0 if the time cannot be parsed."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment - _EPOCH) // timedelta(milliseconds=1) if moment.tzinfo else 0

@@ -1,10 +1,11 @@
-"""Segments: what one reservation puts into one shard, as a value and as bytes. Pure.
+"""Segments: the part of one reservation that one shard stores, as a value and as bytes. Pure.
 
-The key is `{shard}-{milliseconds}-{random}.{slots}`: one scan lists all shards of a topic, of each shard the old ones
-first, and reads only those of wanted slots.
-The value is JSON: what all entries share, and a row for each. A cell is null where it is as by default, or as of the
-whole segment; trailing ones are left out. `write` is random, so that no two writes are of equal bytes: who finds the
-value that it sent knows that it was applied.
+The key is `{shard}-{milliseconds}-{random}.{slots}`. One scan lists all shards of a topic, the old segments of each
+shard first, and reads only segments with wanted slots.
+
+The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if it has its default, or
+the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have equal bytes:
+a writer that finds the value that it sent knows that its write was applied.
 """
 
 import json
@@ -31,19 +32,19 @@ from s3notify_platform.protocols.notification_queue.entries import (
 from s3notify_platform.protocols.notification_queue.event_details import Details
 
 ENTRIES_MAX: Final = 256
-"""Entries of a segment."""
+"""Most entries of a segment."""
 
 BYTES_MAX: Final = 128 * 1024
-"""Of all rows of a segment, when it is reserved. Later ETags, attempts and errors are added: see `ERRORS_BYTES`."""
+"""Bytes of all rows of a segment when it is reserved. Later ETags, attempts and errors add to it (`ERRORS_BYTES`)."""
 
 ERROR_MAX: Final = 500
 """Characters of an error that an entry keeps."""
 
 ERRORS_BYTES: Final = 64 * 1024
-"""Of all errors of a segment: beyond, each is cut. So that it stays below the 400 KB of a DynamoDB item."""
+"""Bytes of all errors of a segment. Beyond that, each error is cut, so that a DynamoDB item stays below its 400 KB."""
 
 SLOTS_NAMED: Final = 12
-"""A segment of more slots names none in its key."""
+"""Most slots that a segment's key names; the key of a segment with more slots names none."""
 
 _ALL = "all"
 _UNWRITTEN = Version("")
@@ -52,29 +53,29 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The entries of one record. Those that are claimed have the same claim."""
+    """The entries of one record. All claimed entries have the same claim."""
 
     place: Place
     entries: tuple[Entry, ...]
     version: Version = field(default=_UNWRITTEN, compare=False)
 
     def edited(self, change: Callable[[Entry], Entry | None]) -> "Segment":
-        """With the entries that `change` returns; those for which it returns None are taken out."""
+        """The segment with the entries that `change` returns; if it returns None, the entry is removed."""
         return replace(self, entries=tuple(found for entry in self.entries if (found := change(entry))))
 
     def without(self, numbers: Collection[int]) -> "Segment":
-        """Without the entries of these numbers."""
+        """The segment without the entries of these numbers."""
         return self.edited(lambda entry: None if entry.n in numbers else entry)
 
     def as_read(self) -> SegmentRead | None:
-        """What a removal of all entries needs; None: one is reserved or claimed, and stays."""
+        """The facts needed to remove all entries; None if one is reserved or claimed, and so must stay."""
         if any(entry.state != "committed" or entry.claim is not None for entry in self.entries):
             return None
         return SegmentRead(version=self.version, entries=len(self.entries))
 
 
 def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
-    """The segment, if these are all entries that it had when they were read (`Entry.read`)."""
+    """The segment, if `entries` are all the entries that it had when they were read (`Entry.read`); else None."""
     read, distinct = entries[0].read, {entry.n: entry for entry in entries}
     if read is None or len(distinct) < read.entries or any(entry.read != read for entry in entries):
         return None
@@ -82,7 +83,7 @@ def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
 
 
 def parts_of(sizes: Sequence[int]) -> Iterator[slice]:
-    """Which entries of a reservation, given as sizes of their rows in bytes, are a segment together."""
+    """Divides the entries of a reservation into segments. `sizes`: bytes of the entries' rows."""
     start = total = 0
     for place, size in enumerate(sizes):
         if place > start and (place - start == ENTRIES_MAX or total + size > BYTES_MAX):
@@ -94,7 +95,7 @@ def parts_of(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 def with_error(entry: Entry, error: str) -> Entry:
-    """The entry with its last error, printable and cut to `ERROR_MAX` characters."""
+    """The entry with its last error, made printable and cut to `ERROR_MAX` characters."""
     text = "".join(character if character.isprintable() else " " for character in error[:ERROR_MAX])
     return replace(entry, last_error=text)
 
@@ -115,13 +116,13 @@ def segment_key(shard: int, name: str, slots: Iterable[int]) -> str:
 
 
 def slots_in(key: str) -> tuple[Slot, ...] | None:
-    """The slots that the key of a segment names; None: only its value does."""
+    """The slots that the key of a segment names; None if only the value names them."""
     named = key.partition(".")[2].split("_")
     return tuple(Slot(int(slot)) for slot in named) if all(map(str.isdecimal, named)) else None
 
 
 def committed_in(segments: Iterable[Segment], slots: Collection[int], *, epoch: str) -> tuple[Entry, ...]:
-    """The committed entries of these slots, in order of slot, then roughly of age. Pure."""
+    """The committed entries of these slots, by slot, then roughly by age. Pure."""
     entries = [
         replace(entry, read=read)
         for segment in segments
@@ -134,11 +135,11 @@ def committed_in(segments: Iterable[Segment], slots: Collection[int], *, epoch: 
 
 
 def may_hold(slots: Collection[int]) -> Callable[[str], bool]:
-    """Whether the segment of a key may hold entries of these slots."""
+    """A test for keys: true if the segment of the key may have entries of these slots."""
 
     def wanted(key: str) -> bool:
         named = key.partition(".")[2]
-        # A key of another form is read too, so that foreign records are noticed.
+        # Keys of other forms are read, too, so that foreign records are noticed.
         return any(not slot.isdecimal() or int(slot) in slots for slot in named.split("_"))
 
     return wanted
@@ -148,7 +149,7 @@ def may_hold(slots: Collection[int]) -> Callable[[str], bool]:
 
 
 def encode_segment(segment: Segment, write: str) -> bytes:
-    """The record of a segment that is not empty; `write` is unique to this write."""
+    """Encodes a segment that is not empty as the value of its record. `write` is unique to this write."""
     first = segment.entries[0].event
     claim = next((entry.claim for entry in segment.entries if entry.claim is not None), None)
     reserved = any(entry.state == "reserved" for entry in segment.entries)
@@ -174,19 +175,19 @@ _REQUIRED = frozenset({"v", "epoch", "quota"})
 
 
 def decode_segment(topic: str, record: Record) -> Segment:
-    """The segment that a record of this topic holds."""
+    """Decodes the segment of a record of this topic; raises `CorruptError` for foreign bytes."""
     try:
         body, shard = load(record), int(record.key.partition("-")[0])
         place = Place(topic=topic, epoch=body["epoch"], shard=shard, key=record.key, quota=int(body["quota"]))
         return Segment(place=place, entries=_entries(place, body), version=record.version)
     except _MALFORMED as error:
         raise CorruptError(
-            f"segment {record.key!r} of topic {topic!r} holds {record.value[:80]!r}"
+            f"segment {record.key!r} of topic {topic!r} is unreadable: {record.value[:80]!r}"
         ) from error
 
 
 def encode_letter(entry: Entry) -> bytes:
-    """The record of a dead letter."""
+    """Encodes an entry as the value of a dead letter's record."""
     place = entry.place
     return dump(
         {
@@ -202,7 +203,7 @@ def encode_letter(entry: Entry) -> bytes:
 
 
 def decode_letter(topic: str, record: Record) -> Entry:
-    """The dead letter that a record of this topic holds."""
+    """Decodes the dead letter of a record of this topic; raises `CorruptError` for foreign bytes."""
     try:
         body = load(record)
         place = Place(
@@ -211,16 +212,18 @@ def decode_letter(topic: str, record: Record) -> Entry:
         (entry,) = _entries(place, body)
         return replace(entry, state="dead", reason=body["reason"])
     except _MALFORMED as error:
-        raise CorruptError(f"letter {record.key!r} of topic {topic!r} holds {record.value[:80]!r}") from error
+        raise CorruptError(
+            f"letter {record.key!r} of topic {topic!r} is unreadable: {record.value[:80]!r}"
+        ) from error
 
 
 def letter_key(entry: Entry) -> str:
-    """The key of an entry's dead letter: the slot first, so that the letters of one slot are one scan."""
+    """The key of an entry's dead letter. The slot comes first, so that one scan finds the letters of a slot."""
     return f"{entry.slot:03d}.{entry.id}"
 
 
 def row_bytes(entry: Entry) -> int:
-    """The size of an entry in a segment of its own, in bytes, as it is delivered."""
+    """Bytes of an entry, as it is delivered, alone in a segment."""
     event = replace(entry.event, announced_to=(), upload=None)
     return len(
         json.dumps(_row(replace(entry, event=event), Event(key=""), ERROR_MAX), ensure_ascii=False).encode()
@@ -325,7 +328,7 @@ def _entry(
 
 
 def _for_endpoints(event: Event) -> list[Details | None] | None:
-    """Metadata, tags and details; None if there are none of them."""
+    """Metadata, tags and details; None if all of them are missing."""
     cells = [event.metadata, event.tags, event.details]
     return [dict(each) if each else None for each in cells] if any(cells) else None
 

@@ -1,4 +1,4 @@
-"""The shards of the topics: their segments, and the counters that bound them. Every side of the queue builds on it."""
+"""The shards of the topics: their segments, and the counters that bound them. All sides of the queue build on them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,14 +35,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited(Generic[T]):
-    """A segment as it is after an edit, and what the edit returned. Without entries, its record is removed."""
+    """A segment after an edit, and the result of the edit. If it has no entries, its record was removed."""
 
     segment: Segment
     result: T
 
 
 Edit = Callable[[Segment], tuple[Segment, T]]
-"""The segment as it is to be, and a result. Called again if the segment has changed meanwhile."""
+"""A function that returns the edited segment and a result. It is called again if the segment has changed meanwhile."""
 
 
 class Shards:
@@ -57,17 +57,17 @@ class Shards:
     def scan(
         self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
-        """The shard's segments of this epoch of the topic whose keys are `wanted`, old ones first. One scan."""
+        """The shard's segments of this epoch of the topic whose keys are `wanted`, old segments first. One scan."""
         return self._scan(topic, shard_prefix(shard), wanted)
 
     def scan_all(self, topic: Topic, *, wanted: Callable[[str], bool] | None = None) -> Iterator[Segment]:
-        """The same of all shards, one after the other. One scan."""
+        """The segments of all shards, one shard after the other, as in `scan`. One scan."""
         return self._scan(topic, "", wanted)
 
     def scan_name(
         self, topic: str, prefix: str = "", *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
-        """The segments of every epoch of the topic with this name. One scan."""
+        """The segments of all topics that ever had this name, of any epoch. One scan."""
         for record in self._records.scan(queue_partition(topic), prefix=prefix, wanted=wanted):
             yield decode_segment(topic, record)
 
@@ -76,17 +76,18 @@ class Shards:
         return (segment for segment in found if segment.place.epoch == topic.epoch)
 
     def create(self, segment: Segment) -> Segment | None:
-        """The segment as it was created; None if its key is taken. `UnknownOutcomeError`: it may be created yet."""
+        """Creates a segment; None if its key is taken. `UnknownOutcomeError`: it may exist, or still be created."""
         value = encode_segment(segment, unique_name(self._clock)[:16])
         outcome = self._updates.create(segment.place.partition, segment.place.key, value, once=True)
         return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
 
     def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
-        """Edit a segment, as often as others come between; None if it is gone. An equal segment is not written.
+        """Edits a segment, again after each conflict; None if it is gone. An unchanged segment is not written.
 
-        `known`: the segment as the caller read or wrote it last. The result is of the edit that certainly was applied:
-        after a lost answer, an edit that finds its work done counts as another's. 1 write; 1 read if it is not known,
-        2 requests for each conflict. `UnavailableError`: nothing was applied; `UnknownOutcomeError`: look again.
+        `known`: the segment as the caller last read or wrote it. The result is that of the edit which was certainly
+        applied. After a lost answer, an edit that finds its work done counts as another client's edit. 1 write; 1 read
+        if the segment is not known; 2 requests for each conflict. `UnavailableError`: nothing was applied.
+        `UnknownOutcomeError`: look again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
@@ -110,9 +111,9 @@ class Shards:
     def take_out(
         self, place: Place, take: Callable[[Entry], bool], *, known: Segment | None = None
     ) -> list[Entry]:
-        """Take those entries out; those that this call certainly took out: `give_back` their space.
+        """Removes entries. Returns those that this call certainly removed: `give_back` their space.
 
-        Requests and errors of `edit`.
+        Requests and errors as in `edit`.
         """
 
         def edit(segment: Segment) -> tuple[Segment, list[Entry]]:
@@ -129,15 +130,15 @@ class Shards:
         return int(record.value) if record is not None else 0
 
     def give_back(self, entries: Iterable[Entry]) -> None:
-        """Free the space of entries that this process took out, each of them once. 1 `add` for each shard.
+        """Frees the space of entries that this process removed, each entry once. 1 `add` for each shard.
 
-        Sent once: if its answer is lost the space is too, until the reconciler counts again; never given twice.
-        A counter of an older generation is no longer read, and may be gone.
+        The request is sent once, so space is never freed twice. If its answer is lost, the space may be lost until the
+        reconciler recounts. A counter of an older generation is no longer read, and may be gone.
         """
         self.give_back_rooms(Counter(entry.place for entry in entries))
 
     def give_back_rooms(self, rooms: Mapping[Place, int]) -> None:
-        """Free space of these counters: see `give_back`."""
+        """Frees space of these counters: see `give_back`."""
         counters: Counter[tuple[str, str]] = Counter()
         for place, number in rooms.items():
             key = depth_key(place.epoch, place.shard, place.quota)
@@ -145,7 +146,7 @@ class Shards:
         self._add_each({at: number for at, number in counters.items() if number})
 
     def count(self, entries: Iterable[Entry], kind: str) -> None:
-        """Add to the totals that people read. 1 `add` for each shard."""
+        """Adds to the totals for people. 1 `add` for each shard."""
         self._add_each(
             Counter(
                 (counts_partition(entry.topic), count_key(entry.epoch, entry.shard, kind))
@@ -154,7 +155,7 @@ class Shards:
         )
 
     def in_parallel(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """The results, in order, with at most `parallelism` calls at once."""
+        """Returns the results, in order, from at most `parallelism` concurrent calls."""
         return in_parallel(function, items, self._parallelism)
 
     def _add_each(self, amounts: Mapping[tuple[str, str], int]) -> None:
@@ -166,7 +167,7 @@ class Shards:
 
 
 def by_place(entries: Iterable[Entry]) -> dict[Place, list[Entry]]:
-    """The entries, by segment."""
+    """Groups entries by segment."""
     found: dict[Place, list[Entry]] = {}
     for entry in entries:
         found.setdefault(entry.place, []).append(entry)

@@ -13,23 +13,23 @@ TOPIC_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}")
 SHARDS_MAX: Final = 64
 
 EVENT_BYTES_MAX: Final = 64 * 1024
-"""The highest limit of an entry: a segment is one record, of 400 KB at most in DynamoDB."""
+"""Highest value of `max_event_bytes`: a segment is one record, and a DynamoDB item has at most 400 KB."""
 
 STALE_SECONDS: Final = 120.0
-"""As in Ceph."""
+"""Default of `stale_seconds`, as in Ceph."""
 
 FIXED: Final = ("shards", "slots", "signals")
-"""Settings that a topic keeps."""
+"""Settings that cannot be changed after a topic was created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What a topic is created with; all but those in `FIXED` may be changed later."""
+    """The settings with which a topic is created; all but those in `FIXED` may be changed later."""
 
     capacity: Annotated[
         int,
         About(
-            "Entries that it holds at most, reservations included, an equal part in each shard; writers beyond are "
+            "Most entries in the topic, reservations included. Each shard has an equal part; writers beyond it are "
             "refused",
             unit="entries",
             minimum=1,
@@ -38,23 +38,23 @@ class TopicSettings:
     shards: Annotated[
         int,
         About(
-            "Shares of the load: more for more writers at once, each delivered by one worker; cannot be changed",
+            "Shares of the load: use more for more concurrent writers. One worker delivers each; cannot be changed",
             unit="shards",
             minimum=1,
             maximum=SHARDS_MAX,
         ),
     ] = 8
     max_attempts: Annotated[
-        int, About("Deliveries of an entry until it is a dead letter", unit="deliveries", minimum=1)
+        int, About("Deliveries of an entry before it becomes a dead letter", unit="deliveries", minimum=1)
     ] = 20
     ttl_seconds: Annotated[
         float | None,
-        About("How long workers try an entry, counted while they watch it, until it is a dead letter"),
+        About("Seconds for which workers retry an entry, while they watch it; then it becomes a dead letter"),
     ] = 4 * 24 * 3600.0
     retry_seconds: Annotated[
         float,
         About(
-            "Retry sleep: the pause before an entry is delivered again is drawn below this, times 2 for each delivery",
+            "Retry sleep: the pause before the next delivery is a random time up to this, doubled for each delivery",
             unit="seconds",
             minimum=0,
             maximum=86_400,
@@ -72,8 +72,8 @@ class TopicSettings:
     stale_seconds: Annotated[
         float,
         About(
-            "After so long without its writer a reservation is resolved by HEAD; writes begin within a third of it. "
-            "Lower it only while nobody writes",
+            "A reservation whose writer is silent for this time is resolved by HEAD; writes must begin within a third "
+            "of it. Lower it only while nobody writes",
             unit="seconds",
             minimum=1,
             maximum=86_400,
@@ -82,44 +82,43 @@ class TopicSettings:
     max_event_bytes: Annotated[
         int,
         About(
-            "Size of an entry at most, as it is stored: a larger event is refused before its object is written",
+            "Largest size of an entry, as it is stored: a larger event is refused before its object is written",
             unit="bytes",
             minimum=1,
             maximum=EVENT_BYTES_MAX,
         ),
     ] = 4096
     slots: int = SLOT_COUNT
-    """As in the keyspace of the bucket."""
+    """Number of slots, as in the keyspace of the bucket."""
     signals: Annotated[
         Literal["slots", "root"],
         About(
-            "What writers move after a change that is in the queue: the signals of its slot and the root; or the root "
-            "alone, which is 1 request fewer, where nearly all of them queue; cannot be changed"
+            "The signals that writers move after a queued change: slots (of the slot and the root), or root (the root "
+            "alone: 1 request fewer, if nearly all writers queue); cannot be changed"
         ),
     ] = "slots"
-    bucket: Annotated[str, About("Only changes of this bucket; empty: of any")] = ""
-    prefix: Annotated[str, About("Only changes of keys that begin with it")] = ""
+    bucket: Annotated[str, About("Accept only changes in this bucket; empty: any bucket")] = ""
+    prefix: Annotated[str, About("Accept only changes of keys that begin with this")] = ""
     rules: Annotated[
         tuple[Rule, ...],
         About(
-            "Of these changes only those that a rule takes: JSON with any of bucket, prefix, suffix, regex (of the "
-            "whole key), events, metadata and tags, and an id, like "
+            "Accept only changes that match a rule: JSON with any of bucket, prefix, suffix, regex (for the whole "
+            "key), events, metadata and tags, and an id, like "
             '\'{"suffix": ".csv", "events": ["ObjectCreated:*"], "metadata": {"team": "sales"}}\'; repeatable'
         ),
     ] = ()
     without_rules: Annotated[
         Literal["all", "none"],
         About(
-            "What it takes of these changes while it has no rule; none: what is queued is delivered, and nothing is "
-            "added"
+            "Changes to accept while the topic has no rule; none: queued entries are delivered, and no entry is added"
         ),
     ] = "all"
     endpoint: str = ""
-    """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
+    """Target and method of pushes: JSON that only the outlet reads. Empty: the topic is pulled."""
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
-    """Whether a topic with these settings takes some change of this key."""
+    """True if a topic with these settings receives some change of this key."""
     if settings.bucket not in ("", bucket) or not key.startswith(settings.prefix):
         return False
     if not settings.rules:
@@ -128,7 +127,7 @@ def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
 
 
 def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
-    """Whether some change may be taken by topics of both settings; by bucket and prefix, not by single rules."""
+    """True if topics of both settings may receive the same change, judged by bucket and prefix, not by single rules."""
     if any(not each.rules and each.without_rules == "none" for each in (one, other)):
         return False
     buckets = {one.bucket, other.bucket} - {""}
@@ -137,7 +136,7 @@ def may_overlap(one: TopicSettings, other: TopicSettings) -> bool:
 
 
 def same_keys(one: TopicSettings, other: TopicSettings) -> bool:
-    """Whether topics of both settings take the same changes."""
+    """True if topics of both settings receive the same changes."""
     return _taking(one) == _taking(other)
 
 
@@ -147,9 +146,9 @@ def _taking(settings: TopicSettings) -> tuple[object, ...]:
 
 
 def check_topic(name: str, settings: TopicSettings) -> None:
-    """`UsageError` unless a topic may have this name and these settings."""
+    """Raises `UsageError` if a topic may not have this name and these settings."""
     if not TOPIC_NAME.fullmatch(name):
-        raise UsageError(f"topic {name!r}: 1 to 63 of a-z, 0-9, - and _")
+        raise UsageError(f"topic {name!r}: use 1 to 63 of a-z, 0-9, - and _")
     check_slot_count(settings.slots)
     try:
         check_settings(settings, TopicSettings)
@@ -163,11 +162,11 @@ def check_topic(name: str, settings: TopicSettings) -> None:
     if settings.shards > settings.capacity:
         raise UsageError(f"topic {name!r}: {settings.shards} shards are more than its capacity")
     if settings.ttl_seconds is not None and settings.ttl_seconds <= 0:
-        raise UsageError(f"topic {name!r}: ttl_seconds is above 0, or None")
+        raise UsageError(f"topic {name!r}: ttl_seconds must be above 0, or None")
 
 
 def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
-    """`UsageError` if a topic has other slots than the keyspace of those who use it: they would look for no entry."""
+    """Raises `UsageError` if a topic's slots differ from its user's keyspace: the user would find no entries."""
     if settings.slots != slots:
         raise UsageError(
             f"topic {name!r} has {settings.slots} slots, and its source {slots}: set slots: {settings.slots}, or "
@@ -176,7 +175,7 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
 
 
 def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
-    """`UsageError` if writers of a topic do not signal as its source expects: it would not see all changes."""
+    """Raises `UsageError` if writers of a topic do not signal as its source expects: it would miss changes."""
     if settings.signals != signals:
         raise UsageError(
             f"topic {name!r} has signals: {settings.signals}, and its source {signals}: set signals: "
@@ -185,7 +184,7 @@ def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
 
 
 def differing(name: str, found: TopicSettings, wanted: TopicSettings) -> str:
-    """In which settings a topic that exists is not as it is `wanted`, and what to do; empty if it is. For people."""
+    """Names the settings in which an existing topic differs from `wanted`, and the remedy; empty if none differ."""
     new = asdict(wanted)
     others = [setting for setting, value in asdict(found).items() if value != new[setting]]
     if not others:

@@ -1,24 +1,27 @@
 """Topics: create, change, list, and delete with all pending entries, even if a deletion is interrupted.
 
-Writers rely on the topics as they read them, for `TOPICS_KNOWN_SECONDS` by their own clock from the start of the read
-(`KnownTopics`). So whoever changes what they rely on waits it out: `CLOCK_SKEW` times as long, by its own clock, since
-it saw the changed record, before it acts on the change. Anyone may wait again: nothing is stuck if one is killed.
+Writers rely on the topics that they read, for `TOPICS_KNOWN_SECONDS` by their own clock from the start of the read
+(`KnownTopics`). So a client that changes something on which writers rely must wait until that time is over. It waits
+`CLOCK_SKEW` times as long, by its own clock, after it saw the changed record, before it acts on the change. Any client
+may repeat the wait: nothing is stuck if one client is killed.
 
-    Created. A writer that does not know the topic does not announce to it. `create` and `serve` wait that out, so each
-    later write is announced; and a consumer lists the bucket after that, so it finds each earlier one. There is nothing
-    to wait for if no other topic may take the same keys: a writer without any reservation reads the topics again after
-    its write. `Topic.phase` says whether it has been waited for.
-    Bucket, prefix or rules changed. Writers know the topic with other keys. `update` waits that out; until then a topic
-    that is created cannot tell which keys they have a reservation for, and so waits, too.
-    Deleted. What writers reserve in it is granted to them. Nothing of it is removed, and its name is not used again,
-    until that is waited out; so all of it is found, and its commit returns `Expired`.
-    A shard is counted again. What writers count by the former generation of its quota is granted to them. Its base
-    shrinks, and its counters go, once that is waited out (`reconciler`).
-    Capacity lowered. Writers take room up to the higher one. It is counted all the same, and nobody acts on less.
-    Capacity raised, base lowered. Writers know of less room than there is. A refusal is checked by a read.
-    `stale_seconds` lowered. That is to be done only while nobody writes, as its description says.
-    `max_event_bytes`. It is for the good of consumers; a segment can store events of any size that was ever allowed.
-    Nothing else of a topic concerns writers.
+    Creation. A writer that does not know the topic does not announce to it. `create` and `serve` wait until all writers
+    know the topic, so each later write is announced. A consumer lists the bucket afterwards, so it finds each earlier
+    write. No wait is needed if no other topic may receive the same keys: a writer without any reservation reads the
+    topics again after its write. `Topic.phase` says if the wait has ended.
+    Changed bucket, prefix or rules. Writers may know the topic with its former keys. `update` waits until all writers
+    know the new keys. Until then, the creation of another topic cannot tell which keys writers have reserved, so it
+    waits, too.
+    Deletion. Reservations that writers make in the topic are still granted. Nothing of the topic is removed, and its
+    name is not used again, until the wait has ended. So all its entries are found, and their commit returns `Expired`.
+    Recount of a shard. Room that writers count by the former generation of its quota is still granted. The base
+    shrinks, and the former counters are removed, once the wait has ended (`reconciler`).
+    Lower capacity. Writers take room up to the former capacity for a while. That room is counted all the same, and
+    nothing relies on the lower capacity.
+    Higher capacity, lower base. Writers know of less room than there is. A refusal is checked by a read.
+    Lower `stale_seconds`. This may be done only while nobody writes, as the setting's description says.
+    `max_event_bytes`. It protects only consumers; a segment can store events of any size that was ever allowed.
+    No other setting concerns writers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,7 +58,7 @@ from s3notify_platform.protocols.updates import Stored, Updates
 
 
 class Topics:
-    """The topics of one record store. Thread-safe. `known_seconds`: for how long writers rely on what they read."""
+    """The topics of one record store. Thread-safe. `known_seconds`: the time for which writers rely on a read."""
 
     def __init__(self, records: RecordStore, clock: Clock, *, known_seconds: float) -> None:
         self._records = records
@@ -63,24 +66,24 @@ class Topics:
         self._clock = clock
         self.known_seconds = known_seconds
         self.changes = 0
-        """How often this process has changed a topic."""
+        """Number of changes to topics by this process."""
 
     @property
     def outdated_seconds(self) -> float:
-        """After so long, by any process's own clock, no writer relies on topics as they were read before."""
+        """Seconds, on any process's own clock, after which no writer relies on topics that were read before."""
         return self.known_seconds * CLOCK_SKEW
 
     def get(self, name: str) -> Topic:
-        """The topic; `NotFoundError` if there is none, or it is being deleted. 1 request."""
+        """The topic; `NotFoundError` if it does not exist or is being deleted. 1 request."""
         return _existing(name, self.find(name))
 
     def find(self, name: str) -> Topic | None:
-        """The topic; None if there is none, or it is being deleted. 1 request."""
+        """The topic; None if it does not exist or is being deleted. 1 request."""
         topic = self._read(name)
         return None if topic is None or topic.deleting else topic
 
     def all(self, *, known: dict[str, Record] | None = None) -> tuple[Topic, ...]:
-        """Every topic that is not being deleted, by name. One scan.
+        """All topics that are not being deleted, by name. One scan.
 
         `known`: the records as the caller last saw them; updated here. Unchanged records are not read again.
         """
@@ -92,11 +95,11 @@ class Topics:
         return tuple(topic for topic in topics if not topic.deleting)
 
     def create(self, name: str, settings: TopicSettings, *, tables: tuple[str, ...] = ()) -> Topic:
-        """Create the topic, or return the existing one with these settings. `ConflictError` if it has others.
+        """Creates the topic, or returns an existing topic with equal settings. `ConflictError` if its settings differ.
 
-        Once this returns, each change is announced to it that is not older. `tables`: whom a new one serves; none: the
-        first one that uses it. An interrupted deletion is finished first. 2 requests and 1 scan; `outdated_seconds` if
-        another topic may take the same keys.
+        Once this returns, each later change is announced to the topic. `tables`: the tables that a new topic serves; if
+        empty, the first table that uses it. An interrupted deletion is finished first. 2 requests and 1 scan. It takes
+        `outdated_seconds` if another topic may receive the same keys.
         """
         check_topic(name, settings)
         fresh = Topic(
@@ -120,34 +123,34 @@ class Topics:
                 return self._waited_out(found)
             if found is not None:
                 self._finish_delete(found)
-        raise UnavailableError(f"topic {name!r} is being deleted and created by others; try again")
+        raise UnavailableError(f"topic {name!r} is being deleted and created by other clients; try again")
 
     def serve(self, topic: Topic, user: TopicUser) -> Topic:
-        """The topic, which serves this user's table from now on if it serves none yet.
+        """Returns the topic with this user's table. A topic that serves no table yet serves this one from now on.
 
-        For consumers, before their first listing: whoever writes after it announces to the topic. `UsageError` if it
-        has other slots, or serves other tables. No request if it serves the table; else 2. If the process that made it
-        was killed, 2 more, and it may take `outdated_seconds`.
+        For consumers, before their first listing: each later write is announced to the topic. `UsageError`: the topic
+        has other slots, or serves other tables. No request if it serves the table already; else 2. If the process that
+        created the topic was killed, 2 more, and it may take `outdated_seconds`.
         """
         user.claimed(topic)
         topic = self._waited_out(topic)
         return topic if user.claimed(topic) == topic else self.change(topic.name, user.claimed)
 
     def _waited_out(self, topic: Topic) -> Topic:
-        """The topic, as this process has just seen it, once all writers know it."""
+        """Waits until all writers know the topic, which this process has just seen. Returns the topic."""
         if topic.phase == "known":
             return topic
         if topic.phase == "changed" or self._overlaps(topic):
             self._clock.sleep(self.outdated_seconds)
         known = replace(topic, phase="known")
         outcome = self._updates.replace(TOPICS, topic.name, encode_topic(known), expected=topic.version)
-        # Changed meanwhile: whoever uses it next waits again.
+        # If it was changed meanwhile, its next user waits again.
         return replace(known, version=outcome.version) if isinstance(outcome, Stored) else topic
 
     def _overlaps(self, topic: Topic) -> bool:
-        """Whether a writer may have a reservation of a change that this topic takes, and not know the topic.
+        """True if a writer that does not know the topic may have a reservation of a change that the topic receives.
 
-        Topics that are being deleted count: writers may know them still.
+        Topics that are being deleted count: writers may still know them.
         """
         others = (decode_topic(record) for record in self._records.scan(TOPICS) if record.key != topic.name)
         return any(
@@ -155,11 +158,11 @@ class Topics:
         )
 
     def update(self, name: str, settings: TopicSettings, *, tables: tuple[str, ...] | None = None) -> Topic:
-        """The topic with new settings, and, if given, serving these tables; shards and slots stay.
+        """Changes the settings and, if given, the tables of a topic. Shards, slots and signals cannot be changed.
 
-        With a capacity below the number of entries, reservations are refused until enough have gone. A topic that now
-        takes more keys gets their changes once this returns; consumers list what was there before for a new topic only.
-        2 requests; for another bucket or prefix, or other rules, 1 more, and it takes `outdated_seconds`.
+        If the capacity falls below the number of entries, reservations are refused until enough entries have left. A
+        topic that now receives more keys gets their changes once this returns. Consumers list earlier objects only for
+        a new topic. 2 requests; for another bucket or prefix, or other rules, 1 more and `outdated_seconds`.
         """
         check_topic(name, settings)
         return self.revise(name, lambda _: settings, tables=tables)
@@ -171,7 +174,7 @@ class Topics:
         *,
         tables: tuple[str, ...] | None = None,
     ) -> Topic:
-        """As `update`, with settings that are made of those that it has: what others change meanwhile is kept."""
+        """Like `update`, but computes new settings from the current ones, so concurrent changes are kept."""
 
         def change(topic: Topic) -> Topic:
             settings = revised(topic.settings)
@@ -190,21 +193,23 @@ class Topics:
         return self._waited_out(self.change(name, change))
 
     def pause(self, name: str, *, paused: bool = True) -> Topic:
-        """Have the owners of a topic deliver nothing of it from their next heartbeat on, or deliver again. 2 requests.
+        """Stops deliveries of a topic from its owners' next heartbeat on, or resumes them. 2 requests.
 
-        Entries stay, new ones are accepted, and none uses up attempts or time meanwhile. `UsageError` for a topic that
-        is pulled.
+        While it is paused, entries stay, new entries are accepted, and no attempts or time are used up. `UsageError` if
+        the topic is pulled.
         """
 
         def change(topic: Topic) -> Topic:
             if not topic.settings.endpoint:
-                raise UsageError(f"topic {name!r} has no endpoint: nothing is delivered that could be paused")
+                raise UsageError(
+                    f"topic {name!r} has no endpoint: it is pulled, so there is no delivery to pause"
+                )
             return replace(topic, paused=paused)
 
         return self.change(name, change)
 
     def change(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """The topic, changed by compare-and-set. An equal topic is not written."""
+        """Changes a topic by compare-and-set. An unchanged topic is not written."""
         return self._change(name, lambda topic: change(_existing(name, topic)))
 
     def _change(self, name: str, change: Callable[[Topic | None], Topic]) -> Topic:
@@ -216,18 +221,18 @@ class Topics:
         try:
             _, record = self._updates.change(TOPICS, name, decide)
         finally:
-            self.changes += 1  # whatever became of it: a read that began before this is not relied on
-        assert record is not None, "a topic is changed, never removed, by this"
+            self.changes += 1  # even after an error: a read that began before this is not relied on
+        assert record is not None, "this changes a topic, and never removes it"
         return decode_topic(record)
 
     def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
-        """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
+        """Deletes the topic with all its pending entries and dead letters; `NotFoundError` if it does not exist.
 
-        For a `user`: `UsageError` if it serves others; if it serves others too, it stays, and serves these alone.
-        Unless `served`: `UsageError` if it serves any table.
-        Once this returns, or another topic of the name exists, no earlier reservation can be committed: its commit
-        returns `Expired`. An interrupted deletion is finished by calling this again, or by creating the topic.
-        It takes `outdated_seconds`; 2 requests, 5 scans, 1 removal for each record.
+        `user`: the topic is deleted for this user. If it also serves other tables, it stays and serves only these; if
+        it serves only others, `UsageError`. `served=False`: `UsageError` if it serves any table. Once this returns, or
+        another topic of the name exists, no earlier reservation can be committed: its commit returns `Expired`. To
+        finish an interrupted deletion, call this again or create the topic. It takes `outdated_seconds`; 2 requests, 5
+        scans, 1 removal for each record.
         """
 
         def mark(topic: Topic | None) -> Topic:
@@ -243,9 +248,9 @@ class Topics:
             self._finish_delete(topic)
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Remove everything of this epoch, then the topic. Safe for any number of callers and calls.
+        """Removes all records of this epoch, then the topic. Any number of callers may do this, and repeat it.
 
-        First, writers that know the topic are waited for: what they are granted until then is found.
+        It first waits for writers that know the topic, so that it finds all entries that they are granted until then.
         """
         self._clock.sleep(self.outdated_seconds)
         for partition in (queue_partition(topic.name), dead_partition(topic.name)):
@@ -272,10 +277,10 @@ class Topics:
 
 
 def check_unserved(topic: Topic) -> None:
-    """`UsageError` if the topic serves tables."""
+    """Raises `UsageError` if the topic serves tables."""
     if topic.tables:
         raise UsageError(
-            f"topic {topic.name!r} serves table {', '.join(topic.tables)}, and its entries would be gone for it: "
+            f"topic {topic.name!r} serves table {', '.join(topic.tables)}, which would lose its pending entries: "
             f"remove the source instead, or stop its runs and give --served: `s3notify topics delete {topic.name} "
             "--served`"
         )
@@ -289,16 +294,16 @@ def _existing(name: str, topic: Topic | None) -> Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsSeen:
-    """All topics, by name, as of a read that began at `since`."""
+    """All topics, by name, from a read that began at `since`."""
 
     since: float
     by_name: Mapping[str, Topic]
     changes: int
-    """`Topics.changes` before the read."""
+    """The value of `Topics.changes` before the read."""
 
 
 class KnownTopics:
-    """Topics as this process read them last, and relies on them. Thread-safe."""
+    """The topics that this process read last, and on which it relies. Thread-safe."""
 
     def __init__(self, topics: Topics, clock: Clock) -> None:
         self._topics = topics
@@ -307,9 +312,9 @@ class KnownTopics:
         self._records: dict[str, Record] = {}
 
     def as_of(self, moment: float) -> TopicsSeen:
-        """All topics, as whoever acted until `moment` may rely on them: 1 scan, or none.
+        """All topics on which a client that acted until `moment` may rely. 1 scan, or no request.
 
-        Until then no topic that is missing here was waited out, and no other state of one that is here.
+        A client that has created or changed a topic since then does not act on that before `moment`.
         """
         seen = self._seen
         if seen is None or seen.changes != self._topics.changes:
@@ -317,7 +322,7 @@ class KnownTopics:
         return seen if moment - seen.since < self._topics.known_seconds else self.see()
 
     def see(self) -> TopicsSeen:
-        """All topics as they are now. 1 scan; those that have not changed are not read again."""
+        """All topics as they are now. 1 scan; unchanged topics are not read again."""
         since, changes = self._clock.monotonic(), self._topics.changes
         records = dict(self._records)
         topics = self._topics.all(known=records)
@@ -327,10 +332,10 @@ class KnownTopics:
         return seen
 
     def get(self, name: str) -> Topic:
-        """The topic, as it may be relied on now. 1 scan, or none; `NotFoundError` if there is none."""
+        """The topic, on which the caller may rely now; `NotFoundError` if it is missing. 1 scan, or no request."""
         seen = self.as_of(self._clock.monotonic())
         return _existing(name, seen.by_name.get(name) or self.see().by_name.get(name))
 
     def met(self) -> Iterable[Topic]:
-        """All topics, as they were read last. No request."""
+        """All topics as they were last read. No request."""
         return seen.by_name.values() if (seen := self._seen) else ()

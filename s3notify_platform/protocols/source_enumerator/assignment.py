@@ -1,14 +1,14 @@
-"""Which reader has which slots: contiguous ranges, balanced, with the least movement when anything changes.
+"""Assignment of slots to readers: contiguous ranges, balanced, with the fewest moves when anything changes.
 
-Balanced: without a `previous` assignment, no contiguous assignment has a smaller largest load (`best`). With one, no
-load is above `BALANCE_SLACK` times `best`, and of all contiguous assignments within this bound, the result is one in
-which the fewest slots change their reader. The cost is evenness: a new reader may get little, if the others were
-within the bound without it.
+Balanced: without a `previous` assignment, no contiguous assignment has a smaller largest load (`best`). With a previous
+assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound, the
+result is one in which the fewest slots change their reader. The cost is evenness: a new reader may get little, if the
+other readers' loads were within the bound without it.
 
-The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins.
-Two facts make that possible. First, readers that keep any slot stay in their old order: if two changed places, one of
-them would have kept nothing. Second, only one old range can reach across the end of a new range; so it is enough to
-remember whether the reader of that old range has been used already.
+The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins. Two
+facts make that possible. First, readers that keep any slot stay in their old order: if two of them swapped places, one
+would keep nothing. Second, only one old range can extend across the end of a new range. So it is enough to remember
+if the reader of that old range has been used already.
 
 Differs from the RFC: its example gives slot 171 to two readers. Here ranges are half-open, and each slot is in one.
 """
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 BALANCE_SLACK: Final = 1.1
-"""The largest load may be this many times the least possible one, so that more slots stay with their reader."""
+"""Factor by which the largest load may exceed the least possible largest load, so that more slots keep their reader."""
 
 _NEVER: Final = -1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Slots by reader: `ranges[n]` are those of reader n, ascending, neighbours among all slots of the assignment.
+    """Slots by reader: `ranges[n]` are the slots of reader n, ascending and contiguous among the assignment's slots.
 
-    Ranges need not be in the order of the readers. Each reader has at least one slot, unless there are more
-    readers than slots.
+    Ranges may be in another order than the readers. Each reader has at least one slot, unless there are more readers
+    than slots.
     """
 
     ranges: tuple[tuple[Slot, ...], ...]
@@ -54,17 +54,17 @@ def assign_slots(
     *,
     bytes_of: Mapping[Slot, int] | None = None,
 ) -> Assignment:
-    """Assign slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
+    """Assigns slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
 
-    A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of` all slots have one load.
-    `previous` is kept as far as possible. Readers have the same numbers in both; those from `readers` on have left.
-    The same arguments give the same result. Takes some milliseconds; with `previous` up to a second for 1000 slots
-    and 64 readers. Meant for use between batches, not within them.
+    A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of`, all loads are equal.
+    `previous` is kept as far as possible. Readers have the same numbers in both; readers with a number of `readers` or
+    more have left. The same arguments give the same result. It takes some milliseconds; with `previous`, up to a second
+    for 1000 slots and 64 readers. Use it between batches, not within a batch.
 
-    `UsageError` for fewer than one reader, or a `previous` that is not contiguous.
+    `UsageError`: there are fewer than one reader, or `previous` is not contiguous.
     """
     if readers < 1:
-        raise UsageError(f"readers={readers}: need at least one")
+        raise UsageError(f"readers={readers}: must be at least 1")
     line = sorted(set(slots))
     if not line:
         return Assignment(ranges=((),) * readers)
@@ -88,12 +88,12 @@ def assign_slots(
 
 
 def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
-    """The last possible end of a range that begins at `start`, if its load is at most `limit`."""
+    """The last possible end of a range that begins at `start` and has a load of at most `limit`."""
     return bisect_right(sums, sums[start] + limit) - 1
 
 
 def _least_largest(sums: Sequence[int], count: int) -> int:
-    """The smallest largest load of `count` contiguous ranges."""
+    """The least possible largest load of `count` contiguous ranges."""
 
     def fits(limit: int) -> bool:
         place = 0
@@ -110,9 +110,9 @@ def _least_largest(sums: Sequence[int], count: int) -> int:
 
 
 def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
-    """Ranges with loads of at most `best`, none empty, each as near as possible to the mean of the remaining load."""
+    """Non-empty ranges with loads of at most `best`, each as near as possible to the mean of the remaining load."""
     last = len(sums) - 1
-    # The first place from which the remaining ranges can hold everything.
+    # The first place from which the remaining ranges can take all remaining slots.
     earliest = [last] * count
     for number in range(count - 1, 0, -1):
         earliest[number - 1] = bisect_left(sums, sums[earliest[number]] - best)
@@ -132,15 +132,15 @@ def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
 def _least_moved(
     sums: Sequence[int], count: int, limit: int, owners: Sequence[int]
 ) -> list[tuple[int, int, int]]:
-    """`count` ranges (start, end, owner) with loads of at most `limit`, and most slots with their owner.
+    """`count` ranges (start, end, owner) with loads of at most `limit`, in which most slots keep their owner.
 
-    `owners` is -1 for a slot without one; so is the owner of a range that keeps nothing.
+    `owners` has -1 for a slot without an owner. A range that keeps no slot has the owner -1.
     """
     import numpy as np
 
     places = len(sums)
     gains, straddling = _gains(sums, limit, owners)
-    # Indexed by whether the owner of the old range across a place is used already, and by the place.
+    # First index: 1 if the owner of the old range across a place is used already, else 0. Second index: the place.
     kept = np.full((2, places), _NEVER, np.int32)
     kept[0, 0] = 0
     choices: list[np.ndarray] = []
@@ -172,10 +172,10 @@ def _least_moved(
 
 
 def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.ndarray", list[int]]:
-    """What ranges keep, and the owner whose old range straddles each place (-1: none).
+    """The slots that ranges keep, and the owner whose old range straddles each place (-1 if no range does).
 
-    `gains[u, v, a, b]` is of the range from a to b, if the owner that straddles a is taken (u) or free, and the range
-    leaves the owner that straddles b taken (v) or free; `_NEVER` where that cannot be.
+    `gains[u, v, a, b]` is the gain of the range from a to b. u is 1 if the owner that straddles a is taken already. v
+    is 1 if the owner that straddles b is taken afterwards. `_NEVER` marks impossible cases.
     """
     import numpy as np
 
@@ -190,7 +190,7 @@ def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.
         mine = owned == owner
         first, last = (int(place) for place in mine.nonzero()[0][[0, -1]])
         if any(each not in (owner, -1) for each in owners[first : last + 1]):
-            raise UsageError(f"previous: the slots of reader {owner} are not contiguous; assign without it")
+            raise UsageError(f"previous: the slots of reader {owner} are not contiguous; omit `previous`")
         straddling[first + 1 : last + 1] = [owner] * (last - first)
         inside = slice(first + 1, last + 1)
         counts = np.concatenate(([0], mine.cumsum())).astype(np.int32)
@@ -202,7 +202,7 @@ def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.
         np.maximum(gains[1, 0], other, out=gains[1, 0])
         gains[0, 1][:, inside] = overlap[:, inside]
         gains[1, 1][:, inside] = overlap[:, inside]
-    # Within one old range: an owner used before stays used, and the slots in between get another reader.
+    # Within one old range, an owner that is used stays used, and the slots in between get another reader.
     straddled = np.asarray(straddling)
     within = (straddled[:, None] == straddled[None, :]) & (straddled >= 0)[:, None]
     gains[1, 1, within] = 0

@@ -1,14 +1,16 @@
-"""Which objects below a prefix a source reads: by their keys, and by when they were written. Pure.
+"""Selection of the objects below a prefix that a source reads: by their keys, and by the time of their write. Pure.
 
-An object that is not chosen is as if it was not there: it costs no request, is not in quarantine, and has no rows. So
-one that was read before the choice changed leaves the table when the source is listed next, whatever `on_delete` is.
+An object that is not chosen is treated as if it did not exist: it costs no request, is not in quarantine, and has no
+rows. If it was read before the choice changed, its rows leave the table when the source is next listed, independent of
+`on_delete`.
 
-Patterns are those of `aws s3 sync --include`: `*` stands for any characters, also `/`, `?` for one, `[a-z]` for one of
-these. They match what follows the prefix in a key, whole. Matching takes linear time, whatever the key.
+Patterns are those of `aws s3 sync --include`: `*` means any characters, also `/`; `?` means one character; `[a-z]`
+means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes linear
+time for any key.
 
-Hidden are, as for Spark and Hive, keys of which a part below the prefix begins with `_` or `.` and has no `=`, like
-`_SUCCESS`, `_temporary/…`, `.part-0.crc`; and "directories", which end with `/`. Not `.` and `..`: what no client can
-address is named elsewhere.
+Hidden keys are the same as for Spark and Hive: a part of the key below the prefix begins with `_` or `.` and has no
+`=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too. The parts `.`
+and `..` are not: keys that no client can address are reported elsewhere.
 """
 
 import re
@@ -26,7 +28,9 @@ _MAYBE_HIDDEN = re.compile(r"(?m)(?:^|/)[._]|/$")
 
 
 def time_of(text: str) -> int | None:
-    """A time with its zone as whole seconds since 1970; None for an empty text. `UsageError` for anything else."""
+    """Converts a time with its zone to whole seconds since 1970; None for an empty text. `UsageError` for other
+    texts.
+    """
     if not text:
         return None
     try:
@@ -34,7 +38,7 @@ def time_of(text: str) -> int | None:
     except ValueError as error:
         raise UsageError(f"modified_after {text!r}: give a time like 2026-01-31T12:00:00Z") from error
     if found.tzinfo is None:
-        raise UsageError(f"modified_after {text!r}: say of which zone it is, like {text}Z")
+        raise UsageError(f"modified_after {text!r}: add the time zone, like {text}Z")
     return int(found.timestamp())
 
 
@@ -45,10 +49,10 @@ def _patterns(text: str) -> tuple[re.Pattern[str], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is chosen below `prefix`. The default: everything.
+    """The objects below `prefix` that a source reads. The default chooses all objects.
 
-    `own`: prefixes of the platform's objects, which are no source's. `include`, `exclude`: patterns separated by `|`;
-    an empty `include` includes all. `modified_after`: whole seconds since 1970; HEAD tells no less than a second.
+    `own`: prefixes of the platform's objects, which no source reads. `include`, `exclude`: patterns separated by `|`;
+    an empty `include` includes all. `modified_after`: whole seconds since 1970, the precision of a HEAD.
     """
 
     prefix: str = ""
@@ -59,7 +63,7 @@ class Choice:
     modified_after: int | None = None
 
     def why_not(self, key: str, modified_ms: int | None = None) -> str:
-        """Why an object is not chosen, for people; "" if it is. Without a time, by its key alone."""
+        """Why an object is not chosen, as a text; "" if it is chosen. Without a time, only the key counts."""
         path = key[len(self.prefix) :]
         if not key.startswith(self.prefix):
             return f"it is not below {self.prefix!r}"
@@ -81,15 +85,15 @@ class Choice:
 
     @property
     def _begun(self) -> str:
-        """What stands for the beginning of a name within which the prefix ends."""
+        """A stand-in for the part of a name that the prefix contains, if the prefix ends within a name."""
         return "x" if self.prefix and not self.prefix.endswith("/") else ""
 
     def covers(self, key: str) -> bool:
-        """Whether an object of this key is chosen, whenever it was written."""
+        """True if an object with this key is chosen whenever it was written."""
         return self.modified_after is None and not self.why_not(key)
 
     def among(self, listed: ListedColumns) -> Sequence[bool] | None:
-        """Which of these objects are chosen; None: all of them."""
+        """True for each of these objects that is chosen; None if all are chosen."""
         keys = listed.keys
         by_object = self.include or self.exclude or self.modified_after is not None
         if not by_object and self._all_usual(keys):
@@ -97,7 +101,7 @@ class Choice:
         return [not self.why_not(*each) for each in zip(keys, listed.modified_ms, strict=True)]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
-        """Whether no key can be hidden or the platform's own. At once for many: a listing has millions."""
+        """True if no key can be hidden or the platform's own. Tests many keys together: a listing has millions."""
         start = len(self.prefix)
         paths = "\n".join([self._begun + key[start:] for key in keys])
         visible = self.hidden or _MAYBE_HIDDEN.search(paths) is None

@@ -1,4 +1,6 @@
-"""Object versions: what a slot needs, how splits are assigned to tasks, and what the bucket holds now."""
+"""Object versions: the changes that a slot needs, the assignment of splits to tasks, and the bucket's current
+content.
+"""
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,11 +17,11 @@ from s3notify_platform.protocols.source_enumerator.choice import Choice
 T = TypeVar("T")
 
 OBJECT_COST_BYTES: Final = 64 << 10
-"""The cost of a request, as the bytes that a task could have read in its time."""
+"""Cost of a request, expressed as the bytes that a task could read in the same time."""
 
 
 def pickled_by_values(kind: type[T]) -> type[T]:
-    """A frozen dataclass with slots that pickles at half the CPU of its own way: a plan may have 100,000 of them."""
+    """Makes a frozen dataclass with slots pickle at half the usual CPU time: a plan may have 100,000 instances."""
     names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
     values = attrgetter(*names)
 
@@ -30,7 +32,7 @@ def pickled_by_values(kind: type[T]) -> type[T]:
         for name, value in zip(names, state, strict=True):
             object.__setattr__(self, name, value)
 
-    setattr(kind, "__getstate__", state_of)  # noqa: B010 - mypy takes it for a method
+    setattr(kind, "__getstate__", state_of)  # noqa: B010 - mypy takes an assignment for a method
     setattr(kind, "__setstate__", restore)  # noqa: B010
     return kind
 
@@ -38,7 +40,7 @@ def pickled_by_values(kind: type[T]) -> type[T]:
 @pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersion:
-    """An object version as enumerated."""
+    """An object version as it was enumerated."""
 
     slot: Slot
     key: str
@@ -49,11 +51,11 @@ class ObjectVersion:
 @pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads of an object version: the records that begin at `start` bytes or later, and before `end`.
+    """The part of an object version that one task reads: the records that begin in the bytes `start` to before `end`.
 
-    `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start`
-    counts records to skip, `end` is not used, and the split ends with the first record that brings it to `limit_bytes`
-    decoded bytes; 0: at the end of the object.
+    `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start` is
+    the number of records to skip, and `end` is not used. The split ends with the first record that brings it to
+    `limit_bytes` decoded bytes; if `limit_bytes` is 0, it ends with the object.
     """
 
     version: ObjectVersion
@@ -65,14 +67,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectState:
-    """What a commit knows of one object version.
+    """The state of one object version in a commit.
 
-    Reading continues at `offset`, in bytes, or in records if the object is read `by_record` (see `Split`). It is done
-    if `reach_end`. Its rows and rejects are in files of the generations `since` to `until`. `reason`: why it is in
-    quarantine as a whole, with all that was read of this version; it is not read further until it changes or is
-    retried. `trace`: the traceback, if nobody foresaw the error. `expired`: the object has left by the bucket's
-    lifecycle, and its rows stay. `gone` marks a key whose object has left. `again`: it is to be read again, although
-    its object has not changed.
+    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). The object
+    is done if `reach_end`. The object's rows and rejects are in files of the generations `since` to `until`. `reason`:
+    why the object is in quarantine as a whole, with all that was read of this version. It is not read further until it
+    changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has
+    removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read
+    again, although it has not changed.
     """
 
     key: str
@@ -93,26 +95,26 @@ class ObjectState:
 
     @property
     def failing(self) -> bool:
-        """Whether the object is in quarantine as a whole."""
+        """True if the object is in quarantine as a whole."""
         return bool(self.reason) and not self.gone
 
     @property
     def pending(self) -> bool:
-        """Whether the object is to be read further, or again, although it has not changed."""
+        """True if an unchanged object must be read further, or again."""
         return not self.gone and (self.again or not (self.reach_end or self.reason))
 
     @property
     def without_records(self) -> bool:
-        """Whether the object has bytes, was read to its end, and gave neither rows nor rejects."""
+        """True if the object has bytes and was read to its end, but gave neither rows nor rejects."""
         return bool(self.size and self.reach_end and not (self.rows or self.rejects or self.reason))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChanges:
-    """What one slot needs: each object to read, from where, and the keys that have left.
+    """The changes that one slot needs: each object to read with its start, and the keys that have left.
 
-    Of those, `expired` ones leave their rows. `complete` is False if a limit cut it short; `beyond` is the number of
-    changes that are then left out.
+    The rows of `expired` keys stay. `complete` is False if a limit cut the changes; `beyond` is the number of changes
+    left out.
     """
 
     slot: Slot
@@ -138,12 +140,12 @@ def changes_of_slot(
     expired: Collection[str] = (),
     stays: Callable[[ObjectState], bool] = lambda _: False,
 ) -> SlotChanges:
-    """Compare one slot's enumerated versions with its committed states by key. Pure.
+    """Compares one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked up; None: all of the slot, so that a key which was not found has left.
-    `pending` keys continue where reading ended, or are read again if it was done, although their ETag is the same;
-    `stale` ones are read again. `expired` keys left by the bucket's lifecycle. `stays`: whether a key
-    counts as there, although nothing was found.
+    `touched`: the keys that were looked up; None: all keys of the slot, so a key that was not found has left. `pending`
+    keys continue where reading ended; if it was done, they are read again even with the same ETag. `stale` keys are
+    read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a key counts as present although
+    no version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -153,7 +155,7 @@ def changes_of_slot(
     read: list[Split] = []
     for key in sorted(versions):
         version, state = versions[key], states.get(key)
-        # One that had expired has come again.
+        # An expired object that is found again counts as new.
         same = state is not None and state.etag == version.etag and not state.expired
         if not same or key in stale or key in pending:
             start = state.offset if state and same and key not in stale and not state.reach_end else 0
@@ -175,10 +177,10 @@ def changes_of_slot(
 def cut_to_bytes(
     changes: Iterable[SlotChanges], max_bytes: int, *, least: int, cuttable: Callable[[Split], bool]
 ) -> Iterator[SlotChanges]:
-    """As much of the work as `max_bytes` allows, in order; the first item is always included. Pure.
+    """As much of the work as `max_bytes` allows, in order; always includes the first item. Pure.
 
-    An object that does not fit is cut, if it may be, to no less than `least` bytes. Otherwise it and all that follows
-    are left for the next round. Every split may decode to as many bytes as remained for it.
+    If an object does not fit, it is cut to no less than `least` bytes, if it is cuttable. Otherwise, it and all later
+    items are left for the next round. Each split may decode to as many bytes as remained for it.
     """
     left, taken = max_bytes, False
     for each in changes:
@@ -199,20 +201,20 @@ def cut_to_bytes(
 
 
 def parts_of(split: Split, size: int) -> list[Split]:
-    """The split, cut into parts of `size` bytes, which different tasks may read at once. Pure."""
+    """Cuts the split into parts of `size` bytes, which different tasks may read at the same time. Pure."""
     starts = range(split.start, max(split.end, split.start + 1), size)
     return [replace(split, start=start, end=min(start + size, split.end)) for start in starts]
 
 
 def assign(sizes: Sequence[int], tasks: int) -> list[int]:
-    """The task, in `0 .. tasks-1`, of each split, balanced by bytes: the largest first, to the least loaded.
+    """The task, in `0 .. tasks-1`, of each split, balanced by bytes: largest split first, to the least loaded task.
 
-    No task gets more than 4/3 of the best possible (Graham's bound). `assign_slots` is not used here: a task reads
-    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges would have no advantage, and can
-    be twice the best possible (one large object and many small ones). Pure.
+    No task gets more than 4/3 of the best possible load (Graham's bound). `assign_slots` is not used here: a task reads
+    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges would have no advantage, and
+    their largest load can be twice the best possible (one large object and many small ones). Pure.
     """
     if tasks < 1:
-        raise UsageError(f"tasks={tasks}: need at least one")
+        raise UsageError(f"tasks={tasks}: must be at least 1")
     loads = [(0, task) for task in range(tasks)]
     task_of = [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
@@ -231,21 +233,21 @@ class Enumerator:
         self._slots = check_slot_count(slots)
 
     def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Every chosen object whose slot is wanted, as a stream that holds one page at a time.
+        """Every chosen object whose slot is wanted, as a stream that has one page in memory at a time.
 
         One LIST for each 1000 objects of the prefix.
         """
         return self.among(list_all(self._source, self.choice.prefix), wanted)
 
     def among(self, listed: Iterable[ObjectMeta], wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Those of `listed` that are chosen and whose slot is wanted. No request."""
+        """The listed objects that are chosen and whose slot is wanted. No request."""
         for meta in listed:
             slot = slot_of(meta.key, self._slots)
             if slot in wanted and not self.choice.why_not(meta.key, meta.modified_ms):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
     def columns_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
-        """The same as columns, named as the fields of `ObjectVersion`. No request."""
+        """Like `among`, as columns, named like the fields of `ObjectVersion`. No request."""
         slots = [slot_of(key, self._slots) for key in listed.keys]
         columns = {"slot": slots, "key": listed.keys, "etag": listed.etags, "size": listed.sizes}
         chosen = self.choice.among(listed)
@@ -258,18 +260,18 @@ class Enumerator:
         return {name: [*compress(column, chosen)] for name, column in columns.items()}
 
     def current(self, key: str) -> ObjectVersion | None:
-        """The current version under a key that an entry names; None if there is none, or it is not chosen.
+        """The current version of a key that an entry names; None if the object is missing or not chosen.
 
-        No request if its key is not chosen, else 1 HEAD; if it is refused, 1 LIST instead, so that a key that nobody
-        may read is found as by a sweep. The entry is a hint that the key changed: entries may be late, and come in any
-        order.
+        No request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST instead, so that a key that
+        nobody may read is found, as in a sweep. The entry is only a hint that the key changed: entries may be late and
+        in any order.
         """
         if self.choice.why_not(key):
             return None
         try:
             meta = self._source.head(key)
         except RefusedError:
-            # The first name that begins with a key is the key.
+            # The first key that begins with this text is the key itself, if it exists.
             meta = next((each for each in self._source.list(key, limit=1).objects if each.key == key), None)
         if meta is None or self.choice.why_not(key, meta.modified_ms):
             return None

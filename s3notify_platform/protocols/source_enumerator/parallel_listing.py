@@ -1,20 +1,20 @@
-"""A prefix listed in several chains of LISTs at once, and complete whatever order the server lists in.
+"""Lists a prefix in several concurrent chains of LISTs; the result is complete in any order in which the server lists.
 
 Steps
-    1. `choose_cuts` takes quantiles of a sample of the keys. A LIST after each of them finds the key that really comes
-       next: that is a *cut*. A slot's committed state is a good sample: it holds a uniform part of all keys.
-    2. A `Chain` lists from a cut (the first one from the beginning), page by page, with the server's own tokens. It
-       ends with the first cut that it meets, any of them, and includes that cut.
+    1. `choose_cuts` takes quantiles of a sample of the keys. A LIST after each of them finds the key that actually
+       comes next: a *cut*. A slot's committed state is a good sample, because it has a uniform part of all keys.
+    2. A `Chain` lists from a cut (the first chain from the beginning), page by page, with the server's own tokens. It
+       ends with the first cut that it meets, and includes that cut.
     3. Before it ends there, it checks that a LIST after the cut begins with the keys that come next in its own
        listing. If not, it continues past that cut.
 
-Why it is complete. Take a key that is there all the time, and the last cut before it in the server's order. The chain
+Why it is complete. Take a key that exists all the time, and the last cut before it in the server's order. The chain
 from that cut meets no other cut before the key, so it reaches the key. This needs no knowledge of the order of keys or
 cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. It needs only that a LIST with
-`start_after` continues where the server's own listing does. Step 1 leaves out the cuts where it does not, and step 3
-skips them. So a server that ignores `start_after`, or includes that key again, is listed in one chain.
+`start_after` continues where the server's own listing does. Step 1 omits cuts for which that is false, and step 3 skips
+them. So if a server ignores `start_after`, or includes that key again, it is listed in one chain.
 
-A key is listed twice if a cut was removed or skipped meanwhile: the user of a listing must allow that.
+A key is listed twice if a cut was removed or skipped meanwhile: the caller must allow that.
 
 Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when it is met.
 """
@@ -30,21 +30,21 @@ from s3notify_platform.kernel.parallel import in_parallel, readers
 from s3notify_platform.kernel.ports import ListedColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
-"""How many keys after a cut are compared before one chain leaves the rest to another."""
+"""Number of keys after a cut that are compared before one chain leaves the rest to another."""
 
 
 def quantiles(sample: Iterable[str], parts: int) -> list[str]:
     """Up to `parts - 1` keys of `sample` that cut it into equal parts, in the order of UTF-8 bytes. Pure."""
     keys = sorted(set(sample), key=lambda key: key.encode("utf-8"))
     if parts < 1:
-        raise UsageError(f"parts={parts}: need at least one")
+        raise UsageError(f"parts={parts}: must be at least 1")
     return list(dict.fromkeys(keys[len(keys) * n // parts] for n in range(1, parts) if keys))
 
 
 def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
-    """Keys that exist now, each the first one after one of `wanted`, after which `start_after` works on this server.
+    """Cuts: for each wanted key the next existing key, if `start_after` works there on this server.
 
-    2 LISTs for each, `REQUESTS_IN_FLIGHT` at once.
+    2 LISTs for each, `REQUESTS_IN_FLIGHT` at the same time.
     """
 
     def cut_after(key: str) -> str | None:
@@ -58,7 +58,7 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
-    """Whether a LIST after `cut` begins with the known keys `following` it. 1 LIST."""
+    """True if a LIST after `cut` begins with the known keys `following` it. 1 LIST."""
     return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
 
 
@@ -67,9 +67,9 @@ def _keys(store: ObjectStore, prefix: str, after: str, limit: int) -> list[str]:
 
 
 class Chain:
-    """The part of a listing that comes after a key, or a token of the server's, up to the next cut.
+    """The part of a listing after a key, or after a token of the server, up to the next cut.
 
-    `overran` counts the cuts that were skipped; the keys after them are listed twice.
+    `overran` counts the skipped cuts; the keys after them are listed twice.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Chain:
 
 
 def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ListedColumns]:
-    """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each of these."""
+    """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each such chain."""
     waiting = iter(chains)
     with readers(at_once) as pool:
 

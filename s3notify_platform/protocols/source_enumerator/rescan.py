@@ -1,6 +1,6 @@
-"""What a source keeps in addition to its commits: which slots wait for a rescan, and how often they have failed.
+"""State of a source besides its commits: the slots that wait for a rescan, and the slots that have failed.
 
-It is one JSON record, changed by compare-and-set. Every change is idempotent, so a write in doubt is simply repeated.
+The state is one JSON record, changed by compare-and-set. Every change is idempotent, so a write in doubt is repeated.
 """
 
 import json
@@ -16,21 +16,21 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.updates import Updates
 
 UNQUEUED_SECONDS: Final = 3600.0
-"""After an unqueued writer was seen, every signalled slot is listed for this long."""
+"""Seconds for which every signalled slot is listed after an unqueued writer was seen."""
 
 ATTEMPTS: Final = 30
 
 PARTITION, TO_LIST = "enumerator", "to_list"
 
 TRACES_MAX: Final = 8
-"""Slots that failed of which the traceback is kept too."""
+"""Number of failed slots whose traceback is kept, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A slot that failed `attempts` times in a row: why it did the last time, and when it is to be tried again.
+    """A slot that failed `attempts` times in a row: the reason of the last failure, and the time of the next retry.
 
-    `trace`: the traceback, if nobody foresaw the error; kept for at most `TRACES_MAX` slots.
+    `trace`: the traceback, if the error was unforeseen; kept for at most `TRACES_MAX` slots.
     """
 
     attempts: int
@@ -45,20 +45,20 @@ class Rescans:
 
     slots: Mapping[Slot, int] = field(default_factory=dict)
     unqueued_ms: int = 0
-    """When an unqueued writer was last seen, by the wall clock; 0: never."""
+    """Time when an unqueued writer was last seen, by the wall clock; 0: never."""
     serial: int = 0
     enumerated: str = ""
-    """Epoch of the topic for which a stream has compared everything. (A sensor keeps this in its cursor.)"""
+    """Epoch of the topic for which a stream has compared all slots. (A sensor keeps this in its cursor.)"""
     failed: Mapping[Slot, Failed] = field(default_factory=dict)
-    """Slots whose last batch of `s3notify ingest` did not commit all of them. (A sensor keeps its own.)"""
+    """Slots that the last batch of `s3notify ingest` did not commit completely. (A sensor keeps its own.)"""
 
     def unqueued_writers(self, now_ms: int) -> bool:
-        """Whether an unqueued writer was seen within `UNQUEUED_SECONDS`; by the wall clock. Pure."""
+        """True if an unqueued writer was seen within `UNQUEUED_SECONDS`, by the wall clock. Pure."""
         return bool(self.unqueued_ms) and now_ms - self.unqueued_ms < UNQUEUED_SECONDS * 1000
 
 
 class RescanBacklog:
-    """Which slots of a source need a rescan. Thread-safe; any process may add and settle."""
+    """The slots of a source that need a rescan. Thread-safe; any process may add and settle slots."""
 
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._records = records
@@ -66,13 +66,13 @@ class RescanBacklog:
         self._updates = Updates(records, clock, rounds=ATTEMPTS)
 
     def read(self) -> Rescans:
-        """The stored value. 1 request. `CorruptError`, with the remedy, if it cannot be read."""
+        """The stored backlog. 1 request. `CorruptError`, with the remedy, if it cannot be decoded."""
         return _decoded(self._records.read(PARTITION, TO_LIST))
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Add slots. `unqueued`: an unqueued writer was seen.
+        """Adds slots. `unqueued`: an unqueued writer was seen.
 
-        1 read and 1 write, more on conflicts; none if there is nothing to add.
+        1 read and 1 write, more on conflicts; 0 if there is nothing to add.
         """
         wanted = set(slots)
 
@@ -86,7 +86,9 @@ class RescanBacklog:
             self._change(add)
 
     def note_failed(self, failed: Mapping[Slot, Failed], *, ended: Iterable[Slot] = ()) -> None:
-        """Note slots that failed, which thereby wait for a rescan; forget that `ended` ones have. Requests as `add`."""
+        """Records failed slots, which then wait for a rescan; forgets failures of `ended` slots. Requests as in
+        `add`.
+        """
         done = frozenset(ended)
 
         def note(rescans: Rescans) -> Rescans:
@@ -106,7 +108,7 @@ class RescanBacklog:
             self._change(note)
 
     def settle(self, slots: Mapping[Slot, int]) -> None:
-        """Remove slots that were listed and committed. One that was added again since then stays. Requests as `add`."""
+        """Removes listed and committed slots, except slots that were added again since. Requests as in `add`."""
 
         def remove(rescans: Rescans) -> Rescans:
             left = {slot: serial for slot, serial in rescans.slots.items() if slots.get(slot) != serial}
@@ -116,11 +118,11 @@ class RescanBacklog:
             self._change(remove)
 
     def enumerated(self, epoch: str) -> None:
-        """Record that everything was compared and committed since the topic has this epoch. Requests as `add`."""
+        """Records that all slots were compared and committed for this epoch of the topic. Requests as in `add`."""
         self._change(lambda rescans: replace(rescans, enumerated=epoch))
 
     def _change(self, change: Callable[[Rescans], Rescans]) -> None:
-        """Replace the value by `change(value)`. 1 read, and 1 write if it differs; more on conflicts."""
+        """Replaces the value with `change(value)`. 1 read, and 1 write if it differs; more on conflicts."""
 
         def decide(record: Record | None) -> tuple[bytes | None, None]:
             before = _decoded(record)
@@ -147,7 +149,9 @@ def _decoded(record: Record | None) -> Rescans:
             failed={Slot(int(slot)): Failed(**one) for slot, one in body["failed"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"{PARTITION}/{TO_LIST} holds {record.value[:80]!r}: remove it") from error
+        raise CorruptError(
+            f"{PARTITION}/{TO_LIST} is unreadable: {record.value[:80]!r}: remove it"
+        ) from error
 
 
 def _json(value: object) -> bytes:
@@ -155,7 +159,7 @@ def _json(value: object) -> bytes:
 
 
 def _short(reason: str) -> str:
-    """The reason in one line, in at most `MAX_BACKLOG_REASON` bytes of JSON."""
+    """The reason on one line, in at most `MAX_BACKLOG_REASON` bytes of JSON."""
     text = " ".join(reason.split())[:MAX_BACKLOG_REASON]
     while len(_json(text)) > MAX_BACKLOG_REASON:
         text = text[: -max(1, len(text) // 8)]

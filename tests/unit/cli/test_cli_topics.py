@@ -293,8 +293,8 @@ def test_help_says_how_delivery_is_ordered(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ('{"prefix": "other/"}', "its rule for prefix 'other/' takes nothing: the topic is of 'raw/'"),
-        ('{"bucket": "b9"}', "its rule for bucket 'b9' takes nothing: the topic is of 'b'"),
+        ('{"prefix": "other/"}', "its rule for prefix 'other/' takes nothing: the topic has prefix 'raw/'"),
+        ('{"bucket": "b9"}', "its rule for bucket 'b9' takes nothing: the topic has bucket 'b'"),
     ],
 )
 def test_rules_that_can_never_match(queue: NotificationQueue, rule: str, said: str) -> None:

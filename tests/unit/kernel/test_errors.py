@@ -1,4 +1,4 @@
-"""The tree of errors: one base, and whole after a journey from a Spark worker."""
+"""The tree of errors: one base class, and all attributes survive pickling from a Spark worker."""
 
 import pickle
 
@@ -21,8 +21,8 @@ ALL = sorted(
 
 
 @pytest.mark.parametrize("error", ALL)
-def test_errors_are_of_one_tree_and_pickle_whole(error):
-    """Type, message and attributes survive."""
+def test_errors_have_one_base_class_and_pickle_whole(error):
+    """An error in a Spark worker would reach the driver without its type or message."""
     found = pickle.loads(pickle.dumps(error("what happened")))
     assert type(found) is error
     assert isinstance(found, S3NotifyError)
@@ -30,14 +30,14 @@ def test_errors_are_of_one_tree_and_pickle_whole(error):
 
 
 def test_attributes_survive_pickling():
-    """Errors that carry more than a message carry it across processes."""
+    """An error in a Spark worker would lose its keys, outcomes or retry time on the way to the driver."""
     assert pickle.loads(pickle.dumps(QuotaExceededError("full", 7.5))).retry_after_seconds == 7.5
     found = pickle.loads(pickle.dumps(NotSignalledError("half done", ("a", "b"))))
     assert (str(found), found.keys, found.outcomes) == ("half done", ("a", "b"), ())
 
 
 def test_the_named_errors_of_xor_ack_say_what_to_do():
-    """Each stands below the class whose action it needs."""
+    """A caller that handles `ConflictError` or `NotFoundError` would miss the named errors of xor-ack."""
     assert issubclass(errors.TagExists, ConflictError)
     assert issubclass(errors.StaleLocalData, ConflictError)
     assert issubclass(errors.TagNotFound, NotFoundError)
@@ -45,7 +45,7 @@ def test_the_named_errors_of_xor_ack_say_what_to_do():
         assert issubclass(getattr(errors, name), UsageError)
 
 
-def test_python_idioms_catch_them():
-    """A wrong call is a ValueError, an unknown thing a LookupError."""
+def test_python_idioms_catch_wrong_calls_and_unknown_things():
+    """`except ValueError` or `except LookupError` would not catch the package's errors."""
     assert issubclass(UsageError, ValueError)
     assert issubclass(NotFoundError, LookupError)

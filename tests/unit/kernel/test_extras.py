@@ -1,4 +1,4 @@
-"""What is installed without and with an extra suffices for what it is for; what lacks says what to install."""
+"""Installations with and without an extra suffice for their purpose; an error names the extra that is missing."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def blocked(extras: str) -> list[str]:
 
 @pytest.fixture(params=["blocked", pytest.param("fresh", marks=[pytest.mark.thorough, pytest.mark.registry])])
 def python(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], list[str]]:
-    """The command that runs a module with some extras: what others bring is blocked, or in a new environment."""
+    """The command that runs a module with some extras: other extras are blocked, or the environment is new."""
 
     return blocked if request.param == "blocked" else lambda extras: fresh(tmp_path, extras)
 
@@ -43,7 +43,7 @@ def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Seque
 
 
 def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    # `tests` is found, and with it the package, which in a new environment is this very one.
+    # With this path `tests` is found, and so is the package, which a new environment has installed from here.
     environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
     for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
@@ -56,7 +56,7 @@ def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.C
 def test_the_base_publishes_and_follows(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """A writer needs neither Arrow nor Spark nor Dagster; a command that does says which extra has it."""
+    """A writer would need Arrow, Spark or Dagster; or a command that needs them would not name the extra to install."""
     command, bucket = python(""), ministack.make_bucket()
     place = ["--bucket", bucket, "--endpoint-url", ministack.endpoint_url]
     program = "tests.support.programs.publish_and_follow"
@@ -81,10 +81,10 @@ def test_the_base_publishes_and_follows(
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.thorough
-def test_an_executor_s_set_runs_a_job(
+def test_the_extra_spark_runs_a_job_on_an_executor(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """With the extra `spark`, without Dagster: `ingest` reads a bucket, and the table has its rows."""
+    """`ingest` would need Dagster although only the extra `spark` is installed."""
     command = python("spark")
     config = ministack.config(ministack.make_bucket())
     S3ObjectStore(config).put("raw/1.jsonl", b'{"id": 7}\n')
@@ -107,8 +107,8 @@ def test_the_component_names_its_extra(tmp_path: Path) -> None:
     assert "pip install 's3notify-platform[dagster]'" in ran.stderr
 
 
-def test_each_extra_names_its_own() -> None:
-    """What an error names as the remedy is what brings the module."""
+def test_errors_name_the_extra_that_installs_the_module() -> None:
+    """An error would name an extra that does not install the missing module."""
     assert "pyarrow" not in distributions(())
     assert "dagster" not in distributions(["spark"])
     for module, extra in {
@@ -123,7 +123,7 @@ def test_each_extra_names_its_own() -> None:
 
 
 def newest_python() -> str | None:
-    """The newest interpreter here that is newer than this one."""
+    """The newest interpreter on this machine that is newer than the running one; None if there is none."""
     for minor in (14, 13, 12):
         program = shutil.which(f"python3.{minor}")
         if program and minor > sys.version_info.minor:
@@ -139,11 +139,12 @@ def newest_python() -> str | None:
 @pytest.mark.registry
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pair", ["oldest", "newest"])
-def test_versions(ministack: S3Server, tmp_path: Path, pair: str) -> None:
-    """The oldest versions that pyproject.toml allows, and the newest under the newest Python: the same rows."""
+def test_oldest_and_newest_versions_give_equal_rows(ministack: S3Server, tmp_path: Path, pair: str) -> None:
+    """A job would fail with the oldest versions that pyproject.toml allows, or with the newest under the newest
+    Python."""
     program = sys.executable if pair == "oldest" else newest_python()
     if program is None:
-        pytest.skip("there is no newer Python here")
+        pytest.skip("no newer Python is installed here")
     how = ["--resolution", "lowest-direct"] if pair == "oldest" else []
     command = fresh(tmp_path, "spark", program, how)
     bucket = {"bucket": ministack.make_bucket(), "endpoint_url": ministack.endpoint_url}

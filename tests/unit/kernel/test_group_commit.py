@@ -1,4 +1,4 @@
-"""Threads that do the same at about the same time share the work."""
+"""Concurrent threads that do the same kind of work share it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
@@ -18,11 +18,11 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 
 FOREVER = 600.0
-"""No thread may wait for so long."""
+"""No thread may wait for this long."""
 
 
 class Turns:
-    """Notes the turns of each stage. The first one of a stage waits for `go`."""
+    """Records the turns of each stage. The first turn of each stage waits for `go`."""
 
     def __init__(self, *, go=None):
         self.before, self.after = [], []
@@ -42,7 +42,7 @@ class Turns:
 
 
 def test_a_single_thread_does_not_wait():
-    """However long it would wait for others."""
+    """A single writer would wait for `linger_seconds` at each put."""
     turns = Turns()
     sharing = turns.sharing(linger_seconds=FOREVER)
     for number in range(3):
@@ -51,8 +51,8 @@ def test_a_single_thread_does_not_wait():
     assert turns.before == turns.after == [[0], [1], [2]]
 
 
-def test_those_that_come_meanwhile_go_together():
-    """While the first is at it; and afterwards none waits for it any more."""
+def test_threads_that_arrive_during_a_turn_share_the_next_turn():
+    """Each of these threads would send its own request, or wait for a thread that has finished."""
     go, came = Event(), []
     turns = Turns(go=go)
     sharing = turns.sharing(linger_seconds=0.0)
@@ -77,8 +77,8 @@ def test_those_that_come_meanwhile_go_together():
     assert sorted(number for turn in turns.after for number in turn) == list(range(6))
 
 
-def test_an_error_is_every_ones():
-    """Each raises a copy; what is inside does not run, nor does the stage after it."""
+def test_an_error_of_a_stage_is_raised_in_each_thread():
+    """A thread would continue although its work was not sent, or share a traceback with other threads."""
     go, after = Event(), []
 
     def fail(_items):
@@ -101,8 +101,8 @@ def test_an_error_is_every_ones():
     assert inside == after == []
 
 
-def test_an_interrupted_leader_leaves_the_work_to_the_next():
-    """The others are served all the same."""
+def test_an_interrupted_leader_leaves_its_work_to_the_next_leader():
+    """Ctrl-C in one thread would leave the others waiting for ever."""
     go, interrupted = Event(), []
 
     def work(items):
@@ -137,8 +137,8 @@ def test_an_interrupted_leader_leaves_the_work_to_the_next():
     assert sorted(map(str, served)) == ["1", "2", "interrupted"]
 
 
-def test_what_fails_inside_does_not_hold_up_the_others():
-    """Nobody waits for a thread that is gone."""
+def test_an_error_inside_does_not_delay_other_threads():
+    """Other threads would wait for a thread that has left."""
     turns = Turns()
     sharing = turns.sharing(linger_seconds=FOREVER)
     with pytest.raises(ValueError, match="inside"), sharing.around(0):
@@ -148,8 +148,8 @@ def test_what_fails_inside_does_not_hold_up_the_others():
     assert turns.after == [[1]]
 
 
-def test_who_is_interrupted_is_not_waited_for():
-    """In `before` or in `after`: later turns wait for nobody, however long they might."""
+def test_other_threads_do_not_wait_for_an_interrupted_thread():
+    """After Ctrl-C in either stage, later turns would wait for `linger_seconds`."""
     interrupted = []
 
     def once(items):
@@ -168,8 +168,8 @@ def test_who_is_interrupted_is_not_waited_for():
         assert sharing._between == sharing._inside == set()
 
 
-def test_a_wrong_number_of_results_is_everyones_error():
-    """Nobody waits for a leader that has ended so."""
+def test_a_wrong_number_of_results_is_an_error_of_every_job():
+    """Later jobs would wait for a leader that has ended."""
     commit = GroupCommit()
     for _ in range(2):
         with pytest.raises(AssertionError, match="0 results of 1 jobs"):
@@ -177,7 +177,7 @@ def test_a_wrong_number_of_results_is_everyones_error():
 
 
 class MetStore(DelegatingStore):
-    """The PUTs of first objects wait for each other, so that all threads are at work from then on."""
+    """A store whose PUTs of first objects wait for each other, so that all threads are at work from then on."""
 
     def __init__(self, store, *, threads):
         super().__init__(store)
@@ -190,7 +190,7 @@ class MetStore(DelegatingStore):
 
 
 def test_16_threads_share_their_requests():
-    """Fewer than 2 requests for each put, besides the object's own, in place of 8; each change is in the queue once."""
+    """16 threads would cost more than 2 requests for each put besides the object's own, or queue a change twice."""
     puts, threads = 20, 16
     store = CountingStore(MetStore(MemoryObjectStore(), threads=threads))
     queue = NotificationQueue(ObjectRecordStore(store, "q/", keys_recur=keys_recur))
@@ -209,4 +209,4 @@ def test_16_threads_share_their_requests():
     entries = queue.entries("t", range(1000))
     assert len({entry.event.key for entry in entries}) == total
     assert queue.remove(entries) == total
-    assert queue.stats("t").counted <= ROOM_HELD, "what the publisher holds for its next puts"
+    assert queue.stats("t").counted <= ROOM_HELD, "the publisher holds this room for its next puts"

@@ -1,4 +1,4 @@
-"""Generators that read ahead: when one is dropped before its end, nobody waits for reads that are in flight."""
+"""Generators that read ahead: if one is dropped before its end, nothing waits for its reads in flight."""
 
 from collections.abc import Callable, Iterator
 from threading import Event
@@ -20,11 +20,11 @@ from tests.support.log_rounds import SCHEMA, Rounds
 from tests.support.log_tables import LAYOUT
 
 KEYS = [f"{n:03}/../k" for n in range(fetch.WINDOW_OBJECTS + 8)]
-"""Of two windows, and none that obstore takes."""
+"""Keys of two windows. obstore accepts none of them."""
 
 
 class Slow(CountingStore):
-    """A bucket that answers requests which are `held` not before `go_on`."""
+    """A bucket that delays the answers to `held` requests until `go_on`."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -50,7 +50,7 @@ class Slow(CountingStore):
 
 
 class SlowBytes:
-    """An object of which only the beginning comes."""
+    """An object of which only the beginning arrives."""
 
     size = 100
 
@@ -68,7 +68,7 @@ def of_an_object(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def of_objects(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The window before is given out when the next one is being read."""
+    """Reads objects: the first window is yielded while the second is being read."""
     patch.setenv("AWS_ACCESS_KEY_ID", "test")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     patch.setattr(fetch, "open_store", lambda _: store)
@@ -84,7 +84,7 @@ def of_listings(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def of_packs(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The same one three times, of which the last is being read when the first is given out."""
+    """Reads one pack three times: the third read is in flight when the first is yielded."""
     patch.setattr(ranged_file, "ITEMS_AHEAD", 2)
     rounds = Rounds(store=store)
     done = rounds.commit(rounds.planned({"a": ("e", (1, 2))}))
@@ -94,10 +94,10 @@ def of_packs(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("begun", [of_an_object, of_objects, of_listings, of_packs])
-def test_nobody_waits_for_what_is_not_read_on(
+def test_a_dropped_generator_waits_for_no_reads(
     begun: Callable[[Slow, pytest.MonkeyPatch], Iterator[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The garbage collector may end it anywhere, also in a thread that holds a lock that others need."""
+    """The garbage collector may end a generator in any thread: a wait there could deadlock on a lock."""
     store = Slow()
     reading = begun(store, monkeypatch)
     next(reading)

@@ -1,4 +1,4 @@
-"""Values of settings as texts give them: options of the data source, and of commands."""
+"""Values of settings that are given as texts: options of the data source, and of commands."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,7 +21,7 @@ class Toy:
 
 
 def test_texts_become_values():
-    """A text that says false is false."""
+    """The text "false" would become true."""
     texts = {"on": "false", "many": "7", "share": "0.1", "text": "false"}
     assert values_in(texts, named(Toy)) == {"on": False, "many": 7, "share": 0.1, "text": "false"}
 
@@ -40,15 +40,15 @@ def test_texts_become_values():
         ({"manny": 7}, "manny: there is no such setting; did you mean many?"),
     ],
 )
-def test_what_is_wrong_is_named(given, said):
-    """The setting, the value, and what it can be."""
+def test_a_wrong_value_is_named_with_the_remedy(given, said):
+    """A user would not learn which setting is wrong, or which values it may have."""
     with pytest.raises(UsageError) as raised:
         values_in(given, named(Toy))
     assert str(raised.value) == said
 
 
-def test_all_that_is_wrong_is_said_at_once():
-    """A line for each."""
+def test_all_wrong_values_are_reported_together():
+    """A user would fix one setting for each run."""
     with pytest.raises(UsageError) as raised:
         values_in({"on": "no", "many": "x"}, named(Toy))
     assert str(raised.value).splitlines() == ["on='no': give true or false", "many='x': give a whole number"]
@@ -57,6 +57,6 @@ def test_all_that_is_wrong_is_said_at_once():
 @pytest.mark.parametrize(
     ("text", "pays"), [("false", False), ("False", False), ("true", True), ("True", True)]
 )
-def test_the_data_source_takes_truth_values(text, pays):
+def test_the_data_source_accepts_truth_values(text, pays):
     reading = reading_of({"bucket": "b", "prefix": "raw/", "requester_pays": text})
     assert reading.source.input.bucket.requester_pays is pays

@@ -1,4 +1,4 @@
-"""Slots: byte for byte those of the vnotify crate."""
+"""Slots: the same numbers as in the vnotify crate."""
 
 import pytest
 from hypothesis import given
@@ -21,39 +21,38 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("key", "of_1000", "of_7"), VECTORS)
-def test_vectors(key, of_1000, of_7):
-    """The vectors of the protocol hold for 1000 and for 7 slots."""
+def test_slots_match_the_test_vectors_of_the_protocol(key, of_1000, of_7):
+    """A watcher of the vnotify crate would look at other slots than our publisher."""
     assert slot_of(key) == of_1000
     assert slot_of(key, 7) == of_7
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1001, True, 2.0, "1000", None])
 def test_a_keyspace_has_1_to_1000_slots(slots):
-    """Any other number is refused by name."""
+    """A keyspace with any other number of slots would be accepted."""
     with pytest.raises(UsageError, match="slots="):
         slot_of("a", slots)
 
 
 @pytest.mark.parametrize("slots", [1, 1000])
-def test_the_bounds_are_allowed(slots):
-    """1 and 1000 slots are legal."""
+def test_the_smallest_and_largest_slot_counts_are_allowed(slots):
     assert 0 <= slot_of("a", slots) < slots
 
 
 @given(key=st.text(st.characters(exclude_categories=["Cs"])), slots=st.integers(1, 1000))
-def test_every_key_has_a_slot_whose_partition_key_leads_back(key, slots):
-    """Slots are in range, and survive the way through Dagster's partition keys."""
+def test_every_key_has_a_slot_that_a_partition_key_preserves(key, slots):
+    """Dagster would run another partition than the slot that changed."""
     slot = slot_of(key, slots)
     assert slot_from_partition_key(str(slot), slots) == slot
 
 
 @pytest.mark.parametrize("name", ["", "_", "-1", "007", "1000", "1.0", " 1", "1 ", "٣", "a", "1/2"])
-def test_what_is_not_a_slot_is_refused(name):
-    """Signals' names are decimal, unpadded, ASCII, and below the number of slots."""
+def test_a_text_that_is_no_slot_is_refused(name):
+    """A foreign object in the keyspace would be taken for the signal of a slot."""
     with pytest.raises(UsageError, match="unknown slot"):
         slot_from_partition_key(name)
 
 
 def test_partition_keys_are_in_numeric_order():
-    """10 comes after 9, not after 1."""
+    """Slot 10 would come before slot 9 in lists and in the UI."""
     assert partition_keys({10, 9, 1}) == ["1", "9", "10"]

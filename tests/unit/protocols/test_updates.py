@@ -1,4 +1,4 @@
-"""Writes in doubt: each ends as what it was, also where the looking fails."""
+"""Writes in doubt: the outcome is right even if the read that checks it fails."""
 
 import pytest
 
@@ -13,14 +13,14 @@ DOUBTS = [Fault.LOST, Fault.REFUSED, Fault.LATE]
 
 
 def writes(records, faults):
-    """Writes over a store whose calls suffer these faults, in order."""
+    """Writes over a store whose calls have these faults, in order."""
     return Updates(FaultyStore(records, scripted(dict(enumerate(faults)))), HandClock())
 
 
 @pytest.mark.parametrize("looking", [[], [Fault.THROTTLED], [Fault.THROTTLED, Fault.LOST]])
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_write_in_doubt_is_ours_once_it_is_there(records, doubt, looking):
-    """Whether the first attempt was applied or the second."""
+def test_a_write_in_doubt_is_recognised_once_it_is_stored(records, doubt, looking):
+    """A writer would get a conflict with its own first or second attempt."""
     faults = [doubt, *looking]
     outcome = writes(records, faults).create("p", "a", b"1")
     assert outcome == Stored(version=records.read("p", "a").version)
@@ -30,8 +30,8 @@ def test_a_write_in_doubt_is_ours_once_it_is_there(records, doubt, looking):
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_removal_in_doubt(records, doubt):
-    """Gone by us or by another after a lost answer: nobody can tell, and it says so."""
+def test_a_removal_in_doubt_is_reported_as_in_doubt(records, doubt):
+    """A caller would be told that it removed a record that another client may have removed."""
     version = records.create("p", "a", b"1").etag
     outcome = writes(records, [doubt]).remove("p", "a", expected=version)
     assert records.read("p", "a") is None
@@ -41,8 +41,8 @@ def test_a_removal_in_doubt(records, doubt):
         assert isinstance(outcome, Stored)
 
 
-def test_a_conflict_tells_what_is_there(records):
-    """Without a doubt of our own."""
+def test_a_conflict_returns_the_stored_record(records):
+    """A caller would need another read, or be told that its own attempt is in doubt."""
     records.create("p", "a", b"other")
     outcome = writes(records, []).create("p", "a", b"1")
     assert (outcome.record.value, outcome.in_doubt) == (b"other", False)
@@ -52,8 +52,8 @@ def test_a_conflict_tells_what_is_there(records):
 
 
 @pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
-def test_a_creation_sent_once(records, doubt):
-    """Not found after a doubt, it is aborted, and whatever lands later is not of this call."""
+def test_a_creation_sent_once_is_not_repeated(records, doubt):
+    """A record that was created and removed since would be created again."""
     with pytest.raises(UnknownOutcomeError):
         writes(records, [doubt]).create("p", "a", b"1", once=True)
     assert isinstance(
@@ -62,14 +62,14 @@ def test_a_creation_sent_once(records, doubt):
     assert isinstance(writes(records, [Fault.THROTTLED]).create("p", "c", b"1", once=True), Stored)
 
 
-def test_no_answer_for_good(records):
-    """Bounded, and distinguished: certainly not applied, or nobody knows."""
+def test_a_store_that_never_answers_is_given_up(records):
+    """A caller would retry for ever, or could not tell a write that was not applied from one in doubt."""
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)
     with pytest.raises(UnknownOutcomeError):
         Updates(faulty, HandClock()).create("p", "a", b"1")
-    # Never sent again before a look has shown that it was not applied.
+    # A write is never sent again before a read has shown that it was not applied.
     assert [call.method for call, _ in faulty.calls] == ["create"] + ["read"] * ATTEMPTS
     faulty = FaultyStore(records, lambda call: Fault.REFUSED if call.method == "create" else Fault.NONE)
     with pytest.raises(UnknownOutcomeError):
@@ -78,8 +78,8 @@ def test_no_answer_for_good(records):
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_change_that_removes(records, doubt):
-    """Its result is that of a removal which certainly was its own: a record that is gone proves nothing."""
+def test_a_change_that_removes_returns_only_its_own_result(records, doubt):
+    """Two callers would both report that they removed the record."""
     records.create("p", "a", b"1")
 
     def empty(found):
@@ -90,8 +90,8 @@ def test_a_change_that_removes(records, doubt):
     assert result == ("gone" if doubt is Fault.LOST else b"1")
 
 
-def test_a_change_begins_with_what_is_known(records):
-    """Without a read, unless it has changed since."""
+def test_a_change_begins_with_the_known_record(records):
+    """A change of a known record would cost a read, or overwrite a newer version."""
     known = Record(key="a", value=b"1", version=records.create("p", "a", b"1").etag)
     faulty = FaultyStore(records)
     updates = Updates(faulty, HandClock())
@@ -107,7 +107,7 @@ def test_a_change_begins_with_what_is_known(records):
 
 
 def test_a_patient_change_outlasts_an_outage(records):
-    """If nothing is in doubt, others leave that to their callers."""
+    """A short outage would fail a change although nothing is in doubt."""
     away = [Fault.THROTTLED] * 3
     with pytest.raises(UnavailableError):
         writes(records, away).change("p", "a", lambda _: (b"1", None))
@@ -118,7 +118,7 @@ def test_a_patient_change_outlasts_an_outage(records):
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_change_in_doubt_is_applied_once(records, doubt):
-    """Its value is recognised, or it was not applied: a counter that is read again does not count twice."""
+    """A counter would count twice after a lost answer."""
     records.create("p", "a", b"1")
 
     def one_more(found):

@@ -1,39 +1,40 @@
-"""Chains that users of the npm package xor-ack-dynamodb stamp too: one record each, changed by compare-and-set.
+"""Chains that users of the npm package xor-ack-dynamodb can stamp, too: one record each, changed by compare-and-set.
 
     chains = SharedChains(XorAckTable(DynamoConfig(table="acks"), partition_key="tagID"))    # the package's table
     a, b = new_stamp(), new_stamp()
-    chains.create("job", xor(a, b))                     # as the package's create; either side may stamp it now
+    chains.create("job", xor(a, b))                     # like the package's create; either side may stamp it now
     chains.stamp("job", a, operation_id="a")            # Stamped(missing=None): open, and stamps have no names
-    chains.stamp("job", a, operation_id="a")            # the same; the package's would be applied again
+    chains.stamp("job", a, operation_id="a")            # no change; the package would apply the stamp again
     chains.stamp("job", b)                              # Acked(): the item is gone, as the package expects
     chains.open_batch("batch", ["1", "2"])              # children with names, in the same table
     chains.stamp_children("batch", ["1"])               # Stamped(missing=1)
 
 Steps
     1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from seed and name.
-       The record holds the XOR of all stamps. `create` begins a chain with a stamp, as the package does.
+       The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the package does.
     2. A worker that has finished children XORs their stamps into the record, by compare-and-set: read, replace.
        Threads that stamp one chain at the same time are combined: one of them sends for all.
-    3. When the XOR is zero, the chain is acked. It stays as a tombstone, which differs from a chain that never was.
-    4. A parent that starts more children finishes itself and begins them in one stamp (`starts`), so the chain never
-       looks acked in between.
+    3. When the XOR is zero, the chain is acked. The chain stays as a tombstone, so it differs from an unknown chain.
+    4. A parent that starts more children ends itself and begins them in one stamp (`starts`), so the chain never looks
+       acked in between.
 
 Storage
     (partition, tag)                           JSON: the XOR, the status, the names of all children and of the
                                                missing ones, seed, payload, digests of applied operation ids.
                                                `stores/dynamodb/xor_ack_table.py` keeps it beside the package's item
 
-Invariants: those of `AckChains`. After a write in doubt the record is read before any result is returned.
+Invariants: the same as of `AckChains`. After a write in doubt, the record is read before any result is returned.
 
 Limits
-    - One process at a time writes the record: k processes at once need up to k(k+1)/2 attempts, as the package's do.
-    - A parent begins the same children in every attempt. Others are begun too, but may come after the chain is acked.
+    - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
+    - A parent must begin the same children in every attempt. Other children are begun, too, but perhaps only after
+      the chain is acked.
     - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `ATTEMPTS` attempts.
 
-Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each other writer in between.
+Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.
 
-Reading order: shared_chains (the client), plans (what each operation does to a record), record (the record as JSON).
-Threads send together by `kernel.group_commit`.
+Reading order: shared_chains (the client), plans (the change that each operation makes to a record), record (its JSON).
+`kernel.group_commit` combines the requests of threads.
 """
 
 from s3notify_platform.protocols.ack_chain.shared.record import child_stamp

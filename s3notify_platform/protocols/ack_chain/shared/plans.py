@@ -1,7 +1,7 @@
-"""What each operation does to a record, as pure functions of the record as it was read.
+"""Pure functions for the change that each operation makes to a record.
 
 A plan returns the record to write (None: no change), and the result for its caller. After a write that was refused or
-is in doubt, it is called again with the record as it is then; so each plan recognises its own earlier attempts.
+is in doubt, the plan is called again with the current record. So each plan must recognise its own earlier attempts.
 `combine` joins the plans of several callers into one write.
 """
 
@@ -29,10 +29,10 @@ OPERATIONS_MAX = 2_000
 
 
 def combine(chain: Chain, plans: Sequence[Plan[Any]]) -> tuple[Chain | None, list[Any]]:
-    """One write for several plans, each applied to what the plans before it return: as if sent one after another.
+    """Joins several plans into one write. Each plan gets the record that the plan before it returned.
 
-    The record to write (None: no change), and each plan's result. An error of a plan is its result, and does not
-    affect the others.
+    Returns the record to write (None: no change), and each plan's result. If a plan raises an error, the error is its
+    result, and the other plans are not affected.
     """
     before, results = chain, []
     for plan in plans:
@@ -49,7 +49,7 @@ def combine(chain: Chain, plans: Sequence[Plan[Any]]) -> tuple[Chain | None, lis
 
 
 def closed(chain: Chain, operation: bytes) -> StampOutcome | None:
-    """The result of a stamp on a closed chain; None if it is open."""
+    """The result of a stamp on a closed chain; None if the chain is open."""
     match chain.status:
         case "open":
             return None
@@ -63,10 +63,10 @@ def closed(chain: Chain, operation: bytes) -> StampOutcome | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """A stamp on the chain `tag`: the children that it ends and begins, under the digest of an operation id.
+    """A stamp on the chain `tag`: the children that it ends and begins, and the digest of its operation id.
 
-    `raw` is the caller's own XOR; None takes the children's stamps from the chain's seed. `expires_ms` is for
-    the tombstone, should this be the last one.
+    `raw` is the caller's own XOR; if it is None, the children's stamps are derived from the chain's seed. `expires_ms`
+    is for the tombstone, in case this is the last stamp.
     """
 
     tag: str
@@ -77,13 +77,13 @@ class Stamp:
     raw: bytes | None = None
 
     def __call__(self, chain: Chain) -> tuple[Chain | None, StampOutcome]:
-        """The plan for one record."""
+        """Applies the stamp to a record."""
         if (done := closed(chain, self.operation)) is not None:
             return None, done
         if self.raw is not None:
             return self._raw(chain, self.raw)
         if not chain.seed:
-            raise UsageError(f"chain {self.tag!r} was created with stamps: stamp it with them")
+            raise UsageError(f"chain {self.tag!r} was created with stamps: use `stamp`")
         self._check_names(chain)
         ending, beginning = self.ending & chain.missing, self.beginning - chain.children
         if not ending and not beginning:
@@ -97,7 +97,7 @@ class Stamp:
         if self.operation in chain.operations or (self.ending and again == self.ending):
             return None, _stamped(chain)
         if twice := again | self.beginning & chain.children:
-            raise UsageError(f"chain {self.tag!r}: another operation stamped {in_order(twice)}")
+            raise UsageError(f"chain {self.tag!r}: another operation has already stamped {in_order(twice)}")
         if len(chain.operations) >= OPERATIONS_MAX:
             raise UsageError(
                 f"chain {self.tag!r} has had {OPERATIONS_MAX} stamps: XOR several into one stamp"
@@ -126,12 +126,12 @@ def _stamped(chain: Chain) -> Stamped:
 
 
 def acked(chain: Chain, expires_ms: int) -> Chain:
-    """The tombstone. Only the XOR decides: a raw stamp may have finished children without naming them."""
+    """The tombstone of an acked chain, without missing children: raw stamps may end children without naming them."""
     return replace(chain, status="acked", missing=frozenset(), operations=(), expires_ms=expires_ms)
 
 
 def failed(chain: Chain, reason: str, expires_ms: int) -> tuple[Chain | None, Chain]:
-    """The chain, closed as failed; unchanged if it was closed before."""
+    """Closes the chain as failed; leaves it unchanged if it is closed already."""
     if chain.status != "open":
         return None, chain
     after = replace(chain, status="failed", reason=reason, expires_ms=expires_ms)

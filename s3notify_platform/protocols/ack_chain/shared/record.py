@@ -15,10 +15,10 @@ OPERATION_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A record, decoded."""
+    """A decoded record."""
 
     identity: str
-    """Random, drawn when the chain is created: distinguishes two chains with one tag."""
+    """A random name, drawn when the chain is created. It distinguishes two chains with the same tag."""
     stamp: bytes
     status: Status = "open"
     children: frozenset[str] = frozenset()
@@ -35,13 +35,13 @@ class Chain:
 
 
 def child_stamp(seed: bytes, name: str) -> bytes:
-    """The stamp of a named child: keyed BLAKE3, so that the record keeps a seed and names, not stamps."""
+    """The stamp of a named child: keyed BLAKE3, so the record contains a seed and names instead of stamps."""
     stamp: bytes = blake3(name.encode("utf-8"), key=seed).digest(length=STAMP_BYTES)
     return stamp
 
 
 def encode(chain: Chain) -> bytes:
-    """The record's bytes."""
+    """Encodes a chain as the value of its record."""
     body = {field.name: getattr(chain, field.name) for field in fields(chain)} | {
         "v": 1,
         "stamp": chain.stamp.hex(),
@@ -55,7 +55,7 @@ def encode(chain: Chain) -> bytes:
 
 
 def decode(key: str, value: bytes) -> Chain:
-    """The chain that was encoded; `CorruptError` for anything else."""
+    """Decodes a chain; raises `CorruptError` for any other value."""
     try:
         body = json.loads(value)
         if (version := body.pop("v")) != 1 or body["status"] not in ("open", "acked", "failed"):
@@ -74,7 +74,7 @@ def decode(key: str, value: bytes) -> Chain:
             }
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"ack chain {key!r} holds {value[:80]!r}") from error
+        raise CorruptError(f"ack chain {key!r} has an unreadable record: {value[:80]!r}") from error
 
 
 def facts(tag: str, chain: Chain) -> ChainState:

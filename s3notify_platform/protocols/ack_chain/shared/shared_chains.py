@@ -1,4 +1,4 @@
-"""The client of shared chains: sends plans to a record store. The package's docstring says what they guarantee."""
+"""The client of shared chains: sends plans to a record store. The package's docstring states its guarantees."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -52,10 +52,10 @@ ATTEMPTS: Final = 40
 
 
 class SharedChains:
-    """The chains of one partition of a record store, a record each. Thread-safe.
+    """The chains of one partition of a record store, one record each. Thread-safe.
 
-    Requests, uncontended: create 1, stamp 2, state 1, fail 2, delete 2; n threads that stamp one chain at once,
-    4 between them. `ATTEMPTS` bounds each of them.
+    Requests without contention: create 1, stamp 2, state 1, fail 2, delete 2. If n threads stamp one chain at the same
+    time, they take 4 requests together. `ATTEMPTS` bounds the attempts of each operation.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class SharedChains:
         payload: str = "",
         reuse: bool = False,
     ) -> ChainState:
-        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
 
-        `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: in place of a
-        chain that has ended, at once, as with the npm package; `TagExists` only of one that is open. Stamps name the
-        tag alone, so those of the old chain that come late count in the new one. Up to 2 requests more then.
+        `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: replaces a
+        chain that has ended, as the npm package does; `TagExists` only if that chain is open. Stamps name only the tag,
+        so late stamps of the old chain count in the new chain. `reuse` takes up to 2 more requests.
         """
         check_new(stamp)
         if children and xor_all(children.values()) != stamp:
@@ -104,7 +104,7 @@ class SharedChains:
         payload: str = "",
         reuse: bool = False,
     ) -> ChainState:
-        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request.
+        """Begins a chain of children that are stamped by name; `TagExists` if the tag is in use. 1 request.
 
         `reuse`: as in `create`.
         """
@@ -124,12 +124,12 @@ class SharedChains:
         children: Iterable[str] = (),
         starts: Iterable[str] = (),
     ) -> StampOutcome:
-        """XOR `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
+        """XORs `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
 
-        `Stamped` and `Acked` have the XOR that it came to, as the npm package's `stamp` returns it.
-        `children` names the children that it finishes, `starts` those that it begins. Without an operation id
-        a repeated call is a new stamp. If all its children were finished before, it changes nothing; if only some
-        were, it cannot be split: `UsageError`.
+        `Stamped` and `Acked` contain the resulting XOR, which the npm package's `stamp` returns. `children` names the
+        children that the stamp ends, `starts` those children that it begins. Without an operation id, a repeated call
+        is a new stamp. A stamp whose children have all ended before changes nothing. If only some of them have ended,
+        the stamp cannot be split: `UsageError`.
         """
         outcome = self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
         return with_xor(outcome, stamp)
@@ -137,29 +137,29 @@ class SharedChains:
     def stamp_children(
         self, tag: str, names: Iterable[str], operation_id: str | None = None, *, starts: Iterable[str] = ()
     ) -> StampOutcome:
-        """Finish these children of an `open_batch` chain, and begin `starts`, in one stamp. 2 requests.
+        """Ends these children of an `open_batch` chain, and begins `starts`, in one stamp. 2 requests.
 
-        Idempotent by name: children that any caller finished before are left out. With the operation id, the
-        retry of the stamp that acked the chain returns `Acked` again.
+        Idempotent by name: children that any caller has ended before are skipped. With the operation id, a retry of
+        the stamp that acked the chain returns `Acked` again.
         """
         return self._stamp(tag, names, starts, operation_id)
 
     def fail(self, tag: str, reason: str) -> ChainState:
-        """Close an open chain as failed. Returns the state afterwards; a closed chain stays as it is. 2 requests."""
+        """Closes an open chain as failed. Returns the state afterwards; a closed chain stays unchanged. 2 requests."""
         plan = partial(failed, reason=reason, expires_ms=self._expiry_ms())
         return facts(tag, self._change(plan, tag))
 
     def state(self, tag: str) -> ChainState:
-        """The chain's facts; `TagNotFound` if there is none. 1 request."""
+        """The chain's facts; `TagNotFound` if the chain does not exist. 1 request."""
         return facts(tag, _existing(tag, self._records.read(self._partition, tag)))
 
     def states(self) -> Iterator[ChainState]:
-        """Every chain, open or closed, in tag order. One scan."""
+        """The states of all chains, open or closed, in tag order. One scan."""
         for record in self._records.scan(self._partition):
             yield facts(record.key, decode(record.key, record.value))
 
     def delete(self, tag: str) -> None:
-        """Delete the chain, open or closed; `TagNotFound` if there is none. 2 requests."""
+        """Deletes the chain, open or closed; `TagNotFound` if it does not exist. 2 requests."""
         identity: str | None = None
         for _ in attempts(self._clock, ATTEMPTS):
             record = self._records.read(self._partition, tag)
@@ -180,7 +180,9 @@ class SharedChains:
         raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
 
     def purge(self) -> int:
-        """Delete closed chains that have expired by this wall clock. Returns how many. Only frees space. One scan."""
+        """Deletes closed chains that have expired by this wall clock. Returns their number. Only frees space. One
+        scan.
+        """
         now_ms = self._clock.wall_ms()
         purged = 0
         for record in self._records.scan(self._partition):
@@ -224,7 +226,7 @@ class SharedChains:
                 outcome = self._updates.replace(self._partition, tag, value, expected=old.version)
         if isinstance(outcome, Stored):
             return opened
-        # In doubt, it may be ours, and stamped since.
+        # After a write in doubt, the chain found may be this call's own, already stamped by others.
         found = outcome.record
         if found is not None and decode(tag, found.value).identity == chain.identity:
             return opened
@@ -256,12 +258,12 @@ class SharedChains:
     # Changing a record
 
     def _change(self, plan: Plan[T], tag: str) -> T:
-        """Carry out a plan, together with those of other threads for the same record."""
+        """Applies a plan, together with plans of other threads for the same record."""
         result: T = self._together.run(tag, plan, partial(self._send, tag))
         return result
 
     def _send(self, tag: str, plans: Sequence[Plan[Any]]) -> Sequence[Any]:
-        """The plans' results, after at most one write that holds all of their changes."""
+        """The plans' results, after at most one write that contains all their changes."""
 
         def decide(record: Record | None) -> tuple[bytes | None, Sequence[Any]]:
             after, results = combine(_existing(tag, record), plans)

@@ -220,7 +220,7 @@ def test_a_topic_that_was_deleted_meanwhile_takes_nothing():
     [
         (event("x" * (MAX_KEY_BYTES + 1)), "1025 bytes"),
         (event(""), "0 bytes"),
-        (event("\ud800"), "no UTF-8"),
+        (event("\ud800"), "not UTF-8"),
         (event("a\0b"), "NUL"),
         (event("a/../b"), "segment"),
         (event("./b"), "segment"),

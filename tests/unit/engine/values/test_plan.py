@@ -146,7 +146,7 @@ def test_results_of_several_rounds_add_up() -> None:
         ({"prefix": "_s3notify/n/table/"}, "among the platform's own objects"),
         ({"prefix": "raw/own/in/", "platform_prefix": "raw/own/"}, "among the platform's own objects"),
         ({"prefix": "raw/", "keyspace_prefix": "raw/"}, "among the platform's own objects"),
-        ({"modified_after": "2026-01-01T00:00:00"}, "say of which zone it is"),
+        ({"modified_after": "2026-01-01T00:00:00"}, "add the time zone"),
     ],
 )
 def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:

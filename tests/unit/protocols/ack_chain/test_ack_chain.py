@@ -1,4 +1,5 @@
-"""Ack chains: each child and each operation once, whatever happens to a response, and nobody waits for another."""
+"""Ack chains: each child and each operation counts once, even if a response is lost, and no stamper waits for
+another."""
 
 import pickle
 import random
@@ -56,7 +57,7 @@ def methods(faulty):
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
-    """The chain is never done in between, and beginning again what has begun changes nothing."""
+    """The chain would look done in between, or a repeated stamp would begin the children twice."""
     chains.open_batch("t", ["1"])
     for _ in range(2):
         assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
@@ -66,8 +67,8 @@ def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
     assert chains.stamp_children("t", ["1/a", "1/b"]) == Acked()
 
 
-def test_requests(records):
-    """create 1, stamp 2, state 1, fail 2 by the chain, and 1 more by its tag; 1 to close, 1 to read how it did."""
+def test_requests_of_each_operation(records):
+    """An operation would cost more requests than documented."""
     chains, faulty = over(records)
     chain = chains.open_batch("batch", SLOTS, payload="{}")
     for run in range(4):
@@ -92,7 +93,7 @@ def test_requests(records):
 
 
 def test_requests_on_a_bucket():
-    """A LIST of keys: no stamp is read, nor the head by who has the chain."""
+    """A stamp on a bucket would read other stamps or the head, instead of one LIST of keys."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/", keys_recur=keys_recur))
     chain = chains.open_batch("batch", SLOTS, payload="x" * 50_000)
@@ -115,8 +116,8 @@ def test_requests_on_a_bucket():
     assert not objects.list("").objects
 
 
-def test_sixty_four_at_once(records):
-    """One gets `Acked`; two requests each, one to close the chain, and three for each other that saw the end too."""
+def test_sixty_four_concurrent_stampers(records):
+    """Two stampers would get `Acked`, or the number of requests would grow faster than that of the stampers."""
     chains, faulty = over(records)
     names = [str(n) for n in range(64)]
     chain = pickle.loads(pickle.dumps(chains.open_batch("t", names)))
@@ -128,8 +129,8 @@ def test_sixty_four_at_once(records):
     assert len(faulty.calls) <= 2 * 64 + 1 + 3 * (saw - 1)
 
 
-def test_a_batch_names_what_is_missing(chains):
-    """In numeric order, with payload and deadline."""
+def test_a_batch_names_its_missing_children(chains):
+    """The sensor would not learn which slots are missing, nor the payload and the deadline."""
     opened = chains.open_batch(
         "t", map(str, range(0, 1000, 2)), deadline_seconds=60, payload='{"digests": "…"}'
     )
@@ -142,8 +143,8 @@ def test_a_batch_names_what_is_missing(chains):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_names_of_any_children(chains, seed):
-    """Numbers, paths and other names, some begun later; stamped in any shares, however long they are."""
+def test_children_may_have_any_names(chains, seed):
+    """A name of unusual form or length would be lost or confused with another name."""
     dice = random.Random(seed)
     first = [
         *SLOTS,
@@ -167,8 +168,8 @@ def test_any_names_of_any_children(chains, seed):
         assert outcome == (Stamped(missing=len(left)) if left else Acked())
 
 
-def test_all_children_at_once(chains):
-    """The chain ends for good; whoever repeats it gets the same answer, and any other stamp the later one."""
+def test_finish_ends_a_chain_in_one_stamp(chains):
+    """A repeated `finish` would get another answer, or a failed chain would be finished."""
     chain = chains.open_batch("t", SLOTS)
     chains.stamp_children(chain, SLOTS[:3])
     assert chains.finish(chain, "run") == chains.finish(chain, "run") == Acked()
@@ -183,8 +184,8 @@ def test_all_children_at_once(chains):
         chains.finish(chains.create("raw", new_stamp()))
 
 
-def test_tags_that_begin_alike_are_apart(chains):
-    """No chain sees the records of another one."""
+def test_chains_with_similar_tags_are_separate(chains):
+    """A chain would count the stamps of another chain whose tag begins alike."""
     for tag in ("t", "t.", "t/1", "t 1", "tt"):
         chains.open_batch(tag, ["1", "2"])
     chains.stamp_children("t", ["1", "2"])
@@ -200,7 +201,7 @@ def test_tags_that_begin_alike_are_apart(chains):
 
 
 def test_wrong_calls_write_nothing(chains, records):
-    """Each names what to correct."""
+    """A wrong call would leave records behind, or not say what to correct."""
     with pytest.raises(UsageError, match="no children"):
         chains.open_batch("t", [])
     for tag in ("", "a\0b", "x" * (TAG_BYTES_MAX + 1)):
@@ -223,11 +224,11 @@ def test_wrong_calls_write_nothing(chains, records):
     assert list(records.scan("ack")) == before
 
 
-# Failure, deadline, tidiness
+# Failure, deadline, purge
 
 
 def test_an_acked_chain_cannot_fail(records):
-    """Nor one whose last stamper died before it could close it: then `Acked` is for the stamper that comes back."""
+    """If the last stamper dies before it closes the chain, the chain could fail, and nobody would get `Acked`."""
     chains = AckChains(records)
     chains.open_batch("t", ["1"])
     chains.stamp_children("t", ["1"])
@@ -241,8 +242,8 @@ def test_an_acked_chain_cannot_fail(records):
     assert outcomes == [Acked(), AlreadyAcked(), Acked(), AlreadyAcked()]
 
 
-def test_purge_forgets_closed_chains_after_their_time(records):
-    """With all their records, also in parallel; and open ones never."""
+def test_purge_removes_closed_chains_after_their_time(records):
+    """Records of closed chains would stay for ever, or open chains would be removed."""
     clock = HandClock()
     chains = AckChains(records, clock=clock, tombstone_seconds=10, parallelism=3)
     chains.open_batch("open", ["1", "2"])
@@ -260,7 +261,7 @@ def test_purge_forgets_closed_chains_after_their_time(records):
 
 
 def test_a_stamp_whose_chain_is_gone_leaves_nothing(records):
-    """Whether its tag is in use again or not; and it does not count in the chain of that tag."""
+    """The stamp of a deleted chain would stay, or count in the next chain with its tag."""
     chains = AckChains(records)
     chain = chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -279,8 +280,8 @@ def test_a_stamp_whose_chain_is_gone_leaves_nothing(records):
     assert chains.state("t").missing == ("1",)
 
 
-def test_a_stamper_that_dies_at_a_removed_chain_leaves_its_stamp_to_the_purge(records):
-    """Of each chain of that tag, only what belongs to no chain is removed."""
+def test_purge_removes_the_stamp_that_a_dying_stamper_left_on_a_deleted_chain(records):
+    """The stamp would stay for ever, or stamps of the current chain would be removed."""
     chains = AckChains(records)
     chain = chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -296,7 +297,7 @@ def test_a_stamper_that_dies_at_a_removed_chain_leaves_its_stamp_to_the_purge(re
 
 
 def test_a_chain_that_begins_while_a_purge_looks_is_spared():
-    """Its stamp is seen without its head, whose turn was over: so the head is looked for again."""
+    """The purge would remove stamps of a chain whose head it has not seen."""
     records = MemoryRecordStore()
     scanning = records.scan
 
@@ -314,8 +315,8 @@ def test_a_chain_that_begins_while_a_purge_looks_is_spared():
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"v":1,"status":"open"}', b"[1]", b"\xff"])
-def test_corrupt_records_are_said_to_be(chains, records, value):
-    """Never taken for an absent chain, or for one that has not ended."""
+def test_corrupt_records_raise_corrupt_error(chains, records, value):
+    """A corrupt record would be taken for a missing chain, or for an open one."""
     records.create("ack", head_key("t"), value)
     with pytest.raises(CorruptError):
         chains.state("t")
@@ -330,8 +331,8 @@ def test_corrupt_records_are_said_to_be(chains, records, value):
             chains.state(chain)
 
 
-def test_a_chain_kept_by_its_version_and_children(chains):
-    """As the sensor keeps it: without the payload."""
+def test_a_chain_is_restored_from_its_version_and_children(chains):
+    """The sensor, which keeps a chain without its payload, could not stamp it."""
     opened = chains.open_batch("t", ["1", "2"], payload="much")
     kept = Chain.of("t", opened.version, ["2", "1"])
     assert kept == replace(opened, payload="", created_ms=0)
@@ -346,7 +347,7 @@ def test_a_chain_kept_by_its_version_and_children(chains):
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 @pytest.mark.parametrize(("method", "nth"), [("create", 0), ("create", 1), ("scan", 0)])
 def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by, method, nth):
-    """Response lost, refused, or applied some calls later: of the stamp, or of what closes the chain."""
+    """A stamp, or the end of a chain, would be lost or count twice after a lost, refused or late response."""
     AckChains(records).create("t", xor(A, B))
     for stamp, outcome in ((A, Stamped(missing=None)), (B, Acked())):
         chains, faulty = over(records, at(method, fault, nth=nth), late_by_calls=late_by)
@@ -358,7 +359,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by, method, nth):
 @pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.CRASH_BEFORE])
 @pytest.mark.parametrize("method", ["read", "create", "scan"])
 def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
-    """By another process, under the same operation id."""
+    """A process that repeats the operation of a crashed process would stamp twice."""
     AckChains(records).create("t", xor(A, B))
     chains, _ = over(records, at(method, fault))
     with pytest.raises(CrashedError):
@@ -369,8 +370,8 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("nth", [0, 1])
-def test_a_deletion_in_doubt(records, fault, nth):
-    """Gone once, and reported as gone; what is left of it is for the purge."""
+def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
+    """The chain would stay, or the purge would not find the rest of it."""
     chains, faulty = over(records, at("remove", fault, nth=nth))
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
@@ -382,8 +383,8 @@ def test_a_deletion_in_doubt(records, fault, nth):
     assert not list(records.scan("ack"))
 
 
-def test_unavailable_before_anything_was_sent_is_passed_on(records):
-    """Nothing was applied: the caller retries. After that it is bounded, and in doubt."""
+def test_an_error_before_any_write_is_raised_unchanged(records):
+    """The caller would not learn that nothing was applied; after a write, the retries would not end."""
     chain = AckChains(records).open_batch("t", ["1"])
     for call in (
         lambda chains: chains.stamp_children("t", ["1"]),
@@ -404,8 +405,9 @@ def test_unavailable_before_anything_was_sent_is_passed_on(records):
         chains.delete("t")
 
 
-def test_no_stamp_is_an_object_whose_name_is_too_long_for_a_file():
-    """Many servers keep each in a file of its last name, of 255 bytes at most; half of 1000 slots do not fit in."""
+def test_no_stamp_has_a_key_that_is_too_long_for_a_file_name():
+    """Servers that keep an object in a file of its last name, of at most 255 bytes, would lose a stamp of many
+    slots."""
     objects = MemoryObjectStore()
     chains = AckChains(ObjectRecordStore(objects, "records/"), clock=HandClock())
     chain = chains.open_batch("eeb39d77-74bc-456c-baef-ff30366c1448/af8e5919c38f2e99fadedbe57bc39596", SLOTS)

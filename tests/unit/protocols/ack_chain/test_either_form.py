@@ -1,4 +1,4 @@
-"""What chains promise in either form: a record for each stamp, or one record that all stampers change."""
+"""Guarantees of both forms of chains: one record for each stamp, or one record that all stampers change."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def over(kind, records, schedule, **kwargs):
 
 
 def test_stamps_are_random_and_long_enough(chains):
-    """16 bytes of ours; shorter than 8 is refused, zero is refused, and so is another length than the chain's."""
+    """A stamp that is zero, too short or of another length than the chain's would be accepted."""
     assert len(new_stamp()) == 16
     assert new_stamp() != new_stamp()
     for wrong in (b"1234567", b"x" * 129):
@@ -58,7 +58,7 @@ def test_stamps_are_random_and_long_enough(chains):
 
 
 def test_a_chain_of_raw_stamps(chains):
-    """create, stamp, stamp: the XOR decides."""
+    """A chain of raw stamps would be acked too early, or never."""
     chains.create("t", xor(A, B))
     assert chains.stamp("t", A) == Stamped(missing=None)
     assert chains.state("t").status == "open"
@@ -66,8 +66,8 @@ def test_a_chain_of_raw_stamps(chains):
     assert chains.state("t").status == "acked"
 
 
-def test_existing_tags_are_refused(chains):
-    """Open or closed."""
+def test_a_tag_in_use_is_refused(chains):
+    """A second chain would replace an open or finished one without being asked to."""
     chains.open_batch("t", ["1"])
     with pytest.raises(TagExists):
         chains.create("t", A)
@@ -77,10 +77,7 @@ def test_existing_tags_are_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """As the npm package's does: what is left, with what others have stamped, and zero bytes at the end; repeated, too.
-
-    Outcomes are equal whatever the XOR is.
-    """
+    """A user of the npm package's `stamp` would get another XOR; or outcomes would differ only by their XOR."""
     chains.create("t", xor(A, B, C))
     assert chains.stamp("t", A, operation_id="a").xor == xor(B, C)
     assert chains.stamp("t", B).xor == C
@@ -92,8 +89,8 @@ def test_a_stamp_returns_the_xor(chains):
 
 
 @pytest.mark.parametrize("how", ["acked", "failed"])
-def test_a_tag_that_has_ended_is_used_again_where_asked_for(chains, how):
-    """At once, as often as it ends; an open one is not."""
+def test_reuse_replaces_a_chain_that_has_ended(chains, how):
+    """A caller could not use its tag again at once, or an open chain would be replaced."""
     chains.create("t", A, payload="1", reuse=True)
     for number in range(2, 5):
         with pytest.raises(TagExists):
@@ -116,8 +113,8 @@ def test_a_tag_that_has_ended_is_used_again_where_asked_for(chains, how):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("method", ["create", "replace"])
-def test_a_tag_used_again_in_doubt(kind, records, fault, method):
-    """It is our chain, once, though the answer was lost."""
+def test_a_reuse_in_doubt_creates_one_chain(kind, records, fault, method):
+    """After a lost answer, the caller would take its own new chain for another caller's."""
     kind(records).open_batch("t", ["old"])
     kind(records).stamp_children("t", ["old"])
     chains, faulty = over(kind, records, at(method, fault))
@@ -127,8 +124,8 @@ def test_a_tag_used_again_in_doubt(kind, records, fault, method):
     assert chains.stamp_children("t", ["new"]) == Acked()
 
 
-def test_unknown_tags_and_finished_ones_are_distinguished(chains):
-    """`TagNotFound` and `AlreadyAcked`."""
+def test_unknown_and_finished_tags_are_distinguished(chains):
+    """A caller could not tell a finished chain (`AlreadyAcked`) from an unknown one (`TagNotFound`)."""
     for call in (
         lambda: chains.stamp("t", A),
         lambda: chains.stamp_children("t", ["1"]),
@@ -147,7 +144,7 @@ def test_unknown_tags_and_finished_ones_are_distinguished(chains):
 
 
 def test_a_stamp_with_the_same_operation_id_is_applied_once(kind, records):
-    """Also by another process, and also after the chain was acked."""
+    """A retry, from another process or after the chain was acked, would stamp twice."""
     one, other = kind(records), kind(records)
     one.create("t", xor(A, B))
     assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=None)
@@ -157,8 +154,8 @@ def test_a_stamp_with_the_same_operation_id_is_applied_once(kind, records):
     assert one.stamp("t", A, operation_id="op-a") == AlreadyAcked()
 
 
-def test_named_children_are_applied_once_whoever_stamps_them(chains):
-    """Two runs that finish the same slots do not cancel out, under any operation id."""
+def test_named_children_count_once_whoever_stamps_them(chains):
+    """Two runs that finish the same slots would cancel each other out."""
     chains.open_batch("t", ["1", "2", "3"])
     assert chains.stamp_children("t", ["1", "2"], "run") == Stamped(missing=1)
     assert chains.stamp_children("t", ["1", "2"], "other") == Stamped(missing=1)
@@ -167,7 +164,7 @@ def test_named_children_are_applied_once_whoever_stamps_them(chains):
 
 
 def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """It stays failed; stamps on it get `AlreadyFailed`."""
+    """An operator would not learn why a chain failed, or a late stamp would change it."""
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "run died").status == "failed"
@@ -176,8 +173,8 @@ def test_a_failed_chain_keeps_reason_and_missing_children(chains):
     assert (found.status, found.reason, found.missing) == ("failed", "run died", ("2",))
 
 
-def test_overdue_is_judged_by_the_callers_own_elapsed_time(chains):
-    """Never by the wall clock in the record."""
+def test_overdue_uses_the_callers_own_elapsed_time(chains):
+    """A wrong wall clock would fail a chain too early."""
     chains.open_batch("t", ["1"], deadline_seconds=60)
     state = chains.state("t")
     assert not overdue(state, 59.9)
@@ -190,16 +187,16 @@ def test_overdue_is_judged_by_the_callers_own_elapsed_time(chains):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("late_by", [1, 2, 3])
-def test_a_creation_in_doubt_is_found_to_be_ours(kind, records, fault, late_by):
-    """Not a conflict with oneself."""
+def test_a_creation_in_doubt_is_recognised(kind, records, fault, late_by):
+    """After a lost answer, a caller would get a conflict with its own chain."""
     chains, faulty = over(kind, records, at("create", fault), late_by_calls=late_by)
     chains.open_batch("t", ["1"])
     faulty.settle()
     assert chains.state("t").missing == ("1",)
 
 
-def test_a_creation_in_doubt_while_anothers_exists(kind, records):
-    """`TagExists`, after looking."""
+def test_a_creation_in_doubt_finds_another_callers_chain(kind, records):
+    """A caller would take another caller's chain for its own."""
     kind(records).open_batch("t", ["1"])
     chains, _ = over(kind, records, at("create", Fault.REFUSED))
     with pytest.raises(TagExists):

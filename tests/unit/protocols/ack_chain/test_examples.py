@@ -1,4 +1,4 @@
-"""The examples of the packages' docstrings do what they say."""
+"""The examples in the packages' docstrings run and print what they say."""
 
 from textwrap import dedent
 
@@ -18,8 +18,8 @@ def example(package):
 
 
 @pytest.mark.parametrize("package", [ack_chain, shared])
-def test_they_run(package, capsys):
-    """In memory, in place of a bucket and a table; to their end, in ten lines."""
+def test_examples_run_in_ten_lines(package, capsys):
+    """A reader who copies the example would get an error or another result."""
     code = example(package)
     assert len(code.splitlines()) <= 10
     names = {name: getattr(ack_chain, name) for name in ack_chain.__all__}
@@ -40,8 +40,8 @@ def test_they_run(package, capsys):
 
 
 @pytest.mark.parametrize("kind", [AckChains, SharedChains])
-def test_an_open_chain_never_misses_none(kind):
-    """Of stamps nobody knows how many are missing: not that none is."""
+def test_an_open_chain_never_reports_zero_missing(kind):
+    """A chain of raw stamps would report 0 missing stamps while it is still open."""
     chains = kind(MemoryRecordStore())
     first, second = ack_chain.new_stamp(), ack_chain.new_stamp()
     chains.create("t", ack_chain.xor(first, second))

@@ -1,4 +1,4 @@
-"""A tag whose chain has ended is used again at once: one caller does it, and nothing of the first chain counts."""
+"""A tag whose chain has ended is used again: one caller succeeds, and nothing of the first chain counts."""
 
 import pytest
 
@@ -14,8 +14,8 @@ from tests.support.faults import CrashedError, Fault, FaultyStore, at
 A, B = (bytes([byte]) * 16 for byte in (1, 2))
 
 
-def test_who_has_the_chain_before_learns_that_its_tag_is_used_again(records):
-    """Its stamps do not count in the new one, and nothing of it is left."""
+def test_a_holder_of_the_former_chain_gets_tag_not_found(records):
+    """Stamps of the former chain would count in the new chain, or stay as garbage."""
     chains = AckChains(records)
     old = chains.create("t", xor(A, B))
     chains.stamp(old, A)
@@ -32,22 +32,22 @@ def test_who_has_the_chain_before_learns_that_its_tag_is_used_again(records):
     assert chains.state(new).missing == ("1",)
 
 
-def test_requests_of_a_tag_that_is_used_again():
-    """1 if there is no such chain; else its records are looked at, and removed one by one."""
+def test_requests_of_a_reused_tag():
+    """Reuse would cost more requests than documented, even if no such chain exists."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/"))
     old = chains.open_batch("t", ["1"], reuse=True)
     assert objects.counts == {"PUT": 1}
     chains.finish(old)
-    # The store's conditions on DELETE are tried out once.
+    # The store tries out conditional DELETE once; that must not count below.
     chains.finish(chains.open_batch("t", ["2"], reuse=True))
     objects.counts.clear()
     chains.open_batch("t", ["3"], reuse=True)
     assert objects.counts == {"PUT": 2, "GET": 3, "LIST": 2, "DELETE": 1}
 
 
-def test_a_chain_whose_end_nobody_has_seen_has_ended(records):
-    """Its last stamper died before it could say so."""
+def test_a_chain_whose_last_stamper_died_has_ended(records):
+    """Its tag could not be used again, because nobody has closed the chain."""
     chains = AckChains(records)
     chains.open_batch("t", ["1"])
     dying = AckChains(FaultyStore(records, at("scan", Fault.CRASH_BEFORE)), clock=HurriedClock())
@@ -57,8 +57,8 @@ def test_a_chain_whose_end_nobody_has_seen_has_ended(records):
     assert chains.state("t").missing == ("2",)
 
 
-def test_of_many_that_use_a_tag_again_one_does(records):
-    """The others find it in use."""
+def test_one_of_several_concurrent_reuses_succeeds(records):
+    """Two callers would both get a new chain under one tag."""
     chains = AckChains(records)
     old = chains.open_batch("t", ["1"])
     chains.finish(old)

@@ -1,4 +1,4 @@
-"""Native conditional commit: one winner, and no verdict by guess."""
+"""Native conditional commit: one writer wins, and an outcome is never guessed."""
 
 import pytest
 
@@ -38,8 +38,8 @@ def methods(faulty):
     return [call.method for call, _ in faulty.calls]
 
 
-def test_the_first_wins_and_the_second_has_lost_for_one_request_each(store):
-    """Create: 1 PUT, whoever wins."""
+def test_winner_and_loser_pay_one_request_each(store):
+    """A second writer would overwrite the first, or a commit would cost more than 1 PUT."""
     counting = CountingStore(store)
     commit: ConditionalCommit = NativeCommit(counting)
     first = commit.put_if_absent(PATH, b"1", metadata={"m": "v"})
@@ -49,8 +49,8 @@ def test_the_first_wins_and_the_second_has_lost_for_one_request_each(store):
     assert store.head(PATH).metadata["m"] == "v"
 
 
-def test_update_under_an_etag(store):
-    """Update: 1 PUT; the old ETag has lost from then on."""
+def test_an_update_needs_the_current_etag(store):
+    """An update under an old ETag would overwrite a newer version."""
     commit = NativeCommit(store)
     first = commit.put_if_absent(PATH, b"1")
     second = commit.put_if_match(PATH, b"2", first.etag)
@@ -60,46 +60,46 @@ def test_update_under_an_etag(store):
     assert store.get(PATH).body == b"2"
 
 
-def test_a_lost_response_found_to_be_our_own_is_success(store):
-    """Not a conflict with oneself: PUT, HEAD."""
+def test_a_write_with_a_lost_response_is_recognised(store):
+    """A writer would get a conflict with its own write."""
     commit, faulty = commit_over(store, at("put", Fault.LOST))
     assert commit.put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
     assert methods(faulty) == ["put", "head"]
 
 
-def test_an_unapplied_unknown_is_sent_again_under_the_same_writer(store):
-    """PUT, HEAD, PUT."""
+def test_an_unapplied_write_in_doubt_is_sent_again(store):
+    """A writer would give up although its write was not applied."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert methods(faulty) == ["put", "head", "put"]
 
 
 @pytest.mark.parametrize("late_by", [1, 2, 3])
-def test_an_attempt_that_lands_late_is_found_to_be_ours(store, late_by):
-    """Before our look, between look and retry, or after: committed once."""
+def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
+    """An attempt that lands before the look, before the retry or after it would be committed twice."""
     faulty = FaultyStore(store, at("put", Fault.LATE), late_by_calls=late_by)
     outcome = NativeCommit(faulty, clock=HurriedClock()).put_if_absent(PATH, b"1")
     faulty.settle()
     assert outcome == Written(etag=store.head(PATH).etag)
 
 
-def test_unknown_while_another_was_first_is_lost(store):
-    """The other's object was written under the same precondition: only one of us can have met it."""
+def test_a_write_in_doubt_loses_against_an_earlier_create(store):
+    """A writer would report an unknown outcome although only one write can meet the precondition."""
     NativeCommit(store).put_if_absent(PATH, b"other")
     commit, _ = commit_over(store, at("put", Fault.LOST))
     assert commit.put_if_absent(PATH, b"1") == Conflict()
 
 
-def test_unknown_while_another_updated_first_is_lost(store):
-    """The same for updates."""
+def test_a_write_in_doubt_loses_against_an_earlier_update(store):
+    """A writer would report an unknown outcome although only one update can meet the precondition."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
     NativeCommit(store).put_if_match(PATH, b"other", etag)
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
     assert commit.put_if_match(PATH, b"1", etag) == Conflict()
 
 
-def test_applied_but_replaced_before_we_looked_is_unknown_not_lost(store):
-    """Our update went in and another's on top of it: `Conflict` would have it applied twice."""
+def test_a_write_that_was_applied_and_replaced_is_unknown(store):
+    """`Conflict` would make the caller apply its update a second time."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
 
     commit, faulty = commit_over(store, at("put", Fault.LOST))
@@ -116,8 +116,8 @@ def test_applied_but_replaced_before_we_looked_is_unknown_not_lost(store):
     assert methods(faulty) == ["put", "head"]
 
 
-def test_a_foreign_object_after_an_unknown_is_unknown(store):
-    """It carries no proof: a plain write may have replaced ours."""
+def test_a_foreign_object_after_a_write_in_doubt_is_unknown(store):
+    """A plain write may have replaced ours: `Conflict` would be a guess."""
     store.put(PATH, b"foreign")
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
     with pytest.raises(UnknownOutcomeError):
@@ -125,7 +125,7 @@ def test_a_foreign_object_after_an_unknown_is_unknown(store):
 
 
 def test_a_conflict_that_came_and_went_is_unknown(store):
-    """Refused, looked, conflict, and then nothing there: it may have been our own late attempt."""
+    """The conflicting object may have been our own late attempt: `Conflict` would be a guess."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
     putting = faulty.store.put
     calls = 0
@@ -145,8 +145,8 @@ def test_a_conflict_that_came_and_went_is_unknown(store):
     assert calls == 1
 
 
-def test_it_is_bounded_and_says_unknown(store):
-    """A store that never answers: ATTEMPTS rounds, then `UnknownOutcomeError`, never `failed`."""
+def test_a_store_that_never_answers_gives_an_unknown_outcome(store):
+    """A writer would retry for ever, or report that its write failed."""
     commit, faulty = commit_over(store, lambda call: Fault.REFUSED if call.method == "put" else Fault.NONE)
     with pytest.raises(UnknownOutcomeError, match="not confirmed"):
         commit.put_if_absent(PATH, b"1")
@@ -157,14 +157,15 @@ def test_it_is_bounded_and_says_unknown(store):
     assert methods(faulty) == ["put"] + ["head"] * ATTEMPTS
 
 
-def test_heads_are_retried(store):
-    """A failed look is no verdict."""
+def test_failed_heads_are_retried(store):
+    """A failed HEAD would be taken for an answer."""
     commit, _ = commit_over(store, scripted({0: Fault.LOST, 1: Fault.REFUSED, 2: Fault.REFUSED}))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
-def test_unavailable_before_anything_was_sent_is_passed_on(store):
-    """Nothing was applied, and the caller may retry; in a later round it leaves the outcome unknown."""
+def test_an_error_before_any_write_is_raised_unchanged(store):
+    """The caller would not learn that nothing was applied; in a later round, it would take a write in doubt for
+    lost."""
 
     class Down(MemoryObjectStore):
         def put(self, *args, **kwargs):
@@ -177,15 +178,15 @@ def test_unavailable_before_anything_was_sent_is_passed_on(store):
         commit.put_if_absent(PATH, b"1")
 
 
-def test_a_store_that_tells_no_etag_is_asked_for_it(store):
-    """Written always carries the ETag."""
+def test_a_missing_etag_is_read_by_a_head(store):
+    """`Written` would lack the ETag that the next update needs."""
     putting = store.put
     store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
     assert NativeCommit(store).put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
 
 
-def test_copy_if_absent(store):
-    """One COPY; the copy carries this call's writer id over the metadata of its source."""
+def test_a_copy_carries_this_calls_writer_id(store):
+    """A copy would keep the writer id of its source, so it could not be recognised after a lost answer."""
     store.put("source", b"1", metadata={"kept": "k", WRITER: "of the source", EXPECTED: "old"})
     counting = CountingStore(store)
     commit = NativeCommit(counting)
@@ -199,8 +200,8 @@ def test_copy_if_absent(store):
         commit.copy_if_absent("nothing", "target")
 
 
-def test_a_copy_in_doubt_is_looked_up(store):
-    """By the writer id that it carries; another's copy of the same source is not ours."""
+def test_a_copy_in_doubt_is_recognised_by_its_writer_id(store):
+    """Another writer's copy of the same source would be taken for ours."""
     store.put("source", b"1")
     commit, faulty = commit_over(store, at("copy", Fault.LOST))
     assert commit.copy_if_absent("source", PATH) == Written(etag=store.head(PATH).etag)
@@ -212,8 +213,8 @@ def test_a_copy_in_doubt_is_looked_up(store):
     assert methods(faulty) == ["copy", "head", "copy"]
 
 
-def test_a_source_that_goes_while_a_copy_is_in_doubt_leaves_it_unknown(store):
-    """The copy may have been made, or may be under way: not `NotFoundError`, which says that nothing was."""
+def test_a_copy_in_doubt_stays_unknown_if_its_source_disappears(store):
+    """`NotFoundError` would say that nothing was copied, although the copy may exist or be in flight."""
     store.put("source", b"1")
     commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
     looking = store.head
@@ -228,8 +229,8 @@ def test_a_source_that_goes_while_a_copy_is_in_doubt_leaves_it_unknown(store):
     assert methods(faulty).count("copy") == ATTEMPTS
 
 
-def test_delete_if_match(store):
-    """One DELETE; the version is gone by this call, or it was not there."""
+def test_a_delete_removes_only_the_expected_version(store):
+    """A delete under an old ETag would remove a newer version."""
     first = store.put(PATH, b"1").etag
     second = store.put(PATH, b"2").etag
     counting = CountingStore(store)
@@ -241,8 +242,8 @@ def test_delete_if_match(store):
     assert counting.counts == {"DELETE": 3}
 
 
-def test_a_delete_in_doubt_leaves_nothing_to_judge_by(store):
-    """Gone, but by whom: unknown. Still there: sent again. Replaced under the same ETag: lost."""
+def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
+    """A caller would be told that it deleted a version that another client may have deleted."""
     etag = NativeCommit(store).put_if_absent(PATH, b"1").etag
     commit, faulty = commit_over(store, at("delete", Fault.LOST))
     with pytest.raises(UnknownOutcomeError, match="in doubt"):
@@ -259,8 +260,8 @@ def test_a_delete_in_doubt_leaves_nothing_to_judge_by(store):
 
 
 @pytest.mark.parametrize("ignores", ["copy", "delete"])
-def test_where_a_condition_is_ignored_the_probe_says_so_and_leases_do_without(store, ignores):
-    """What this file assumes of a store, and cannot see by itself."""
+def test_the_probe_reports_an_ignored_condition_and_leases_do_not_need_it(store, ignores):
+    """A store that ignores a condition would overwrite or delete objects, and nobody would learn it."""
     ignoring = IgnoringStore(store, {ignores})
     found = probe(ignoring, "")
     assert (found.copy_if_absent, found.delete_if_match) == (ignores != "copy", ignores != "delete")
@@ -278,8 +279,8 @@ def test_where_a_condition_is_ignored_the_probe_says_so_and_leases_do_without(st
         assert (store.head(PATH) is not None and store.head(PATH).etag == second) == holds
 
 
-def test_judge_is_pure_and_cautious():
-    """The table of verdicts."""
+def test_judge_gives_a_verdict_only_if_it_is_proven():
+    """A write in doubt would be reported as written or lost without proof."""
 
     def found(writer, expected, etag="e"):
         return ObjectMeta(key=PATH, etag=ETag(etag), size=1, metadata={WRITER: writer, EXPECTED: expected})

@@ -1,4 +1,4 @@
-"""Commits by leases: what one costs, who may write, and for how long."""
+"""Commits by leases: their cost, and who may write for how long."""
 
 from dataclasses import replace
 
@@ -28,14 +28,14 @@ from tests.support.lease_commits import (
     once,
 )
 
-# The plain way
+# Commits without faults
 
 
-def test_an_uncontended_commit_is_a_head_a_write_and_two_lease_requests(store, leases, commit):
-    """The lease is put as generation 0, and marked done: generation 1, timeout 0."""
+def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store, leases, commit):
+    """A commit would cost more, or its lease would have another generation or timeout than object_store's."""
     made: ConditionalCommit = commit
     assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Written(etag=etag_of(store, PATH))
-    assert store.counts == {"HEAD": 2, "PUT": 1}  # one HEAD is the line above
+    assert store.counts == {"HEAD": 2, "PUT": 1}  # one HEAD is made by the line above
     (lease, seen), (done, of) = leases.puts
     assert (seen, lease.path, lease.etag, lease.generation) == (None, PATH, "*", 0)
     assert (lease.timeout_ms, lease.writer) == (20_000, store.head(PATH).metadata[WRITER])
@@ -45,7 +45,7 @@ def test_an_uncontended_commit_is_a_head_a_write_and_two_lease_requests(store, l
 
 
 def test_a_loser_pays_one_head(store, leases, commit):
-    """The precondition fails before any lease is touched."""
+    """A writer whose precondition fails would put a lease, for which others would have to wait."""
     store.put(PATH, b"there")
     assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert commit.put_if_match(PATH, b"1", ETag("gone")) == Conflict()
@@ -55,8 +55,8 @@ def test_a_loser_pays_one_head(store, leases, commit):
     assert not leases.puts
 
 
-def test_update_copy_and_delete(store, leases, commit):
-    """Each under its own precondition, on a store that knows none; leases stand under the expected ETag."""
+def test_updates_copies_and_deletes_need_their_precondition(store, leases, commit):
+    """On a store without conditions, a write under an old ETag would be applied."""
     first = commit.put_if_absent(PATH, b"1", metadata={"kept": "k"}).etag
     second = commit.put_if_match(PATH, b"2", first, metadata={"kept": "k"}).etag
     assert commit.put_if_match(PATH, b"3", first) == Conflict()
@@ -74,24 +74,25 @@ def test_update_copy_and_delete(store, leases, commit):
 
 
 def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
-    """Done leases are taken at once: the original waits 60 s here."""
+    """A writer would wait 60 s for a lease that is done, as in the original."""
     began = clock.now
     for body in (b"1", b"2", b"3"):
         made = commit.put_if_absent(PATH, body)
         assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
-    assert created == [0, 0, 2, 0, 4]  # refused as generation 0 first, then in place of the done one
+    assert created == [0, 0, 2, 0, 4]  # later ones are refused as generation 0, then replace the done lease
     assert leases.leases.read(PATH, "*").generation == 5
 
 
-# Whose turn it is
+# Who may write next
 
 
 def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
-    """2 s × 3, by the lease that was found and not by our own 20 s; the path is looked at every 100 ms."""
+    """A writer would wait 60 s instead of 2 s × 3, because it goes by its own timeout and not by that of the lease
+    found."""
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
@@ -101,8 +102,8 @@ def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rat
     assert generations == [(0, None), (8, 7), (9, 8)]
 
 
-def test_the_path_is_looked_at_every_test_interval(store, leases, clock):
-    """A waiting writer knows within one interval that another has won."""
+def test_a_waiting_writer_heads_the_path_at_every_test_interval(store, leases, clock):
+    """A waiting writer would not learn within one interval that another writer has won."""
     leases.leases.put(foreign_lease(PATH), seen=None)
     sleeping = clock.sleep
 
@@ -117,8 +118,8 @@ def test_the_path_is_looked_at_every_test_interval(store, leases, clock):
     assert (clock.now, store.counts["HEAD"]) == (1001, 5)
 
 
-def test_the_wait_is_by_elapsed_time_alone(leases, store):
-    """A wall clock that jumps changes nothing, and a clock at twice the rate waits for its own 6 s."""
+def test_the_wait_uses_only_elapsed_time(leases, store):
+    """A jump of the wall clock would end the wait too early, or prolong it."""
     leases.leases.put(foreign_lease(PATH, timeout_ms=2000), seen=None)
     clock = ManualClock(rate=2.0)
     clock.wall_ms = lambda: 9_999_999_999_999
@@ -126,8 +127,8 @@ def test_the_wait_is_by_elapsed_time_alone(leases, store):
     assert 3.0 <= clock.now - 1000 <= 3.2
 
 
-def test_the_path_is_looked_at_once_more_before_a_lease_is_taken_over(store, leases, commit):
-    """A lease that is done when found: its holder has written since our first look."""
+def test_a_takeover_begins_with_another_head(store, leases, commit):
+    """A writer would overwrite an object that the holder of a finished lease wrote after the first HEAD."""
 
     def other_commits():
         lease = foreign_lease(PATH)
@@ -141,8 +142,8 @@ def test_the_path_is_looked_at_once_more_before_a_lease_is_taken_over(store, lea
     assert [lease.generation for lease, _ in leases.puts] == [0]
 
 
-def test_a_takeover_that_comes_second_waits_again(store, leases, commit, clock):
-    """Another was faster, or the holder did something: its lease is waited for from then on."""
+def test_a_takeover_that_comes_second_waits_for_the_new_lease(store, leases, commit, clock):
+    """Two writers would hold the lease at the same time."""
     lease = foreign_lease(PATH, timeout_ms=2000)
     leases.leases.put(lease, seen=None)
     other = replace(lease, generation=1, timeout_ms=3000)
@@ -152,8 +153,8 @@ def test_a_takeover_that_comes_second_waits_again(store, leases, commit, clock):
     assert [put.generation for put, _ in leases.puts] == [0, 1, 2, 3]
 
 
-def test_a_waiting_writer_finds_out_that_the_lease_has_ended(store, leases, commit, clock):
-    """Created and deleted between two looks at the path: it does not wait for the rest of 60 s."""
+def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit, clock):
+    """A writer would wait for the rest of 60 s after the object was created and deleted between two HEADs."""
     lease = foreign_lease(PATH, timeout_ms=20_000)
     leases.leases.put(lease, seen=None)
     sleeping = clock.sleep
@@ -169,7 +170,7 @@ def test_a_waiting_writer_finds_out_that_the_lease_has_ended(store, leases, comm
 
 
 def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock):
-    """Reading it only shortens the wait."""
+    """An outage of the lease table during the wait would fail the commit."""
 
     def unavailable(path, etag):
         raise UnavailableError("down")
@@ -180,8 +181,8 @@ def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock)
     assert clock.now - 1000 >= 6
 
 
-def test_a_lease_that_is_gone_when_looked_at_is_asked_for_again(store, leases, commit):
-    """Expired by its TTL between the refusal and the look."""
+def test_a_lease_that_expired_before_it_was_read_is_requested_again(store, leases, commit):
+    """A writer would fail if the lease expires by its TTL between the refusal and the read."""
     putting = leases.leases.put
     leases.leases.put = lambda lease, *, seen: (
         Occupied(found=None) if len(leases.puts) == 1 else putting(lease, seen=seen)
@@ -189,8 +190,8 @@ def test_a_lease_that_is_gone_when_looked_at_is_asked_for_again(store, leases, c
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
-def test_nobody_waits_for_ever(store, leases, commit):
-    """Leases that come and go: `ROUNDS` of them, then `UnavailableError`, and nothing is written."""
+def test_a_writer_gives_up_after_some_leases_of_others(store, leases, commit):
+    """A writer would wait for ever while others' leases come and go."""
     leases.leases.put = lambda lease, *, seen: Occupied(
         found=foreign_lease(PATH, generation=len(leases.puts), timeout_ms=100)
     )
@@ -200,11 +201,11 @@ def test_nobody_waits_for_ever(store, leases, commit):
     assert store.head(PATH) is None
 
 
-# How long a lease holds
+# Times of a lease
 
 
 def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit, clock):
-    """The lease put takes 15 of its 20 s: nothing is written under it, it is put again, without waiting."""
+    """A write would begin under a lease of which 15 of 20 s had passed while it was sent."""
     leases.after = once(lambda: clock.sleep(0.75 * TIMEOUT))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert [lease.generation for lease, _ in leases.puts] == [0, 1, 2]
@@ -212,11 +213,11 @@ def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit
     assert clock.now == 1000 + 0.75 * TIMEOUT
 
 
-def test_a_look_that_is_old_by_now_does_not_count(store, leases, commit, clock):
-    """Asleep between HEAD and lease put, for longer than the table keeps leases: the path is looked at again."""
+def test_an_old_head_does_not_count(store, leases, commit, clock):
+    """A writer that slept between HEAD and lease would overwrite an object that another writer created meanwhile."""
 
     def asleep():
-        clock.sleep(10_000)  # meanwhile another committed, and its lease expired
+        clock.sleep(10_000)  # meanwhile another writer committed, and its lease expired
         store.store.put(PATH, b"other")
 
     store.after = on("head", asleep)
@@ -225,15 +226,15 @@ def test_a_look_that_is_old_by_now_does_not_count(store, leases, commit, clock):
 
 
 @pytest.mark.parametrize("used", [0.2, 0.45, 0.55, 0.9])
-def test_a_write_begins_in_the_first_half_of_the_timeout_only(store, leases, commit, clock, used):
-    """Later there is too little left of it."""
+def test_a_write_begins_only_in_the_first_half_of_the_timeout(store, leases, commit, clock, used):
+    """A write that begins later might outlast its lease."""
     leases.after = lambda number: number == 0 and clock.sleep(used * TIMEOUT)
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert len(leases.puts) == (2 if used <= BEGIN_WITHIN else 3)
 
 
 def test_a_write_in_doubt_is_not_sent_again_late(leases, clock):
-    """Half of the timeout is over: unknown, and the lease stays, so that what was sent has time to land."""
+    """A write that is sent again after half the timeout might replace the next holder's object."""
     memory = MemoryObjectStore()
     store = FaultyStore(memory, lambda call: Fault.REFUSED if call.method == "put" else Fault.NONE)
     sleeping = clock.sleep
@@ -258,7 +259,7 @@ def test_a_write_in_doubt_is_not_sent_again_late(leases, clock):
         {"test_interval_seconds": float("nan")},
     ],
 )
-def test_settings_that_cannot_hold_are_refused(wrong):
-    """Above all a TTL that ends while a lease is waited for."""
+def test_impossible_lease_settings_are_refused(wrong):
+    """A lease whose TTL is too short could be deleted while another writer waits for it."""
     with pytest.raises(UsageError):
         LeaseSettings(**wrong)

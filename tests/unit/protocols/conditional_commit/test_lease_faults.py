@@ -1,4 +1,4 @@
-"""Commits by leases, fault by fault: lost answers, refusals, sleepers and crashes."""
+"""Commits by leases under faults: lost answers, refusals, sleeping processes and crashes."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ from tests.support.record_leases import RecordLeases
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED])
 @pytest.mark.parametrize("call", ["create", "replace"])
-def test_a_lease_whose_answer_was_lost_is_known_to_be_ours(store, clock, call, fault):
-    """The put, the taking over, the done mark: never a conflict with oneself, and no waiting for oneself."""
+def test_a_lease_whose_answer_was_lost_is_recognised(store, clock, call, fault):
+    """A writer would wait for its own lease after a lost answer to a put, a takeover or a done mark."""
     records = FaultyStore(MemoryRecordStore(), at(call, fault))
     leases = RecordLeases(records)
     commit = lease_commit(store, leases, clock)
@@ -35,8 +35,8 @@ def test_a_lease_whose_answer_was_lost_is_known_to_be_ours(store, clock, call, f
 
 @pytest.mark.parametrize(("fault", "writes"), [(Fault.LOST, 1), (Fault.REFUSED, 2)])
 @pytest.mark.parametrize("operation", ["put", "copy", "delete"])
-def test_a_write_without_an_answer_is_looked_up(leases, clock, operation, fault, writes):
-    """HEAD finds our writer id, or nothing left to delete: committed. It finds what was there before: sent again."""
+def test_a_write_without_an_answer_is_checked_by_head(leases, clock, operation, fault, writes):
+    """A write whose answer is lost would be reported as failed, or never sent again if it was not applied."""
     store = MemoryObjectStore()
     etag = store.put("source", b"1").etag
     faulty = FaultyStore(store, at(operation, fault))
@@ -51,8 +51,8 @@ def test_a_write_without_an_answer_is_looked_up(leases, clock, operation, fault,
     assert [lease.timeout_ms for lease, _ in leases.puts] == [20_000, 0]
 
 
-def test_a_write_in_doubt_where_another_is_now_is_unknown(leases, clock):
-    """Without conditions it proves nothing that the other's was written under the same precondition."""
+def test_a_write_in_doubt_that_finds_another_writers_object_is_unknown(leases, clock):
+    """Without conditions, `Conflict` would be a guess even if the other object has the same precondition."""
     store = MemoryObjectStore()
     faulty = FaultyStore(store, at("put", Fault.LOST))
     commit = lease_commit(faulty, leases, clock)
@@ -70,37 +70,37 @@ def test_a_write_in_doubt_where_another_is_now_is_unknown(leases, clock):
     assert leases.leases.read(PATH, "*").timeout_ms == 20_000
 
 
-def test_a_store_that_answers_nothing_leaves_it_unknown(store, leases, clock):
-    """Neither written nor to be looked at: `UnknownOutcomeError`, after `ATTEMPTS` looks."""
+def test_a_store_that_does_not_answer_gives_an_unknown_outcome(store, leases, clock):
+    """A writer would retry for ever, or report a write as lost."""
     faulty = FaultyStore(store, lambda call: Fault.NONE if call.number == 0 else Fault.REFUSED)
     with pytest.raises(UnknownOutcomeError, match=r"not confirmed.*head"):
         lease_commit(faulty, leases, clock).put_if_absent(PATH, b"1")
     assert [call.method for call, _ in faulty.calls] == ["head", "put"] + ["head"] * ATTEMPTS
 
 
-def test_a_store_that_tells_no_etag_is_asked_for_it(store, leases, commit):
-    """Puts that were written always carry it."""
+def test_a_missing_etag_is_read_by_a_head(store, leases, commit):
+    """`Written` would lack the ETag that the next update needs."""
     putting = store.store.put
     store.store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
 
 
-def test_looks_before_the_write_are_retried_and_then_unavailable(leases, clock):
-    """Nothing was written: retry later."""
+def test_heads_before_the_write_are_retried_and_then_unavailable(leases, clock):
+    """The caller would not learn that nothing was written and that it may retry."""
     store = MemoryObjectStore()
     commit = lease_commit(FaultyStore(store, scripted({0: Fault.REFUSED})), leases, clock)
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
-    with pytest.raises(UnavailableError, match="looked at"):
+    with pytest.raises(UnavailableError, match="'p' cannot be read"):
         lease_commit(FaultyStore(store, lambda _: Fault.REFUSED), leases, clock).put_if_absent("p", b"1")
 
 
-def test_without_an_answer_about_the_lease_nothing_is_written(store, clock):
-    """`UnavailableError`, and if it was applied after all, the next writer waits it out."""
+def test_nothing_is_written_without_an_answer_about_the_lease(store, clock):
+    """A writer would write without a lease."""
     records = FaultyStore(
         MemoryRecordStore(), lambda call: Fault.LOST if call.method == "create" else Fault.NONE
     )
     records.store.create = lambda *args: Unknown(cause="timeout")
-    with pytest.raises(UnavailableError, match="nothing written"):
+    with pytest.raises(UnavailableError, match="nothing was written"):
         lease_commit(store, RecordLeases(records), clock).put_if_absent(PATH, b"1")
     assert store.counts == {"HEAD": 1}
 
@@ -109,7 +109,7 @@ def test_without_an_answer_about_the_lease_nothing_is_written(store, clock):
 
 
 def test_a_refused_write_ends_its_lease(store, leases, commit, clock):
-    """No source to copy, no permission to write: the error is passed on, and nobody has to wait for it."""
+    """Other writers would wait for the lease of a write that was refused."""
     with pytest.raises(NotFoundError, match="nothing"):
         commit.copy_if_absent("nothing", PATH)
 
@@ -123,8 +123,8 @@ def test_a_refused_write_ends_its_lease(store, leases, commit, clock):
     assert clock.now == 1000
 
 
-def test_a_write_refused_after_one_in_doubt_is_unknown(leases, clock):
-    """The first may have been applied, or may land yet."""
+def test_a_write_refused_after_an_attempt_in_doubt_is_unknown(leases, clock):
+    """The first attempt may have been applied, or may still be: the refusal would hide it."""
     store = MemoryObjectStore()
     store.put("source", b"1")
     faulty = FaultyStore(store, at("copy", Fault.REFUSED))
@@ -141,7 +141,7 @@ def test_a_write_refused_after_one_in_doubt_is_unknown(leases, clock):
     assert leases.leases.read(PATH, "*").timeout_ms == 20_000
 
 
-# Sleepers
+# Sleeping processes
 
 
 def asleep_in_the_write(store, clock, meanwhile=lambda: None):
@@ -152,16 +152,16 @@ def asleep_in_the_write(store, clock, meanwhile=lambda: None):
     store.before = on("put", sleep)
 
 
-def test_a_sleeper_whose_lease_was_taken_over_never_returns_that_it_committed(store, leases, commit, clock):
-    """It wakes, replaces the winner's object, and says so: the done mark is refused."""
+def test_a_sleeper_whose_lease_was_taken_over_does_not_return_written(store, leases, commit, clock):
+    """A process that wakes up and replaces the winner's object would report success."""
     asleep_in_the_write(store, clock, lambda: taken_over_by_another(leases, store))
     with pytest.raises(UnknownOutcomeError, match="outlasted its lease"):
         commit.put_if_absent(PATH, b"1")
     assert leases.leases.read(PATH, "*").writer == "other"
 
 
-def test_a_sleeper_whose_lease_is_another_of_the_same_generation(store, leases, commit, clock):
-    """Its own expired by TTL, and the next began at generation 0 again: the writer tells them apart."""
+def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, commit, clock):
+    """A process would take a new lease for its own after its lease expired by TTL and generations began at 0 again."""
 
     def another():
         gone = RecordLeases(MemoryRecordStore())
@@ -173,23 +173,23 @@ def test_a_sleeper_whose_lease_is_another_of_the_same_generation(store, leases, 
         commit.put_if_absent(PATH, b"1")
 
 
-def test_a_sleeper_that_was_taken_over_while_it_was_in_time_by_its_own_clock(store, leases, commit):
-    """Clocks further apart than the skew rate, or a lease removed: still at most one returns `Written`."""
+def test_a_sleeper_is_taken_over_in_time_by_its_own_clock(store, leases, commit):
+    """Two writers would return `Written` if clocks differ by more than the skew rate, or if a lease was removed."""
     store.before = on("put", lambda: taken_over_by_another(leases, store))
     with pytest.raises(UnknownOutcomeError, match="may have replaced"):
         commit.put_if_absent(PATH, b"1")
 
 
 def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, clock):
-    """The object still carries its writer id, and the lease takes its done mark."""
+    """A late write would be reported as unknown although it is proven."""
     asleep_in_the_write(store, clock)
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
     assert leases.leases.read(PATH, "*").timeout_ms == 0
 
 
 @pytest.mark.parametrize("operation", ["put", "delete"])
-def test_after_an_overrun_the_object_must_still_be_ours(store, leases, commit, clock, operation):
-    """Another sleeper, of a lease before ours, wrote on top: unknown, though our lease is still there."""
+def test_a_late_write_is_unknown_if_its_object_was_replaced(store, leases, commit, clock, operation):
+    """A writer would report success although a sleeper of an earlier lease has replaced its object."""
 
     def overrun_and_replaced():
         clock.sleep(100)
@@ -197,13 +197,13 @@ def test_after_an_overrun_the_object_must_still_be_ours(store, leases, commit, c
 
     store.after = on(operation, overrun_and_replaced)
     etag = store.store.put("x", b"1").etag if operation == "put" else store.store.put(PATH, b"1").etag
-    with pytest.raises(UnknownOutcomeError, match="another's write"):
+    with pytest.raises(UnknownOutcomeError, match="another writer's object"):
         commit.put_if_absent(PATH, b"1") if operation == "put" else commit.delete_if_match(PATH, etag)
 
 
 @pytest.mark.parametrize("slept", [0, 100])
-def test_without_a_done_mark_time_is_the_proof_or_there_is_none(store, leases, commit, clock, slept):
-    """In time nobody can have taken over: committed. Overrun, and no answer: unknown."""
+def test_a_missing_done_mark_is_harmless_only_within_the_timeout(store, leases, commit, clock, slept):
+    """A late writer whose done mark has no answer would report success although its lease may have been taken over."""
     store.before = on("put", lambda: clock.sleep(slept))
     putting = leases.leases.put
     leases.leases.put = lambda lease, *, seen: (
@@ -216,8 +216,8 @@ def test_without_a_done_mark_time_is_the_proof_or_there_is_none(store, leases, c
         assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
-def test_a_client_that_waited_for_a_sleeper_is_refused_once_the_sleeper_is_done(store, leases, commit, clock):
-    """One that goes by the generation alone, as object_store does: the done mark has raised it."""
+def test_a_done_lease_refuses_clients_that_waited_for_it(store, leases, commit, clock):
+    """A client that checks only the generation, like object_store, would take over a lease that is done."""
     found = []
     store.before = on("put", lambda: found.append(leases.leases.read(PATH, "*")))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
@@ -230,7 +230,7 @@ def test_a_client_that_waited_for_a_sleeper_is_refused_once_the_sleeper_is_done(
 
 
 def crash_points():
-    """Every call of one commit of each kind, before and after it."""
+    """Every call of one commit of each kind, with a crash before and after it."""
     for operation, calls in (("create", 2), ("update", 2), ("copy", 2), ("delete", 2)):
         for call in range(calls):
             for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
@@ -241,8 +241,8 @@ def crash_points():
 
 
 @pytest.mark.parametrize(("operation", "side", "call", "fault"), list(crash_points()))
-def test_a_crash_between_any_two_calls_stops_nobody_else(clock, operation, side, call, fault):
-    """The next writer of the same precondition commits, or finds that the crashed one's write is there."""
+def test_a_crash_between_any_two_calls_blocks_no_other_writer(clock, operation, side, call, fault):
+    """The next writer with the same precondition could neither commit nor learn that the crashed writer has."""
     objects, records = MemoryObjectStore(), MemoryRecordStore()
     etag = objects.put("source", b"0").etag
 

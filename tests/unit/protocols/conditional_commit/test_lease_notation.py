@@ -1,4 +1,4 @@
-"""Leases as object_store's setting names them."""
+"""Leases in the notation of object_store's setting."""
 
 import pytest
 
@@ -17,8 +17,8 @@ from s3notify_platform.stores.config import S3Config
         (" dynamo : acme-leases : 3600000 ", "acme-leases", 3600.0),
     ],
 )
-def test_what_it_says(text: str, table: str, seconds: float | None) -> None:
-    """White space does not count, as in object_store."""
+def test_a_lease_text_is_parsed(text: str, table: str, seconds: float | None) -> None:
+    """A setting that object_store accepts would be refused because of white space."""
     assert is_lease_text(text)
     assert lease_text(text) == LeaseText(table=table, timeout_seconds=seconds)
 
@@ -43,8 +43,8 @@ def test_what_it_says(text: str, table: str, seconds: float | None) -> None:
     ],
     ids=lambda text: text[:40],
 )
-def test_what_it_cannot_say(text: str) -> None:
-    """The error shows the text and the form, and is short."""
+def test_a_wrong_lease_text_is_refused(text: str) -> None:
+    """A user would not see the right form, or would get an endless message."""
     with pytest.raises(UsageError, match="dynamo:TABLE or dynamo:TABLE:MILLISECONDS") as raised:
         lease_text(text)
     assert repr(text[:100]) in str(raised.value)
@@ -52,12 +52,12 @@ def test_what_it_cannot_say(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["auto", "native", "dynamodb", "dynamodb:acme", ""])
-def test_another_word(text: str) -> None:
+def test_other_words_are_no_lease_texts(text: str) -> None:
     assert not is_lease_text(text)
 
 
-def test_for_a_store_without_a_source() -> None:
-    """The table is where the bucket is, and reached as it is, as object_store has it."""
+def test_the_lease_table_uses_the_buckets_connection() -> None:
+    """The table would be looked for in another region, endpoint or profile than object_store uses."""
     bucket = S3Config(bucket="b", region="eu-west-1", endpoint_url="http://127.0.0.1:1", profile="landing")
     table, settings = leases_of("dynamo:acme-leases:5000", bucket)
     assert (table.table, table.region, table.endpoint_url) == (

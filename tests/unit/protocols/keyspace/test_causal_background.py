@@ -1,4 +1,5 @@
-"""The causal cache in the background: readers find what is used often without waiting, and still no effect alone."""
+"""The causal cache in the background: readers find hot objects without waiting, and never an effect without its
+cause."""
 
 import threading
 
@@ -20,7 +21,7 @@ STUCK_SECONDS = 30
 
 
 class Hooked(MemoryObjectStore):
-    """Runs `during(key)` between taking a body and answering with it: what happens while a GET is on its way."""
+    """Runs `during(key)` between reading a body and answering: events during a GET."""
 
     during = staticmethod(lambda _key: None)
 
@@ -70,8 +71,8 @@ def body(found):
     return found.body if found else None
 
 
-def test_what_changed_is_there_after_the_next_tick(cache, publisher, counting):
-    """`try_get` answers; an idle tick is 1 HEAD, one that finds a change reads it, and polls once more for it."""
+def test_a_change_is_visible_after_the_next_tick(cache, publisher, counting):
+    """`try_get` would not return a changed object after a tick, or an idle tick would cost more than 1 HEAD."""
     publisher.put("a", b"1")
     cache.tick()
     assert cache.try_get("a") is None
@@ -86,8 +87,8 @@ def test_what_changed_is_there_after_the_next_tick(cache, publisher, counting):
     assert body(cache.try_get("a")) == b"2"
 
 
-def test_an_entry_that_is_unchanged_needs_no_second_poll(cache, publisher, counting):
-    """Another key of its slot has changed."""
+def test_an_unchanged_entry_needs_no_second_poll(cache, publisher, counting):
+    """A change of another key in the slot would cost a second poll."""
     publisher.put("a", b"1")
     cache.get("a")
     publisher.signal(["a"])
@@ -97,8 +98,8 @@ def test_an_entry_that_is_unchanged_needs_no_second_poll(cache, publisher, count
     assert body(cache.try_get("a")) == b"1"
 
 
-def test_absence_is_read_again_too(cache, publisher):
-    """An object that came, and one that went."""
+def test_absent_keys_are_read_again_too(cache, publisher):
+    """A key that was absent, or an object that was deleted, would keep its old answer."""
     publisher.put("there", b"1")
     assert (cache.get("none"), body(cache.get("there"))) == (None, b"1")
     publisher.put("none", b"2")
@@ -108,8 +109,8 @@ def test_absence_is_read_again_too(cache, publisher):
     assert cache.get("there") is None
 
 
-def test_stale_is_served_while_it_is_read_again(cache, store, publisher):
-    """Of all entries what they were, up to the moment when all are new."""
+def test_stale_entries_are_served_while_they_are_read_again(cache, store, publisher):
+    """A reader would see some new entries next to old ones, or wait."""
     for key in "ab":
         publisher.put(key, b"1")
         cache.get(key)
@@ -123,8 +124,8 @@ def test_stale_is_served_while_it_is_read_again(cache, store, publisher):
     assert [body(cache.try_get(key)) for key in "ab"] == [b"2", b"2"]
 
 
-def test_not_longer_than_the_limit(cache, clock, store, publisher):
-    """Then what has moved is not served any more, although its GET is still on its way; the rest is."""
+def test_stale_entries_are_served_only_up_to_the_limit(cache, clock, store, publisher):
+    """A changed object would be served beyond `serve_stale_seconds` because its GET is slow."""
     for key in ("slow", "other"):
         publisher.put(key, b"1")
         cache.get(key)
@@ -147,8 +148,8 @@ def test_not_longer_than_the_limit(cache, clock, store, publisher):
     assert body(cache.try_get("slow")) == b"2"
 
 
-def test_while_polls_fail_hits_are_served_up_to_the_limit(make, clock, store, publisher):
-    """Then readers poll for themselves, and get the error."""
+def test_hits_are_served_up_to_the_limit_while_polls_fail(make, clock, store, publisher):
+    """An outage would fail readers at the first failed poll, or serve old objects for ever."""
     faulty = FaultyStore(store)
     cache = make(faulty, patience_seconds=5)
     publisher.put("a", b"1")
@@ -169,8 +170,8 @@ def test_while_polls_fail_hits_are_served_up_to_the_limit(make, clock, store, pu
 
 
 @pytest.mark.parametrize("method", ["get", "head"])
-def test_what_cannot_be_read_again_is_not_served(make, store, publisher, method):
-    """Neither as it was, since it has changed, nor as it is now without the second poll; the next tick has it."""
+def test_an_entry_that_could_not_be_read_again_is_not_served(make, store, publisher, method):
+    """A reader would get a version that has changed, or a new version without the second poll."""
     faulty = FaultyStore(store)
     cache = make(faulty)
     publisher.put("a", b"1")
@@ -191,7 +192,7 @@ def test_what_cannot_be_read_again_is_not_served(make, store, publisher, method)
 
 
 def test_an_effect_that_is_read_again_shows_its_cause(cache, store, publisher):
-    """It was written after the poll that had it read again, and so was its cause: one more poll shows that."""
+    """A reader would see a new effect next to its old cause, because both were written after the poll."""
     for key in ("cause", "effect"):
         publisher.put(key, b"1")
         cache.get(key)
@@ -216,8 +217,8 @@ def test_an_effect_that_is_read_again_shows_its_cause(cache, store, publisher):
 
 
 @pytest.mark.parametrize("how", ["evicted", "written"])
-def test_what_happens_meanwhile_is_not_undone(make, store, publisher, how):
-    """An answer that was on its way does not come after it."""
+def test_an_eviction_or_a_put_during_a_tick_is_not_undone(make, store, publisher, how):
+    """A late answer would replace a newer version in the cache."""
     cache = make(store, publisher=publisher)
     cache.put("a", b"1")
     cache.tick()
@@ -236,8 +237,8 @@ def test_what_happens_meanwhile_is_not_undone(make, store, publisher, how):
     assert body(cache.get("a")) == b"3"
 
 
-def test_only_what_is_used_is_read_again(make, clock, counting, publisher):
-    """Lately; at most so many, the most recently used first. The others wait for their readers."""
+def test_only_hot_entries_are_read_again(make, clock, counting, publisher):
+    """The background would read entries that nobody uses, or more than `revalidate_max` of them."""
     cache = make(counting, revalidate_max=2, serve_stale_seconds=1000)
     for key in "abcd":
         publisher.put(key, b"1")
@@ -255,8 +256,8 @@ def test_only_what_is_used_is_read_again(make, clock, counting, publisher):
     assert body(cache.get("d")) == b"2"
 
 
-def test_idle_entries_leave(make, clock, counting, publisher):
-    """With the first poll after their time; what is used stays."""
+def test_idle_entries_are_evicted(make, clock, counting, publisher):
+    """Entries that nobody uses would fill the memory, or used entries would be evicted."""
     cache = make(counting, idle_seconds=60, serve_stale_seconds=1000)
     for key in "abc":
         publisher.put(key, b"12345")
@@ -272,7 +273,7 @@ def test_idle_entries_leave(make, clock, counting, publisher):
     assert [*cache._entries] == []
 
 
-def test_idle_entries_leave_without_the_background_too(clock, store, publisher):
+def test_idle_entries_are_evicted_without_the_background_too(clock, store, publisher):
     watcher = Watcher(store, prefix=KS, clock=clock)
     cache = CausalCache(store, watcher, clock=clock, idle_seconds=60)
     publisher.put("a", b"1")
@@ -282,8 +283,8 @@ def test_idle_entries_leave_without_the_background_too(clock, store, publisher):
     assert [*cache._entries] == ["b"]
 
 
-def test_another_thread_ends_what_hangs(make, store, publisher):
-    """A reader that waits for a poll does not wait for an entry that is read again and does not come."""
+def test_another_thread_ends_a_hanging_revalidation(make, store, publisher):
+    """A reader would wait for a GET of another key that hangs."""
     cache = make(store, staleness_seconds=0.01, serve_stale_seconds=0.05)
     publisher.put("hangs", b"1")
     cache.get("hangs")
@@ -306,8 +307,8 @@ def test_another_thread_ends_what_hangs(make, store, publisher):
     assert body(cache.get("hangs")) == b"2"
 
 
-def test_the_thread(store, publisher):
-    """It polls until the cache is closed, and is gone then; the cache is used on, by its readers' own polls."""
+def test_the_thread_polls_until_the_cache_is_closed(store, publisher):
+    """The thread would outlive the cache, or the cache would be unusable afterwards."""
     counting = CountingStore(store)
     watcher = Watcher(counting, prefix=KS)
     publisher.put("a", b"0")
@@ -329,8 +330,8 @@ def test_the_thread(store, publisher):
         until(lambda: body(cache.try_get("a")) == b"10")
 
 
-def test_the_thread_outlives_what_fails(store, publisher, caplog):
-    """One warning for one outage."""
+def test_the_thread_survives_an_outage(store, publisher, caplog):
+    """The background would end at the first error, or log a warning for each failed poll."""
     failed = [0]
 
     def fails(call):
@@ -352,13 +353,13 @@ def test_the_thread_outlives_what_fails(store, publisher, caplog):
 @pytest.mark.parametrize(
     "given", [{"staleness_seconds": 0}, {"staleness_seconds": 10.0}, {"serve_stale_seconds": 0.5}]
 )
-def test_times_that_cannot_be(make, store, given):
+def test_impossible_times_are_refused(make, store, given):
     with pytest.raises(UsageError, match="serve_stale_seconds"):
         make(store, **given)
 
 
-def test_keys_of_one_slot(cache, publisher):
-    """Each of those that are used is read again."""
+def test_all_hot_keys_of_a_slot_are_read_again(cache, publisher):
+    """Only one of two hot keys in a changed slot would be read again."""
     other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
     for key in ("a", other):
         publisher.put(key, b"1")

@@ -21,7 +21,7 @@ FOREVER = 1e9
 
 
 class Hooked(MemoryObjectStore):
-    """A store that runs `after_get(key)` between taking a body and answering with it."""
+    """A store that runs `after_get(key)` between reading a body and answering."""
 
     after_get = staticmethod(lambda _key: None)
 
@@ -59,8 +59,8 @@ def body(found):
     return found.body if found else None
 
 
-def test_requests(store, publisher):
-    """A miss: GET and poll. A hit: nothing. A stale entry: one conditional GET, unfenced if unchanged."""
+def test_requests_of_misses_hits_and_stale_entries(store, publisher):
+    """A hit would cost a request, or an unchanged stale entry more than one conditional GET."""
     publisher.put("a", b"1")
     counting = CountingStore(store)
     cache = cache_over(counting)
@@ -69,7 +69,7 @@ def test_requests(store, publisher):
         "HEAD": 2,
         "LIST": 1,
         "GET": 1,
-    }  # the first poll lists, the fence finds it idle
+    }  # the first poll lists; the second finds no change
     counting.counts.clear()
     assert body(cache.get("a")) == b"1"
     assert not counting.counts
@@ -80,8 +80,8 @@ def test_requests(store, publisher):
     assert counting.counts == {"GET": 1}
 
 
-def test_hits_poll_once_in_the_staleness(store, publisher):
-    """A cached object is at most so much older than what was signalled."""
+def test_hits_poll_once_in_the_staleness_time(store, publisher):
+    """A cached object would be older than `staleness_seconds`."""
     clock = HandClock()
     publisher.put("a", b"1")
     cache = cache_over(store, clock=clock, staleness_seconds=1)
@@ -93,7 +93,7 @@ def test_hits_poll_once_in_the_staleness(store, publisher):
 
 
 def test_the_poll_begins_after_the_response(store, publisher):
-    """A GET so slow that cause and effect were both written meanwhile still shows the cause."""
+    """A reader would see an effect without its cause if both were written during a slow GET."""
     publisher.put("cause", b"1")
     cache = cache_over(store)
     assert body(cache.get("cause")) == b"1"
@@ -113,8 +113,8 @@ def test_the_poll_begins_after_the_response(store, publisher):
     assert body(cache.get("cause")) == b"2"
 
 
-def test_absence_is_fenced_too(store, publisher):
-    """`cause` was written, then `effect` deleted: who sees the deletion sees `cause`."""
+def test_an_absence_waits_for_a_poll_too(store, publisher):
+    """A reader that sees a deletion would not see the change that was written before it."""
     publisher.put("cause", b"1")
     cache = cache_over(store)
     cache.get("cause")
@@ -125,7 +125,7 @@ def test_absence_is_fenced_too(store, publisher):
 
 
 def test_absence_is_cached_and_revalidated(store, publisher):
-    """No GET while nothing changed; the object once it came."""
+    """Each read of an absent key would cost a GET, or an object created later would not be found."""
     counting = CountingStore(store)
     cache = cache_over(counting)
     assert cache.get("a") is None
@@ -140,7 +140,7 @@ def test_absence_is_cached_and_revalidated(store, publisher):
 
 
 def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
-    """Neither released with an unfenced body nor dropped."""
+    """A reader would get a body without a poll, or an error at the first failed poll."""
     publisher.put("cause", b"1")
     faulty = FaultyStore(store)
     cache = cache_over(faulty)
@@ -162,8 +162,8 @@ def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
     assert body(cache.get("cause")) == b"2"
 
 
-def test_a_poll_that_never_succeeds_is_an_error_not_a_body(store, publisher):
-    """After the patience; and nothing unfenced was cached."""
+def test_a_poll_that_never_succeeds_raises_an_error(store, publisher):
+    """After `patience_seconds`, a reader would get a body without a poll, or such a body would be cached."""
     publisher.put("a", b"1")
     faulty = FaultyStore(store)
     cache = cache_over(faulty, patience_seconds=5)
@@ -176,8 +176,9 @@ def test_a_poll_that_never_succeeds_is_an_error_not_a_body(store, publisher):
     assert body(cache.get("a")) == b"2"
 
 
-def test_a_change_shown_by_anothers_poll_while_the_get_was_on_its_way_is_not_forgotten(store, publisher):
-    """Else the old body would be cached as valid, for ever."""
+def test_a_change_during_a_get_is_not_forgotten(store, publisher):
+    """The old body would be cached as valid for ever, because another reader's poll showed the change during the
+    GET."""
     publisher.put("a", b"1")
     cache = cache_over(store)
 
@@ -192,7 +193,7 @@ def test_a_change_shown_by_anothers_poll_while_the_get_was_on_its_way_is_not_for
 
 
 def test_errors_of_the_get_leave_no_lock(store, publisher):
-    """The next reader of the key is not kept waiting."""
+    """The next reader of the key would wait for ever."""
     publisher.put("a", b"1")
     faulty = FaultyStore(store, lambda call: Fault.REFUSED if call.method == "get" else Fault.NONE)
     cache = cache_over(faulty)
@@ -202,8 +203,8 @@ def test_errors_of_the_get_leave_no_lock(store, publisher):
     assert body(cache.get("a")) == b"1"
 
 
-def test_it_is_bounded(store, publisher):
-    """By entries and by bytes; the least recently used leave, and come again when asked for."""
+def test_the_cache_is_bounded_by_entries_and_bytes(store, publisher):
+    """The cache would grow without a limit, or evict entries that are used."""
     for key in "abc":
         publisher.put(key, key.encode() * 10)
     counting = CountingStore(store)
@@ -221,7 +222,7 @@ def test_it_is_bounded(store, publisher):
 
 
 def test_concurrent_readers_share_polls_and_gets(store, publisher):
-    """40 readers of 10 keys: 10 GETs, and far fewer polls than readers."""
+    """40 readers of 10 keys would cost more than 10 GETs, or a poll each."""
     keys = [str(number) for number in range(10)]
     for key in keys:
         publisher.put(key, key.encode())
@@ -248,8 +249,8 @@ def test_concurrent_readers_share_polls_and_gets(store, publisher):
     assert slow.counts["HEAD"] <= 5
 
 
-def test_a_waiting_reader_takes_over_from_one_that_gave_up(store, publisher):
-    """The leader's failed poll drops nobody: another polls for itself."""
+def test_a_waiting_reader_takes_over_from_a_reader_that_gave_up(store, publisher):
+    """A reader would fail because the poll of another reader has failed."""
     publisher.put("a", b"1")
     publisher.put("b", b"1")
     first_fails = threading.Event()
@@ -295,7 +296,7 @@ def test_a_waiting_reader_takes_over_from_one_that_gave_up(store, publisher):
 
 
 def test_keys_of_one_slot_are_revalidated_together(store, publisher):
-    """A slot says that one of its keys changed, not which."""
+    """A key whose slot has changed would be served without a check, although a slot does not say which key changed."""
     other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
     publisher.put("a", b"1")
     publisher.put(other, b"1")
@@ -314,8 +315,8 @@ def test_keys_of_one_slot_are_revalidated_together(store, publisher):
 # try_get, evict, put
 
 
-def test_try_get_sends_nothing():
-    """What a hit would return; None before the first poll, for what is not cached, stale, or known too long ago."""
+def test_try_get_sends_no_request():
+    """`try_get` would cost a request, or return an object that is stale or not checked recently."""
     clock, store = HandClock(), CountingStore(MemoryObjectStore())
     publisher = Publisher(store, prefix=KS, clock=clock)
     publisher.put("k", b"1")
@@ -335,8 +336,8 @@ def test_try_get_sends_nothing():
     assert cache.try_get("k").body == b"2"
 
 
-def test_evict_reads_again(store, publisher):
-    """Also what nobody signalled."""
+def test_an_evicted_key_is_read_again(store, publisher):
+    """A user could not make the cache read an object whose change nobody signalled."""
     publisher.put("k", b"1")
     cache = cache_over(store)
     assert cache.get("k").body == b"1"
@@ -348,8 +349,8 @@ def test_evict_reads_again(store, publisher):
     assert cache.get("k").body == b"2"
 
 
-def test_evict_during_a_get(store, publisher):
-    """A GET that began before leaves nothing in the cache that a later one would find."""
+def test_an_eviction_during_a_get_waits_for_it(store, publisher):
+    """A GET that began before the eviction would leave an old body in the cache."""
     publisher.put("k", b"1")
     cache = cache_over(store)
     evicted = threading.Thread(target=cache.evict, args=["k"])
@@ -364,8 +365,8 @@ def test_evict_during_a_get(store, publisher):
     assert cache.get("k").body == b"2"
 
 
-def test_put_is_read_back():
-    """By the next reader, without a request; other caches get it by its signal."""
+def test_a_put_is_read_back_without_a_request():
+    """A reader would not see its own write at once, or other caches would not see it."""
     clock, store = HandClock(), CountingStore(MemoryObjectStore())
     publisher = Publisher(store, prefix=KS, clock=clock)
     mine = cache_over(store, staleness_seconds=10, clock=clock, publisher=publisher)
@@ -387,8 +388,8 @@ def test_put_is_read_back():
     assert mine.get("k").body == b"2"
 
 
-def test_put_under_a_condition(store, publisher):
-    """A conflict says that what is cached is old: it is read again."""
+def test_a_conflicting_put_makes_the_cache_read_again(store, publisher):
+    """After a conflict, the cache would still return the old body."""
     cache = cache_over(store, publisher=publisher)
     cache.refresh()
     first = cache.put("k", b"1", precondition=ABSENT)
@@ -398,8 +399,8 @@ def test_put_under_a_condition(store, publisher):
     assert cache.get("k").body == b"another's"
 
 
-def test_put_in_doubt_is_not_read_back(store):
-    """Neither its body nor the one before, but what is there; so it is if no signal moved."""
+def test_a_put_in_doubt_is_read_from_the_store(store):
+    """The cache would return the body of a put that may not have been applied or signalled."""
     for fault, key in ((Fault.LOST, "k"), (Fault.THROTTLED, f"{KS}{slot_of('k')}")):
         faulty = FaultyStore(store, at("put", fault, key=key))
         cache = cache_over(store, publisher=Publisher(faulty, prefix=KS, clock=HandClock()))
@@ -410,8 +411,8 @@ def test_put_in_doubt_is_not_read_back(store):
         assert cache.get("k").body == b"1"
 
 
-def test_put_during_a_get(store, publisher):
-    """An answer that was on its way does not hide what was written since."""
+def test_a_put_during_a_get_is_not_hidden(store, publisher):
+    """The late answer of the GET would hide the newer version."""
     publisher.put("k", b"1")
     cache = cache_over(store, publisher=publisher)
     written = threading.Thread(target=cache.put, args=["k", b"2"])

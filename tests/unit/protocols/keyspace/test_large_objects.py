@@ -1,4 +1,4 @@
-"""Files, streams and copies that do not fit into memory, by the plain publisher."""
+"""Files, streams and copies that do not fit into memory, written by a publisher without a queue."""
 
 import io
 import threading
@@ -22,7 +22,7 @@ KS = "ks/"
 
 
 class Pieces(io.RawIOBase):
-    """A stream like a socket: it gives less than it is asked for, and dies where it is told to."""
+    """A stream like a socket: it returns less than requested, and fails at `dies_at`."""
 
     def __init__(self, body, dies_at=None):
         self.body, self.place, self.dies_at = body, 0, dies_at
@@ -56,8 +56,8 @@ def body():
 
 
 @pytest.mark.parametrize("parallelism", [1, 4])
-def test_a_stream_is_the_object(body, parallelism):
-    """Part by part, in order, whatever pieces it gives; then it is signalled."""
+def test_a_stream_becomes_the_object(body, parallelism):
+    """Bytes would be lost or out of order if a stream returns short pieces."""
     site = Site(parallelism=parallelism)
     written = site.publisher.put_stream("k", Pieces(body), metadata={"a": "b"})
     found = site.there.get("k")
@@ -68,7 +68,7 @@ def test_a_stream_is_the_object(body, parallelism):
 
 
 def test_requests_of_a_file(tmp_path, body):
-    """Begin, a part for each 8 MiB, complete, and two signals."""
+    """A file would cost more requests than documented."""
     (tmp_path / "file").write_bytes(body)
     site = Site()
     assert isinstance(site.publisher.put_file("k", tmp_path / "file"), Written)
@@ -77,7 +77,7 @@ def test_requests_of_a_file(tmp_path, body):
 
 
 @pytest.mark.parametrize("size", [None, 5])
-def test_small_ones_are_one_put(size):
+def test_small_streams_are_one_put(size):
     site = Site()
     assert isinstance(site.publisher.put_stream("k", io.BytesIO(b"small"), size=size), Written)
     assert isinstance(site.publisher.put_stream("empty", io.BytesIO()), Written)
@@ -86,8 +86,8 @@ def test_small_ones_are_one_put(size):
 
 
 @pytest.mark.parametrize("precondition", [ABSENT, IfMatch(etag="other")])
-def test_a_condition_that_does_not_hold(body, precondition):
-    """Nothing is written, nothing signalled, and no upload is left."""
+def test_a_failed_precondition_writes_nothing(body, precondition):
+    """An upload would be left over, or a signal moved, although nothing was written."""
     site = Site()
     site.there.put("k", b"old")
     assert site.publisher.put_stream("k", io.BytesIO(body), precondition=precondition) == Conflict()
@@ -96,8 +96,8 @@ def test_a_condition_that_does_not_hold(body, precondition):
     assert site.uploads() == 0
 
 
-def test_the_condition_is_that_of_the_end(body):
-    """Another writer comes between the parts and the end."""
+def test_the_precondition_is_checked_at_the_end(body):
+    """An upload would overwrite an object that another writer created while its parts were sent."""
     site = Site()
 
     def schedule(call):
@@ -113,8 +113,8 @@ def test_the_condition_is_that_of_the_end(body):
 @pytest.mark.parametrize("method", ["send_part", "complete_upload", "abort_upload"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.THROTTLED, Fault.LATE])
 @pytest.mark.parametrize("precondition", [None, ABSENT])
-def test_lost_answers_are_looked_up(body, method, fault, precondition):
-    """A part is sent again; an end in doubt is found by its writer's id; neither is guessed."""
+def test_requests_with_lost_answers_are_repeated_or_checked(body, method, fault, precondition):
+    """A lost answer would fail the upload, or its outcome would be guessed."""
     if method == "abort_upload":
         # Nothing is aborted unless the upload failed.
         site = Site(at(method, fault))
@@ -129,8 +129,8 @@ def test_lost_answers_are_looked_up(body, method, fault, precondition):
     assert site.uploads() == 0
 
 
-def test_an_end_that_stays_in_doubt_is_unknown_and_aborted(body):
-    """Applied, replaced by another's, and no answer: `Unknown`, and signalled, since it may have happened."""
+def test_a_completion_that_stays_in_doubt_is_unknown_and_aborted(body):
+    """An object that may have been written would not be signalled, or the upload would be left over."""
     site = Site()
 
     def schedule(call):
@@ -146,8 +146,8 @@ def test_an_end_that_stays_in_doubt_is_unknown_and_aborted(body):
     assert site.uploads() == 0
 
 
-def test_a_store_that_stays_away(body):
-    """The error of the part; the upload is aborted as soon as that can be."""
+def test_an_unavailable_store_fails_the_upload(body):
+    """An upload would be left over after its parts could not be sent."""
     site = Site(lambda call: Fault.THROTTLED if call.method == "send_part" else Fault.NONE)
     with pytest.raises(UnavailableError):
         site.publisher.put_stream("k", io.BytesIO(body))
@@ -155,8 +155,8 @@ def test_a_store_that_stays_away(body):
     assert not site.signalled("k")
 
 
-def test_an_upload_that_another_aborts(body):
-    """Nothing is written, and the caller is told to begin again."""
+def test_an_upload_that_another_client_aborts_raises_an_error(body):
+    """A writer would not learn that nothing was written and that it must begin again."""
     site = Site()
 
     def schedule(call):
@@ -170,8 +170,8 @@ def test_an_upload_that_another_aborts(body):
     assert site.there.head("k") is None
 
 
-def test_a_stream_that_dies(body):
-    """Its error is raised; nothing is written or left."""
+def test_a_stream_that_fails_writes_nothing(body):
+    """A part of a stream would become an object, or an upload would be left over."""
     site = Site()
     with pytest.raises(ConnectionResetError):
         site.publisher.put_stream("k", Pieces(body, dies_at=12 * MIB))
@@ -179,8 +179,8 @@ def test_a_stream_that_dies(body):
 
 
 @pytest.mark.parametrize("said", [0, 5, 21 * MIB, 17 * MIB])
-def test_a_size_that_is_not_the_streams(body, said):
-    """A file that grew, or was cut, meanwhile."""
+def test_a_wrong_size_is_refused(body, said):
+    """A file that grew or was cut during the upload would become a wrong object."""
     site = Site()
     with pytest.raises(UsageError, match="bytes"):
         site.publisher.put_stream("k", io.BytesIO(body), size=said)
@@ -199,16 +199,16 @@ def test_a_size_that_is_not_the_streams(body, said):
         (lambda p, tmp: p.put_stream("k" * 1025, io.BytesIO(bytes(9 * MIB))), "1025 bytes"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path, call, named):
-    """Before anything is written."""
+def test_wrong_uploads_are_refused_before_a_request(tmp_path, call, named):
+    """A wrong call would leave an object or an upload."""
     site = Site()
     with pytest.raises(UsageError, match=named):
         call(site.publisher, tmp_path)
     assert (len(site.there._objects), site.uploads()) == (0, 0)
 
 
-def test_a_copy_is_the_stores(body):
-    """1 HEAD and 1 COPY; metadata is the source's, but for what writers note down, and what is given."""
+def test_the_store_makes_a_copy(body):
+    """A copy would pass through this process, or keep metadata that is only true of its source."""
     site = Site()
     site.other.put("source", body, metadata={"a": "1", "b": "1", "s3notify-expected": "*"})
     written = site.publisher.copy("k", "other", "source", metadata={"b": "2"})
@@ -221,8 +221,8 @@ def test_a_copy_is_the_stores(body):
 
 
 @pytest.mark.parametrize("precondition", [None, ABSENT])
-def test_a_large_copy_goes_by_parts(monkeypatch, precondition):
-    """Above what one request copies, and under a condition: ranges that are together the source."""
+def test_a_large_or_conditional_copy_is_made_by_parts(monkeypatch, precondition):
+    """An object that is too large for one COPY could not be copied, or would lose a range."""
     monkeypatch.setattr(uploads, "COPIED_AT_ONCE_BYTES", 10)
     monkeypatch.setattr(uploads, "COPIED_PART_BYTES", MIB)
     site = Site()
@@ -234,15 +234,15 @@ def test_a_large_copy_goes_by_parts(monkeypatch, precondition):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.THROTTLED])
-def test_a_copy_in_doubt_is_looked_up(fault):
+def test_a_copy_in_doubt_is_checked_by_head(fault):
     site = Site(at("copy", fault))
     site.there.put("source", b"1")
     assert isinstance(site.publisher.copy("k", "", "source"), Written)
     assert site.there.get("k").body == b"1"
 
 
-def test_a_copy_of_a_copy_in_doubt_is_not_taken_for_it():
-    """The id of the source's writer does not come along, so another's copy is not taken for one's own."""
+def test_another_writers_copy_is_not_taken_for_ours():
+    """A copy in doubt would be recognised by the writer id of its source, which another copy has, too."""
     site = Site(at("copy", Fault.REFUSED))
     site.publisher.put_stream("source", io.BytesIO(bytes(9 * MIB)))
     site.there.copy("source", "k")
@@ -251,7 +251,7 @@ def test_a_copy_of_a_copy_in_doubt_is_not_taken_for_it():
     assert site.there.head("k").metadata != before
 
 
-def test_sources_that_are_not_there_or_change(monkeypatch):
+def test_missing_and_changing_sources_are_refused(monkeypatch):
     site = Site()
     with pytest.raises(NotFoundError, match="gone"):
         site.publisher.copy("k", "other", "gone")
@@ -271,7 +271,7 @@ def test_sources_that_are_not_there_or_change(monkeypatch):
     assert (site.there.head("k"), site.uploads()) == (None, 0)
 
 
-def test_an_empty_source():
+def test_an_empty_source_is_copied():
     site = Site()
     site.there.put("source", b"", metadata={"a": "1"})
     assert isinstance(site.publisher.copy("k", "", "source", precondition=ABSENT), Written)
@@ -279,8 +279,8 @@ def test_an_empty_source():
     assert site.there.head("k").metadata["a"] == "1"
 
 
-def test_a_killed_writer_leaves_no_object(body):
-    """Before each of its calls, and after: only the last one makes the object."""
+def test_a_killed_writer_leaves_no_partial_object(body):
+    """An object would exist before all its parts were sent."""
     for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
         for nth in range(5):
             site = Site(lambda call, nth=nth, fault=fault: fault if call.number == nth else Fault.NONE, 1)
@@ -291,7 +291,7 @@ def test_a_killed_writer_leaves_no_object(body):
 
 
 def test_memory_is_bounded(monkeypatch, body):
-    """As many parts are read and not sent as fit; a slow store does not make it more."""
+    """A slow store would make the parts of an upload fill the memory."""
     monkeypatch.setattr(uploads, "PARTS_BYTES", 16 * MIB)
     held, most, lock = [0], [0], threading.Lock()
     site = Site()
@@ -317,8 +317,8 @@ def test_memory_is_bounded(monkeypatch, body):
 
 
 @given(st.integers(min_value=0, max_value=MAX_PUBLISHED_BYTES))
-def test_ten_thousand_parts_are_enough(size):
-    """For each size: and each part is of a size that stores take."""
+def test_ten_thousand_parts_suffice_for_every_size(size):
+    """An object would need more than 10,000 parts, or parts of a size that stores refuse."""
     for least in (uploads.PART_BYTES, uploads.COPIED_PART_BYTES):
         part = uploads.part_bytes(size, least)
         assert least <= part <= 5 << 30
@@ -326,7 +326,7 @@ def test_ten_thousand_parts_are_enough(size):
     assert uploads.part_bytes(100 * MIB, uploads.PART_BYTES) == uploads.PART_BYTES
 
 
-def test_ten_thousand_growing_parts_are_enough():
+def test_ten_thousand_growing_parts_suffice():
     sizes = [uploads.growing_part_bytes(number) for number in range(1, MAX_PARTS + 1)]
     assert sum(sizes) > MAX_PUBLISHED_BYTES
     assert sizes == sorted(sizes)
@@ -335,7 +335,7 @@ def test_ten_thousand_growing_parts_are_enough():
     assert max(sizes) > PARTS_BYTES
 
 
-def test_ranges_are_the_source(monkeypatch):
+def test_copied_ranges_cover_the_source(monkeypatch):
     site = Site()
     site.there.put("source", bytes(5 * MIB + 1))
     monkeypatch.setattr(uploads, "COPIED_PART_BYTES", MIB)

@@ -1,4 +1,4 @@
-"""The publisher, request by request."""
+"""The publisher: its requests, their order and their errors."""
 
 import re
 import threading
@@ -38,8 +38,8 @@ def keys_of(faulty, method):
 # Names and bodies
 
 
-def test_names_and_bodies_are_those_of_the_crate():
-    """`{prefix}{slot}`, `{prefix}_`, and a body of milliseconds and 32 hex digits."""
+def test_names_and_bodies_match_the_crate():
+    """A watcher of the vnotify crate would not find our signals."""
     assert signal_key("a/b", 7) == "a/b7"
     assert root_key("a/b/") == "a/b/_"
     assert re.fullmatch(rb"\d{13},[0-9a-f]{32}", signal_body(SYSTEM_CLOCK))
@@ -49,15 +49,15 @@ def test_names_and_bodies_are_those_of_the_crate():
 # Publisher
 
 
-def test_publish_is_object_then_slot_then_root(store):
-    """In that order, three requests."""
+def test_a_put_writes_object_then_slot_then_root(store):
+    """A watcher would see the signal before the object, and miss the change."""
     faulty = recorded(store)
     assert isinstance(Publisher(faulty, prefix=KS).put("path/to/object", b"x"), Written)
     assert keys_of(faulty, "put") == ["path/to/object", "ks/938", "ks/_"]
 
 
-def test_signals_may_live_in_another_bucket(store):
-    """Then keys may begin like the keyspace."""
+def test_signals_may_be_in_another_bucket(store):
+    """Signals would be written into the bucket of the objects, or keys like the keyspace's would be refused."""
     signals = MemoryObjectStore()
     Publisher(store, signals, prefix=KS).put("ks/5", b"x")
     assert store.head("ks/_") is None
@@ -65,26 +65,26 @@ def test_signals_may_live_in_another_bucket(store):
 
 
 def test_a_key_inside_the_keyspace_is_refused_before_anything_is_written(store, publisher):
-    """Else a source object would be a signal."""
+    """An object of the source would overwrite a signal."""
     with pytest.raises(UsageError, match="among the platform's own"):
         publisher.publish([Put(key="a", body=b""), Put(key="ks/1", body=b"")])
     assert not store.list("").objects
 
 
-def test_a_shared_bucket_needs_a_prefix(store):
-    """An empty prefix would claim every key."""
+def test_a_keyspace_in_the_objects_bucket_needs_a_prefix(store):
+    """Every object would be taken for a signal."""
     with pytest.raises(UsageError, match="prefix of its own"):
         Publisher(store, prefix="")
 
 
-def test_a_key_twice_in_a_batch_is_refused(publisher):
-    """Written in parallel, the last one would be undefined."""
+def test_a_batch_with_a_key_twice_is_refused(publisher):
+    """Parallel writes would make it random which change of the key comes last."""
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
 
 
-def test_conditional_writes(publisher, store):
-    """Absent and IfMatch pass through; a conflict costs one request and moves no signal."""
+def test_a_conditional_write_that_fails_moves_no_signal(publisher, store):
+    """A conflict would overwrite an object, or wake up all watchers."""
     first = publisher.put_if_absent("a", b"1")
     root = store.head("ks/_").etag
     counting = CountingStore(store)
@@ -98,8 +98,8 @@ def test_conditional_writes(publisher, store):
     assert store.head("ks/_").etag != root
 
 
-def test_delete_moves_the_signal(publisher, store):
-    """A deletion is a change like any other."""
+def test_a_delete_moves_the_signal(publisher, store):
+    """Watchers would not learn of a deletion."""
     publisher.put("a", b"1")
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -107,14 +107,13 @@ def test_delete_moves_the_signal(publisher, store):
     assert set(watcher.poll().changed) == {slot_of("a")}
 
 
-def test_metadata_is_kept(publisher, store):
-    """It arrives at the store."""
+def test_metadata_reaches_the_store(publisher, store):
     publisher.put("a", b"1", metadata={"m": "v"})
     assert store.head("a").metadata == {"m": "v"}
 
 
-def test_a_batch_moves_every_slot_once_and_the_root_once_after_all_objects(store):
-    """n + s + 1 requests."""
+def test_a_batch_moves_every_slot_and_the_root_once_after_all_objects(store):
+    """A batch would cost more than n + s + 1 requests, or signal objects that are not yet written."""
     faulty = recorded(store)
     keys = [f"object-{number}" for number in range(300)]
     outcomes = Publisher(faulty, prefix=KS).publish(Put(key=key, body=b"x") for key in keys)
@@ -126,15 +125,14 @@ def test_a_batch_moves_every_slot_once_and_the_root_once_after_all_objects(store
     assert puts[-1] == "ks/_"
 
 
-def test_an_empty_batch_costs_nothing(store):
-    """Not even a root."""
+def test_an_empty_batch_costs_no_request(store):
     counting = CountingStore(store)
     assert Publisher(counting, prefix=KS).publish([]) == ()
     assert not counting.counts
 
 
-def test_a_batch_of_conflicts_moves_nothing(store, publisher):
-    """Outcomes stand in the batch's order; slots whose objects all conflicted stay."""
+def test_a_batch_moves_no_slot_with_only_conflicts(store, publisher):
+    """Watchers would read a slot in which nothing was written, or outcomes would be in another order than changes."""
     publisher.put("a", b"1")
     before = store.head(signal_key(KS, slot_of("a"))).etag
     outcomes = publisher.publish(
@@ -145,7 +143,7 @@ def test_a_batch_of_conflicts_moves_nothing(store, publisher):
 
 
 def test_batches_run_in_parallel_within_the_bound(store):
-    """At most `parallelism` requests are in flight, and more than one is."""
+    """A batch would send its requests one by one, or more than `parallelism` at a time."""
     lock = threading.Lock()
     flight, peak = 0, 0
     together = threading.Event()
@@ -169,8 +167,8 @@ def test_batches_run_in_parallel_within_the_bound(store):
         Publisher(store, prefix=KS, parallelism=0)
 
 
-def test_an_unknown_object_write_is_signalled(store):
-    """It may have happened; without the signal, nobody would look."""
+def test_a_write_in_doubt_is_signalled(store):
+    """Nobody would look at an object that may have been written."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="a"))
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -178,8 +176,8 @@ def test_an_unknown_object_write_is_signalled(store):
     assert set(watcher.poll().changed) == {slot_of("a")}
 
 
-def test_a_plain_write_that_raised_is_signalled_and_raised(store):
-    """Its response was lost, but the object is there."""
+def test_a_plain_write_that_failed_is_signalled_and_raised(store):
+    """Nobody would look at an object that was written although its response was lost."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="a"))
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -188,8 +186,8 @@ def test_a_plain_write_that_raised_is_signalled_and_raised(store):
     assert set(watcher.poll().changed) == {slot_of("a")}
 
 
-def test_in_a_batch_a_write_that_raised_is_unknown_and_the_others_go_on(store):
-    """One unavailable object hides nothing of the rest."""
+def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other(store):
+    """One unavailable object would hide the outcomes or signals of the rest."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="b"))
     outcomes = Publisher(faulty, prefix=KS).publish([Put(key=key, body=b"") for key in "abc"])
     assert [type(outcome) for outcome in outcomes] == [Written, Unknown, Written]
@@ -197,15 +195,15 @@ def test_in_a_batch_a_write_that_raised_is_unknown_and_the_others_go_on(store):
 
 
 def test_a_refused_change_raises_after_the_others_are_signalled(store, publisher):
-    """A key that is too long is the caller's error, and no reason to leave the rest unsignalled."""
+    """Other objects of a batch would stay unsignalled because one key is too long."""
     with pytest.raises(UsageError, match="bytes"):
         publisher.publish([Put(key="a", body=b""), Put(key="x" * 1025, body=b"")])
     assert set(Watcher(store, prefix=KS).poll().signals) == {slot_of("a")}
 
 
 @pytest.mark.parametrize("lost", ["ks/143", "ks/_"])
-def test_a_failed_signal_names_the_keys_that_are_written_but_not_signalled(store, lost):
-    """So that the caller signals them again, and only them."""
+def test_a_failed_signal_names_the_written_but_unsignalled_keys(store, lost):
+    """The caller could not signal exactly the missing keys again."""
     faulty = FaultyStore(store, at("put", Fault.REFUSED, key=lost))
     publisher = Publisher(faulty, prefix=KS)
     watcher = Watcher(store, prefix=KS)
@@ -215,22 +213,22 @@ def test_a_failed_signal_names_the_keys_that_are_written_but_not_signalled(store
     assert [type(outcome) for outcome in caught.value.outcomes] == [Written, Written]
     assert set(caught.value.keys) == ({"a"} if lost == "ks/143" else {"a", "path/to/object"})
     if lost == "ks/143":
-        # The root moved for the slot that was signalled.
+        # The root has moved for the slot that was signalled.
         assert set(watcher.poll().changed) == {938}
     publisher.signal(caught.value.keys)
     assert 143 in watcher.poll().changed
 
 
 def test_write_and_signal_are_the_halves_of_publish(store, publisher):
-    """A queue commits its entries in between."""
+    """A queue could not commit its entries between the objects and the signals."""
     publisher.write([Put(key="a", body=b"")])
     assert store.head("ks/_") is None
     publisher.signal(["a", "a"])
     assert store.head("ks/143") is not None
 
 
-def test_slots_are_signalled_again() -> None:
-    """Each moves, and the root, with the mark; one that does not move is said, after the others were tried."""
+def test_signal_slots_moves_each_slot_and_the_root() -> None:
+    """A slot that must be read again would stay unread, or an error in one slot would stop the others."""
     store = MemoryObjectStore()
     publisher = Publisher(store, prefix="k/", queued=True)
     publisher.signal_slots([Slot(3), Slot(7), Slot(3)])

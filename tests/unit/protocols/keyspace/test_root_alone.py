@@ -1,4 +1,5 @@
-"""Keyspaces of which queued writers move the root alone: what moves, what a poll asks for, and what it remembers."""
+"""Keyspaces in which queued writers move only the root: the signals, the requests of a poll, and the watcher's
+state."""
 
 import pytest
 
@@ -21,7 +22,7 @@ A, B = Slot(3), Slot(5)
 
 
 class Queue:
-    """The marks of a topic, and how often they were looked at."""
+    """The marks of a topic, and the number of times that they were read."""
 
     def __init__(self):
         self.marks, self.looks = {}, 0
@@ -56,13 +57,13 @@ def watcher(keyspace, queue, clock):
 
 
 def put(publisher, queue, slot, mark):
-    """As a writer that queues: its entry, then the root."""
+    """Acts like a writer that queues: adds its entry, then moves the root."""
     queue.marks = {**queue.marks, slot: [*queue.marks.get(slot, []), mark]}
     publisher.signal(["any"], queued=["any"], alone=True)
 
 
-def test_the_root_moves_alone_if_all_changes_are_queued(store):
-    """1 PUT; one that is not queued moves its slot, as do those beside it."""
+def test_only_the_root_moves_if_all_changes_are_queued(store):
+    """A queued put would cost two signals, or an unqueued change would move no slot."""
     counting = CountingStore(store)
     publisher = Publisher(counting, prefix=KS)
     publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
@@ -72,15 +73,15 @@ def test_the_root_moves_alone_if_all_changes_are_queued(store):
     assert {meta.key for meta in store.list(KS).objects} == {f"{KS}{slot_of(k)}" for k in "ab"} | {f"{KS}_"}
 
 
-def test_a_root_that_did_not_move_alone_is_named(store):
-    """All keys: no signal of a slot says it for them."""
+def test_a_root_that_could_not_move_is_reported_for_all_keys(store):
+    """The caller would not learn that nobody looks at its entries."""
     publisher = Publisher(FaultyStore(store, at("put", Fault.REFUSED)), prefix=KS)
     with pytest.raises(NotSignalledError) as caught:
         publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
     assert caught.value.keys == ("a", "b")
 
 
-def test_a_changed_poll_is_one_head_and_one_look_at_the_queue(keyspace, publisher, queue, watcher):
+def test_a_poll_with_changes_takes_one_head_and_one_read_of_the_queue(keyspace, publisher, queue, watcher):
     put(publisher, queue, A, "1")
     poll = watcher.poll()
     assert (set(poll.changed), poll.unqueued, poll.listed, poll.pages) == ({A}, frozenset(), False, 1)
@@ -89,7 +90,7 @@ def test_a_changed_poll_is_one_head_and_one_look_at_the_queue(keyspace, publishe
     assert (keyspace.counts, queue.looks) == ({"HEAD": 2}, 1), "idle"
 
 
-def test_each_entry_is_seen_once_and_their_removal_is_none(publisher, queue, watcher):
+def test_each_entry_is_seen_once_and_its_removal_is_no_change(publisher, queue, watcher):
     for slot, mark in ((A, "1"), (A, "2"), (B, "3")):
         put(publisher, queue, slot, mark)
         assert set(watcher.poll().changed) == {slot}
@@ -99,7 +100,7 @@ def test_each_entry_is_seen_once_and_their_removal_is_none(publisher, queue, wat
 
 
 def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publisher, queue, watcher):
-    """Also if entries came before it, of whose root nothing is left."""
+    """A change of an unqueued writer would be missed if entries were queued just before it."""
     put(publisher, queue, A, "1")
     publisher.put("b", b"1")
     poll = watcher.poll()
@@ -108,8 +109,8 @@ def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publis
     assert (keyspace.counts, queue.looks) == ({"HEAD": 1, "LIST": 1}, 1)
 
 
-def test_a_signal_that_the_next_root_hides_is_seen_soon(keyspace, clock, publisher, queue, watcher):
-    """A little later, without another change; and listed once. At the next poll, if the last LIST is old."""
+def test_a_signal_hidden_by_the_next_root_is_seen_soon(keyspace, clock, publisher, queue, watcher):
+    """A change of an unqueued writer would be missed if a queued writer moves the root right after it."""
     publisher.put("b", b"1")
     put(publisher, queue, A, "1")
     assert set(watcher.poll().changed) == {A}
@@ -126,7 +127,7 @@ def test_a_signal_that_the_next_root_hides_is_seen_soon(keyspace, clock, publish
     assert set(watcher.poll().changed) == {slot_of("b")}
 
 
-def test_a_poll_that_cannot_look_at_the_queue_remembers_nothing(publisher, queue, store, clock):
+def test_a_poll_that_cannot_read_the_queue_remembers_nothing(publisher, queue, store, clock):
     def fails():
         raise UnavailableError("no answer")
 
@@ -141,8 +142,8 @@ def test_a_poll_that_cannot_look_at_the_queue_remembers_nothing(publisher, queue
     assert set(watcher.poll().changed) == {A}
 
 
-def test_what_is_left_is_looked_at_again(publisher, queue, watcher):
-    """A sensor takes one slot of two: the root is not remembered until it has taken the other."""
+def test_slots_not_advanced_are_polled_again(publisher, queue, watcher):
+    """A sensor that advances one slot of two would never see the other again."""
     put(publisher, queue, A, "1")
     put(publisher, queue, B, "2")
     poll = watcher.observe(watcher.state)
@@ -153,7 +154,7 @@ def test_what_is_left_is_looked_at_again(publisher, queue, watcher):
     assert not watcher.observe(state).pages
 
 
-def test_a_slot_that_has_both_is_taken_with_both_in_the_end(publisher, queue, watcher):
+def test_a_slot_with_entry_and_signal_is_advanced_for_both(publisher, queue, watcher):
     key = "b"
     queue.marks = {slot_of(key): ["1"]}
     publisher.put(key, b"1")
@@ -165,7 +166,7 @@ def test_a_slot_that_has_both_is_taken_with_both_in_the_end(publisher, queue, wa
     assert not watcher.observe(poll.taken(watcher.state)).pages
 
 
-def test_the_state_of_both_is_kept(publisher, queue, watcher):
+def test_the_state_of_signals_and_entries_is_kept(publisher, queue, watcher):
     put(publisher, queue, A, "1")
     publisher.put("b", b"1")
     watcher.poll()
@@ -174,8 +175,8 @@ def test_the_state_of_both_is_kept(publisher, queue, watcher):
     assert not watcher.observe(state, relist=True).changed
 
 
-def test_other_watchers_refuse_such_a_keyspace(store, publisher, queue):
-    """They would miss changes: a watcher without the queue, and so a cache."""
+def test_watchers_without_the_queue_refuse_such_a_keyspace(store, publisher, queue):
+    """A watcher or a cache that does not read the queue would miss changes silently."""
     watcher = Watcher(store, prefix=KS)
     cache = CausalCache(store, Watcher(store, prefix=KS))
     put(publisher, queue, A, "1")
@@ -186,7 +187,7 @@ def test_other_watchers_refuse_such_a_keyspace(store, publisher, queue):
     assert set(watcher.poll().changed) == {slot_of("a")}
 
 
-def test_a_watcher_with_the_queue_sees_all_where_slots_are_signalled(store, publisher, queue):
+def test_a_watcher_with_the_queue_also_sees_signalled_slots(store, publisher, queue):
     watcher = Watcher(store, prefix=KS, entries=queue)
     publisher.put("a", b"1")
     assert set(watcher.poll().changed) == {slot_of("a")}

@@ -1,4 +1,4 @@
-"""The watcher, request by request, and its state."""
+"""The watcher: the requests of a poll, and its state."""
 
 import logging
 
@@ -25,7 +25,7 @@ KS = "ks/"
 
 
 def test_an_idle_poll_is_one_head(store, publisher):
-    """However many objects there are."""
+    """An idle bucket would cost more than one request for each poll."""
     publisher.put("a", b"1")
     counting = CountingStore(store)
     watcher = Watcher(counting, prefix=KS)
@@ -36,7 +36,7 @@ def test_an_idle_poll_is_one_head(store, publisher):
 
 
 def test_a_changed_poll_is_one_head_and_one_list(store, publisher):
-    """Also with a full keyspace: 1000 signals, the root, and nothing of a second page."""
+    """A full keyspace with 1000 signals would take a second page at each poll."""
     for slot in range(1000):
         store.put(signal_key(KS, slot), signal_body(SYSTEM_CLOCK))
     publisher.put("a", b"1")
@@ -53,7 +53,7 @@ def test_a_changed_poll_is_one_head_and_one_list(store, publisher):
 
 
 def test_the_root_is_remembered_only_after_the_list_succeeded(store, publisher):
-    """A failed LIST loses nothing: the next poll lists again, though nobody wrote meanwhile."""
+    """A failed LIST would lose a change until somebody writes again."""
     faulty = FaultyStore(store)
     watcher = Watcher(faulty, prefix=KS)
     watcher.poll()
@@ -64,8 +64,8 @@ def test_the_root_is_remembered_only_after_the_list_succeeded(store, publisher):
     assert set(watcher.poll().changed) == {143}
 
 
-def test_a_change_during_the_poll_is_seen_by_it_or_by_the_next(store, publisher):
-    """The remembered root is the one from before the LIST."""
+def test_a_change_during_a_poll_is_seen_by_this_poll_or_the_next(store, publisher):
+    """A change that is written during the LIST would be missed, because the root was remembered too late."""
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
     publisher.put("a", b"1")
@@ -83,7 +83,7 @@ def test_a_change_during_the_poll_is_seen_by_it_or_by_the_next(store, publisher)
 
 
 def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
-    """A publisher died between the two; time alone brings the change to light."""
+    """A change would be missed if its publisher died between the signals of the slot and the root."""
     clock = HandClock()
     watcher = Watcher(store, prefix=KS, clock=clock, relist_seconds=300)
     watcher.poll()
@@ -96,8 +96,8 @@ def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
     assert not watcher.poll().listed
 
 
-def test_relist_can_be_asked_for_or_forbidden(store):
-    """A sensor whose process is new each time decides by itself."""
+def test_relist_can_be_forced_or_forbidden(store):
+    """A sensor whose process is new each time would list at every poll."""
     watcher = Watcher(store, prefix=KS)
     assert not watcher.poll(relist=False).listed
     assert watcher.poll(relist=True).listed
@@ -105,7 +105,7 @@ def test_relist_can_be_asked_for_or_forbidden(store):
 
 
 def test_foreign_objects_do_not_push_slots_off_the_page(store, publisher, caplog):
-    """They are counted, the next page is read, and a warning is logged once."""
+    """Slots behind foreign objects would not be seen, or each poll would log a warning."""
     publisher.put("path/to/object", b"1")
     for number in range(1500):
         store.put(f"ks/100-{number}", b"")
@@ -118,8 +118,8 @@ def test_foreign_objects_do_not_push_slots_off_the_page(store, publisher, caplog
     assert "1500 foreign objects" in caplog.text
 
 
-def test_foreign_objects_beyond_the_digits_cost_no_page(store, publisher, caplog):
-    """After `9` comes no slot."""
+def test_foreign_objects_after_the_digits_cost_no_page(store, publisher, caplog):
+    """Objects below the keyspace's prefix that sort after all slots would make each poll slower."""
     publisher.put("a", b"1")
     for number in range(1500):
         store.put(f"ks/table/{number}", b"")
@@ -128,15 +128,15 @@ def test_foreign_objects_beyond_the_digits_cost_no_page(store, publisher, caplog
 
 
 @pytest.mark.parametrize("name", ["007", "1000", "-1", "1.0", "x", "1/2", ""])
-def test_what_is_no_signal_is_foreign(store, name):
-    """Padded numbers, numbers too large, other names."""
+def test_an_object_that_is_no_signal_is_foreign(store, name):
+    """A foreign object would be taken for the signal of a slot."""
     store.put(f"ks/{name}", b"")
     poll = Watcher(store, prefix=KS).poll()
     assert (poll.foreign, poll.signals) == (1, {})
 
 
 def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
-    """A table below the keyspace's prefix is a mistake, not a slow poll."""
+    """A keyspace above a table would make each poll list the whole table."""
     monkeypatch.setattr(watching, "PAGES_MAX", 1)
     for number in range(1001):
         store.put(f"ks/1-{number}", b"")
@@ -145,7 +145,7 @@ def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch)
 
 
 def test_a_vanished_signal_is_ignored(store, publisher):
-    """Deleted by hand, say: no change, no error."""
+    """A signal that somebody deletes would count as a change, or fail the poll."""
     publisher.put("a", b"1")
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -153,19 +153,19 @@ def test_a_vanished_signal_is_ignored(store, publisher):
     assert watcher.poll(relist=True).changed == {}
 
 
-def test_other_slot_counts(store):
-    """Seven slots, as long as all parties agree."""
+def test_slot_counts_other_than_1000_work(store):
+    """A state with another slot count than the keyspace's would be accepted."""
     Publisher(store, prefix=KS, slots=7).put("a", b"1")
     assert set(Watcher(store, prefix=KS, slots=7).poll().changed) == {4}
-    with pytest.raises(UsageError, match="start a fresh one"):
+    with pytest.raises(UsageError, match="start with a fresh state"):
         Watcher(store, prefix=KS).observe(WatcherState(slots=7))
 
 
 # State
 
 
-def test_state_survives_as_a_compact_string(store, publisher):
-    """A new process that loads it sees exactly what changed meanwhile."""
+def test_a_state_survives_as_a_compact_string(store, publisher):
+    """A new process would see all slots as changed, or miss changes made meanwhile."""
     publisher.put("a", b"1")
     first = Watcher(store, prefix=KS)
     first.poll()
@@ -178,7 +178,7 @@ def test_state_survives_as_a_compact_string(store, publisher):
 
 
 def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
-    """A sensor keeps slots in flight out of the vector."""
+    """A sensor that leaves slots in flight out of the state would never see them again."""
     publisher.publish([Put(key="a", body=b""), Put(key="path/to/object", body=b"")])
     watcher = Watcher(store, prefix=KS)
     poll = watcher.observe(watcher.fresh_state())
@@ -189,8 +189,8 @@ def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
     assert not watcher.observe(state, relist=False).listed
 
 
-def test_digests():
-    """8 bytes, never those of `never seen`; a fresh vector differs from every signal."""
+def test_digests_differ_from_never_seen():
+    """A fresh state would take a signal for seen."""
     assert len(digest_of(ETag("e"))) == 8
     assert digest_of(ETag("e")) != digest_of(ETag("f"))
     assert WatcherState(slots=3).changed({2: ETag("e"), 0: ETag("f")}) == (0, 2)
@@ -201,13 +201,12 @@ def test_digests():
     ["", "{}", "[]", "null", '{"slots": 1000, "root": null, "digests": "AA=="}', WatcherState().dumps()[:-9]],
 )
 def test_a_broken_state_is_an_error_not_a_fresh_start(text):
-    """A silent fresh start would ingest everything again."""
+    """A corrupt cursor would make the sensor ingest everything again without an error."""
     with pytest.raises((CorruptError, UsageError)):
         WatcherState.loads(text)
 
 
-def test_states_refuse_what_does_not_fit():
-    """Slots out of range, slot counts out of bounds."""
+def test_states_refuse_wrong_slots_and_slot_counts():
     with pytest.raises(UsageError):
         WatcherState(slots=7).advance([7], {7: ETag("e")})
     with pytest.raises(UsageError):

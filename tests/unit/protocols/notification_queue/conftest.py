@@ -1,4 +1,4 @@
-"""One topic of one shard, on each kind of record store."""
+"""A topic with one shard, on each kind of record store."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the tests of the queue share."""
+"""Helpers of the queue's tests."""
 
 from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.protocols.notification_queue import (
@@ -19,12 +19,12 @@ def over(records, clock, schedule=never, **kwargs):
 
 
 def room(queue, topic="t"):
-    """How many more reservations are granted."""
+    """The number of further reservations that are granted."""
     return sum(isinstance(item, Reservation) for item in queue.reserve_many(topic, events(50, "room")))
 
 
 def recount(queue, clock, topic="t", head=lambda _: None):
-    """Count again: a new quota, and once the former one is waited out, what is there under it."""
+    """Recounts a topic: begins a new quota and, after the wait, counts the entries of the former one."""
     reconciler = Reconciler(queue, leak_seconds=0)
     reconciled = reconciler.resolve_stale(topic, head)
     clock.now += queue.topics.outdated_seconds
@@ -45,7 +45,7 @@ def all_entries(queue, topic="t"):
 
 
 def once(method, key, action):
-    """A schedule that does something else right before the first call of a method, on a key or any."""
+    """A schedule that runs `action` right before the first call of a method, on one key or on any key."""
     done = []
 
     def schedule(call):

@@ -1,4 +1,4 @@
-"""The bound: room that is lost comes back, and is never given twice."""
+"""The bound: lost room comes back, and is never granted twice."""
 
 import pytest
 
@@ -18,8 +18,8 @@ from tests.unit.protocols.notification_queue.helpers import (
 )
 
 
-def test_a_crash_between_counting_and_creating_loses_no_room_for_good(queue, records, clock):
-    """And the room that is lost meanwhile is never given twice."""
+def test_room_lost_in_a_crash_comes_back(queue, records, clock):
+    """A crash between counting and creating would reduce a topic's capacity for ever."""
     for _ in range(2):
         with pytest.raises(CrashedError):
             over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
@@ -35,8 +35,8 @@ def test_a_crash_between_counting_and_creating_loses_no_room_for_good(queue, rec
     assert room(queue) == 3
 
 
-def test_a_writer_asleep_during_a_recount_is_not_granted_old_room(queue, records, clock):
-    """It counted under the old quota, and wakes with an entry that nobody counts: it takes room again."""
+def test_a_writer_that_sleeps_during_a_recount_gets_no_old_room(queue, records, clock):
+    """A writer that counted under the former quota would exceed the topic's capacity."""
     woken = []
 
     def schedule(call):
@@ -51,8 +51,8 @@ def test_a_writer_asleep_during_a_recount_is_not_granted_old_room(queue, records
     assert queue.stats("t").depth == 3
 
 
-def test_room_given_back_late_is_not_given_twice(queue, records, clock):
-    """A remover sleeps before it gives back; the room is counted again meanwhile, and its own does nothing."""
+def test_room_given_back_late_is_not_granted_twice(queue, records, clock):
+    """A remover that sleeps before it gives back room would free it a second time after a recount."""
     queue.push_many("t", events(3))
 
     def schedule(call):
@@ -67,8 +67,8 @@ def test_room_given_back_late_is_not_given_twice(queue, records, clock):
 
 @pytest.mark.parametrize("method", ["add", "replace"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_recount_cut_short_is_finished_by_the_next_passes(queue, records, clock, method, fault):
-    """Until then the shard may refuse, rather than to promise what may be taken."""
+def test_an_interrupted_recount_is_finished_by_the_next_passes(queue, records, clock, method, fault):
+    """A shard would refuse for ever, or grant more than its capacity."""
     queue.push("t", Event(key="there"))
     with pytest.raises(CrashedError):
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
@@ -81,8 +81,8 @@ def test_a_recount_cut_short_is_finished_by_the_next_passes(queue, records, cloc
     assert len(list(records.scan("depth.t"))) == 1
 
 
-def test_old_entries_leave_the_base_as_they_go(queue, clock):
-    """After counting again, entries from before hold their room until they are removed, and no longer."""
+def test_old_entries_free_their_room_after_a_recount(queue, clock):
+    """Entries from before a recount would hold their room after their removal."""
     queue.push_many("t", events(2))
     queue.records.add("depth.t", next(queue.records.scan("depth.t")).key, 1)
     recount(queue, clock)
@@ -91,7 +91,7 @@ def test_old_entries_leave_the_base_as_they_go(queue, clock):
     assert queue.stats("t").counted == 2
     reconciler = Reconciler(queue)
     reconciler.resolve_stale("t", lambda _: None)
-    assert queue.stats("t").counted == 2, "a new one may not know yet which quota writers rely on"
+    assert queue.stats("t").counted == 2, "a new reconciler may not know yet which quota writers rely on"
     clock.now += queue.topics.outdated_seconds
     reconciler.resolve_stale("t", lambda _: None)
     assert queue.stats("t").counted == 0

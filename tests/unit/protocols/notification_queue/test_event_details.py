@@ -1,4 +1,4 @@
-"""What a record has beside the change: passed on from inlet to delivery, bounded, and never a reason to lose one."""
+"""Details of events: passed on from inlet to delivery, bounded, and never a reason to lose an event."""
 
 import json
 
@@ -78,7 +78,7 @@ def queue() -> NotificationQueue:
 
 
 def delivered(queue: NotificationQueue, name: str, *events: Event) -> list[dict]:
-    """The records of what the topic holds, once these events were pushed."""
+    """The records of the topic's entries after these events were pushed."""
     queue.push_many(name, events)
     entries = sorted(queue.entries(name, range(1000)), key=lambda entry: entry.n)
     _, body = FORMATS["s3"].batch(entries, "")
@@ -86,8 +86,8 @@ def delivered(queue: NotificationQueue, name: str, *events: Event) -> list[dict]
 
 
 @pytest.mark.parametrize("sent", [CEPH, AMAZON], ids=["ceph", "amazon"])
-def test_a_record_goes_whole_from_inlet_to_delivery(queue: NotificationQueue, sent: dict) -> None:
-    """Region, source, user, request, response, owner, ids, metadata and tags; but for Ceph's order of bytes."""
+def test_a_record_passes_unchanged_from_inlet_to_delivery(queue: NotificationQueue, sent: dict) -> None:
+    """A consumer would miss region, user, ids, metadata or tags that the sender's record has."""
     queue.topics.create("t", TopicSettings(shards=1, endpoint=ENDPOINT))
     (record,) = delivered(queue, "t", *decode_events(json.dumps({"Records": [sent]})).events)
     expected = json.loads(json.dumps(sent)) | {"eventVersion": "2.1"}
@@ -98,8 +98,8 @@ def test_a_record_goes_whole_from_inlet_to_delivery(queue: NotificationQueue, se
     assert json.loads(encode_events(decode_events(again).events))["Records"] == [record]
 
 
-def test_cloud_events_name_source_and_region(queue: NotificationQueue) -> None:
-    """As the sender named them."""
+def test_cloud_events_name_source_and_region_of_the_sender(queue: NotificationQueue) -> None:
+    """A consumer of CloudEvents could not tell which store sent an event."""
     queue.topics.create("t", TopicSettings(shards=1, endpoint=ENDPOINT))
     delivered(queue, "t", *decode_events(json.dumps({"Records": [CEPH]})).events)
     (entry,) = queue.entries("t", range(1000))
@@ -107,8 +107,8 @@ def test_cloud_events_name_source_and_region(queue: NotificationQueue) -> None:
     assert json.loads(body)["source"] == "ceph:s3.zonegroup1.b"
 
 
-def test_eventbridge_has_other_names_for_it() -> None:
-    """They are delivered by those of S3."""
+def test_eventbridge_details_get_the_names_of_s3() -> None:
+    """A consumer would need to know EventBridge's names, too."""
     message = {
         "detail-type": "Object Created",
         "source": "aws.s3",
@@ -139,8 +139,8 @@ def test_eventbridge_has_other_names_for_it() -> None:
         {"userIdentity": [], "requestParameters": 0, "source": "Internal"},
     ],
 )
-def test_anything_else_is_left_out(queue: NotificationQueue, given: dict) -> None:
-    """A sender may write what it likes; the change counts."""
+def test_details_of_unexpected_form_are_dropped(queue: NotificationQueue, given: dict) -> None:
+    """A strange record would lose its change, or store data without a bound."""
     sent = AMAZON | given
     sent["s3"] = AMAZON["s3"] | {"bucket": {"name": "b", "ownerIdentity": 7, "id": ["x"]}}
     sent["s3"]["object"] = {"key": "k", "metadata": [{"key": "a", "val": "\ud800"}], "tags": {"a": "b"}}
@@ -152,8 +152,8 @@ def test_anything_else_is_left_out(queue: NotificationQueue, given: dict) -> Non
     assert record["s3"]["object"] == {"key": "k", "sequencer": record["s3"]["object"]["sequencer"]}
 
 
-def test_what_does_not_fit_is_left_out(queue: NotificationQueue) -> None:
-    """Also of our own writers: a change is neither refused nor lost for its object's metadata."""
+def test_details_that_do_not_fit_are_dropped(queue: NotificationQueue) -> None:
+    """A change would be refused or lost because its object has much metadata."""
     queue.topics.create("t", TopicSettings(shards=1, endpoint=ENDPOINT, max_event_bytes=400))
     large = Event(key="large", bucket="b", metadata={"note": "x" * 400})
     small = Event(key="small", bucket="b", metadata={"note": "x", "s3notify-writer": "w"})
@@ -165,16 +165,16 @@ def test_what_does_not_fit_is_left_out(queue: NotificationQueue) -> None:
     assert records["small"]["metadata"] == [{"key": "x-amz-meta-note", "val": "x"}]
 
 
-def test_topics_that_are_pulled_store_none_of_it(queue: NotificationQueue) -> None:
-    """Nobody would read it, and entries stay small."""
+def test_pulled_topics_store_no_details(queue: NotificationQueue) -> None:
+    """Entries would be larger although nobody reads their details."""
     queue.topics.create("t", TopicSettings(shards=1))
     queue.push_many("t", decode_events(json.dumps({"Records": [CEPH]})).events)
     (entry,) = queue.entries("t", range(1000))
     assert (entry.event.details, entry.event.metadata, entry.event.tags) == (None, None, None)
 
 
-def test_the_configuration_is_named(queue: NotificationQueue) -> None:
-    """The id of the rule that takes the change; else what the sender named; else the topic."""
+def test_the_configuration_id_is_that_of_rule_sender_or_topic(queue: NotificationQueue) -> None:
+    """A consumer could not tell which rule or notification configuration reported a change."""
     rules = (
         Rule(id="csv", suffix=".csv"),
         Rule(id="sales", metadata=(("team", "sales"),), events=("ObjectCreated:*",)),
@@ -200,8 +200,10 @@ def test_the_configuration_is_named(queue: NotificationQueue) -> None:
     ("found", "kept"),
     [({"team": "sales", "more": "x"}, {"team": "sales"}), ({"team": "other"}, None), ({}, None)],
 )
-def test_a_dead_writer_s_metadata(found: dict[str, str], kept: dict[str, str] | None) -> None:
-    """Kept, if the object that is found has them; no others are added, for which there was no room."""
+def test_metadata_of_a_killed_writer_is_kept_if_the_object_has_it(
+    found: dict[str, str], kept: dict[str, str] | None
+) -> None:
+    """An entry would report metadata that the object does not have, or grow beyond its reserved size."""
     world = World()
     world.topic(endpoint=ENDPOINT)
     world.queue.reserve("t", Event(key="k", bucket="b", writer="w", metadata={"team": "sales"}))

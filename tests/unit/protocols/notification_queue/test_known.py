@@ -1,4 +1,4 @@
-"""What a writer relies on without a read: topics that it knows, and room that it holds."""
+"""State on which a writer relies without a read: the topics that it knows, and the room that it holds."""
 
 import pytest
 
@@ -33,12 +33,12 @@ def there(queue, topic="t"):
     return {entry.id for entry in queue.pending(topic)}
 
 
-# A shard is counted again
+# Recounts
 
 
 @pytest.mark.parametrize("passes", [(0.0,), (0.0, 0.0), (0.0, 1.0), (0.0, OUTDATED - 0.01), (0.0, OUTDATED)])
-def test_a_creation_under_way_during_a_recount(queue, records, clock, passes):
-    """It is answered after the passes, by a clock nearly three times as slow; meanwhile others take all room."""
+def test_a_creation_in_flight_during_a_recount_keeps_the_bound(queue, records, clock, passes):
+    """A creation that is answered after the recount would exceed the capacity, or lose its entry."""
     others = []
 
     def meanwhile():
@@ -55,8 +55,8 @@ def test_a_creation_under_way_during_a_recount(queue, records, clock, passes):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_a_writer_that_knows_the_former_quota_gets_no_room_by_it(queue, records, clock, passes):
-    """Its counter is sealed, and stays there, as long as anybody may rely on it."""
+def test_a_writer_that_knows_the_former_quota_gets_no_room_from_it(queue, records, clock, passes):
+    """A writer that still relies on the former quota would exceed the capacity."""
     writer = over(records, clock)
     assert isinstance(writer.reserve("t", Event(key="first")), Reservation)
     with pytest.raises(CrashedError):
@@ -69,8 +69,8 @@ def test_a_writer_that_knows_the_former_quota_gets_no_room_by_it(queue, records,
     assert len(there(queue)) == 2
 
 
-def test_a_recount_refuses_nobody_meanwhile(queue, records, clock):
-    """What was not counted before can be reserved at once, what had been lost once that is waited out."""
+def test_a_recount_refuses_no_writer_meanwhile(queue, records, clock):
+    """A recount would stop all writers of a topic for a while."""
     with pytest.raises(CrashedError):
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="lost"))
     reconciler = Reconciler(queue, leak_seconds=0)
@@ -81,11 +81,11 @@ def test_a_recount_refuses_nobody_meanwhile(queue, records, clock):
     assert room(queue) == 1
 
 
-# A topic is deleted, changed, created
+# Deletion, change and creation of topics
 
 
-def test_a_reservation_in_a_topic_that_is_being_deleted(queue, records, clock):
-    """It is granted as long as the topic is known, and is gone once the deletion has ended."""
+def test_a_reservation_in_a_topic_under_deletion_is_removed_with_it(queue, records, clock):
+    """An entry of a deleted topic would appear in a new topic of the same name."""
     writer = over(records, SlowClock(clock))
     writer.reserve("t", Event(key="first"))
     held = []
@@ -106,8 +106,8 @@ def test_a_reservation_in_a_topic_that_is_being_deleted(queue, records, clock):
     assert room(queue) == 3
 
 
-def test_the_creation_of_a_topic_that_died_is_waited_out_by_its_consumer(queue, records, clock):
-    """Before it serves it, and once: then all know it. Alone it is known at once."""
+def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
+    """If the creator of a topic was killed, its consumer would miss changes of writers that do not know the topic."""
     for other, seconds in (("t", OUTDATED), (None, 0.0)):
         if other is None:
             queue.topics.delete("t")
@@ -131,8 +131,8 @@ def test_the_creation_of_a_topic_that_died_is_waited_out_by_its_consumer(queue, 
         (TopicSettings(bucket="c", prefix="raw/"), False),
     ],
 )
-def test_a_creation_waits_where_another_topic_takes_the_same_keys(records, clock, settings, waits):
-    """Else its writers have no reservation, and read the topics again in any case."""
+def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock, settings, waits):
+    """Writers with a reservation would not announce to a new topic; or each creation would take 6 s."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(bucket="b", prefix="raw/"))
     before = clock.now
@@ -141,7 +141,7 @@ def test_a_creation_waits_where_another_topic_takes_the_same_keys(records, clock
 
 
 def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock):
-    """Writers may have a reservation by what these took before; also where the process that changed one was killed."""
+    """Writers that reserved by a topic's former keys would not announce to the new topic."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(prefix="raw/"))
     before = clock.now
@@ -164,15 +164,15 @@ def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock
     assert clock.now == before
 
 
-def test_a_process_knows_what_it_changed_itself(queue):
-    """At once: its own topics are read again after that."""
+def test_a_process_knows_its_own_changes_of_topics(queue):
+    """A process would not announce to a topic that it has just created."""
     queue.reserve("t", Event(key="a"))
     queue.topics.create("new", TopicSettings(prefix="new/"))
     assert [topic.name for topic in queue.topics_of("b", Event(key="new/a"))] == ["new", "t"]
 
 
-def test_a_refusal_is_of_the_topic_as_it_is(queue, records, clock):
-    """Another process has just raised the capacity."""
+def test_a_refusal_uses_the_current_settings(queue, records, clock):
+    """A writer would be refused although another process has just raised the capacity."""
     writer = over(records, clock)
     assert len(granted(writer.reserve_many("t", events(3)))) == 3
     queue.topics.update("t", TopicSettings(capacity=4, shards=1))
@@ -195,8 +195,8 @@ def counted(queue, topic="large"):
     return queue.stats(topic).counted
 
 
-def test_room_is_taken_for_many_at_a_time(large):
-    """The more often it is used, up to a limit; a process that writes once holds none."""
+def test_room_is_taken_for_many_puts_at_a_time(large):
+    """Each put would cost a request for room, or a process that writes once would hold spare room."""
     held = []
     for number in range(100):
         large.reserve("large", Event(key=f"k{number}"))
@@ -206,8 +206,8 @@ def test_room_is_taken_for_many_at_a_time(large):
     assert large.records.counts["add"] == 8
 
 
-def test_many_processes_do_not_fill_a_topic_with_what_they_hold(large, clock):
-    """At most a fourth of it; the rest is for entries."""
+def test_spare_room_of_many_processes_is_bounded(large, clock):
+    """Spare room of idle processes would fill a topic."""
     writers = [NotificationQueue(large.records, clock=clock) for _ in range(100)]
     number = 0
     for _ in range(7):
@@ -220,8 +220,8 @@ def test_many_processes_do_not_fill_a_topic_with_what_they_hold(large, clock):
     assert len(granted(large.reserve_many("large", events(1000, "more")))) >= left
 
 
-def test_room_of_another_quota_is_worth_nothing(large, clock):
-    """Counted again, or with another capacity: it is asked for anew. Nor is it counted twice."""
+def test_spare_room_of_another_quota_is_not_used(large, clock):
+    """A process would use room of a former quota or capacity, and exceed the bound."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     assert counted(large) == 7
@@ -235,8 +235,8 @@ def test_room_of_another_quota_is_worth_nothing(large, clock):
     assert len(there(large, "large")) == 6
 
 
-def test_held_room_is_used_before_anything_is_refused(large):
-    """A batch larger than what is held, in a shard that has no more."""
+def test_spare_room_is_used_before_a_refusal(large):
+    """A batch would be refused although its process still holds room."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     held = counted(large) - 4
@@ -246,8 +246,8 @@ def test_held_room_is_used_before_anything_is_refused(large):
     assert len(granted(large.reserve_many("large", events(9, "late")))) == held
 
 
-def test_a_store_that_is_gone_takes_no_room_away(large):
-    """What was held is held still."""
+def test_an_outage_costs_no_spare_room(large):
+    """A process would lose its spare room at each outage."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     before = counted(large)
@@ -262,7 +262,7 @@ def test_a_store_that_is_gone_takes_no_room_away(large):
 
 
 def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
-    """Where nobody is kept out by it; unmoved for long, or where room is scarce, it is counted again."""
+    """Processes would lose spare room that keeps nobody out; or room of ended processes would never come back."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     reconciler = Reconciler(NotificationQueue(large.records, clock=clock))
@@ -271,7 +271,7 @@ def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
         return reconciler.resolve_stale("large", lambda _: None).recounted
 
     def passes(seconds, *, moving):
-        """How often it is counted again, by a pass every 15 s."""
+        """The number of recounts in passes 15 s apart."""
         found = 0
         for _ in range(int(seconds / 15)):
             if moving:
@@ -287,8 +287,8 @@ def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
     assert counted(large) == len(there(large, "large"))
 
 
-def test_room_that_is_scarce_is_counted_again_soon(large, clock):
-    """Whoever may hold it."""
+def test_scarce_room_is_recounted_soon(large, clock):
+    """Writers would be refused for long because a crashed process holds room."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     large.push_many("large", events(shard_capacity(0, TopicSettings(capacity=1000, shards=1)) // 4))

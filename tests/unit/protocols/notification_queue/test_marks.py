@@ -1,4 +1,4 @@
-"""Marks: which slots have entries, by the names of segments, so that each new entry shows."""
+"""Marks: the slots that have entries, by the names of segments, so that each new entry is visible."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def keys(count):
     return [f"k{number}" for number in range(count)]
 
 
-def test_one_list_whatever_the_entries(queue, objects):
+def test_marks_take_one_list(queue, objects):
     for batch in (["a"], ["a", "b"], keys(8)):
         queue.push_many("t", [Event(key=key) for key in batch])
     objects.counts.clear()
@@ -41,12 +41,12 @@ def test_one_list_whatever_the_entries(queue, objects):
     assert len(found[slot_of("a")]) == 2
 
 
-def test_nothing_of_an_empty_topic_or_of_none(queue):
+def test_empty_and_missing_topics_have_no_marks(queue):
     assert marks(queue) == marks(queue, "other") == {}
 
 
-def test_each_step_of_an_entry_that_may_be_the_news_shows(queue):
-    """A reservation may be marked already, so the commit must show, too."""
+def test_reservations_and_commits_both_add_marks(queue):
+    """A watcher that has seen the reservation would miss the commit."""
     slot, seen = slot_of("a"), [[]]
     for _ in range(2):
         reservation = queue.reserve("t", Event(key="a"))
@@ -59,7 +59,7 @@ def test_each_step_of_an_entry_that_may_be_the_news_shows(queue):
 
 
 def test_segments_of_many_slots_are_read(queue, objects):
-    """Each of their entries shows once it is committed; others that leave the segment show nothing."""
+    """A watcher would miss an entry whose segment does not name its slots, or see changes where entries only left."""
     names = keys(20)
     reservations = queue.reserve_many("t", [Event(key=key) for key in names])
     assert marks(queue) == {}
@@ -75,7 +75,7 @@ def test_segments_of_many_slots_are_read(queue, objects):
     assert all(after[slot] == before[slot] for slot in before.keys() & after.keys())
 
 
-def test_a_foreign_record_is_noticed(queue):
+def test_a_foreign_record_raises_an_error(queue):
     queue.records.create(queue_partition("t"), "strange", b"{}")
     with pytest.raises(CorruptError, match="strange"):
         marks(queue)

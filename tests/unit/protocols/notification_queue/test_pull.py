@@ -1,4 +1,4 @@
-"""A pulling consumer's side, and what all of it costs."""
+"""The pulling consumer's side, and the requests of a whole cycle."""
 
 from dataclasses import replace
 
@@ -26,8 +26,8 @@ from tests.unit.protocols.notification_queue.helpers import ONE_SHARD, all_entri
 # Pull
 
 
-def test_entries_of_some_slots(records, clock):
-    """Exactly those of the slots asked for, whole shards or not, in order of slot."""
+def test_entries_are_those_of_the_wanted_slots(records, clock):
+    """A run would get entries of slots that it does not process, or miss some of its own."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", TopicSettings(capacity=400, shards=4))
     pushed = events(60)
@@ -40,8 +40,8 @@ def test_entries_of_some_slots(records, clock):
         queue.entries("t", [1000])
 
 
-def test_the_age_of_the_oldest_entry_needs_no_scan_of_all(clock):
-    """The same as in `stats`, for fewer requests; none in an empty topic."""
+def test_the_age_of_the_oldest_entry_needs_no_full_scan(clock):
+    """A freshness check would read all entries of a topic."""
     counting = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(counting, "queue/"), clock=clock)
     queue.topics.create("t", TopicSettings(capacity=400, shards=2))
@@ -57,7 +57,7 @@ def test_the_age_of_the_oldest_entry_needs_no_scan_of_all(clock):
 
 
 def test_removal_is_by_entry_and_idempotent(queue):
-    """A second removal, or one by another consumer, removes and frees nothing more."""
+    """A repeated removal would free room twice, or remove other entries of the segment."""
     queue.push_many("t", events(3))
     first, second, third = all_entries(queue)
     assert first.place == third.place
@@ -67,8 +67,8 @@ def test_removal_is_by_entry_and_idempotent(queue):
     assert queue.stats("t").counted == 1
 
 
-def test_a_segment_that_has_changed_since_it_was_read(queue):
-    """It is read again, though all its entries are to be removed: each is counted once."""
+def test_a_segment_that_changed_since_the_read_is_read_again(queue):
+    """A removal of a whole segment would free room for entries that others have removed."""
     queue.push_many("t", events(3))
     entries = all_entries(queue)
     assert queue.remove(entries[:1]) == 1
@@ -78,8 +78,8 @@ def test_a_segment_that_has_changed_since_it_was_read(queue):
     assert (stats.depth, stats.counted) == (0, 0)
 
 
-def test_what_is_claimed_stays(queue, clock):
-    """Also if it was claimed before it was read, or after."""
+def test_claimed_entries_are_not_removed(queue, clock):
+    """A puller would remove an entry that an owner is delivering."""
     queue.push_many("t", events(3))
     before = all_entries(queue)
     claim = Claim(worker="w", generation=1)
@@ -95,7 +95,7 @@ def test_what_is_claimed_stays(queue, clock):
 
 
 def test_a_removal_that_fails_is_reported(queue, records, clock):
-    """What could be removed is, and the rest may be removed again."""
+    """A caller would not learn that some entries are left, or could not remove them again."""
     for event in events(3):
         queue.push("t", event)
     entries = all_entries(queue)
@@ -113,8 +113,8 @@ def test_a_removal_that_fails_is_reported(queue, records, clock):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_relies_on_a_topic_hears_that_its_entries_left_with_it(records, clock, again):
-    """Deleted while the entries are read, and perhaps created again: there is nothing, and that is no answer."""
+def test_a_user_of_a_deleted_topic_gets_not_found(records, clock, again):
+    """A consumer would take the missing entries of a deleted topic for "nothing has changed"."""
     queue, other = (NotificationQueue(records, clock=clock) for _ in range(2))
     topic = queue.topics.create("t", ONE_SHARD)
     queue.push_many("t", events(3))
@@ -136,8 +136,8 @@ def test_who_relies_on_a_topic_hears_that_its_entries_left_with_it(records, cloc
 # Costs
 
 
-def test_requests(clock):
-    """As the docstrings say, on a record store whose calls are one request each."""
+def test_requests_of_each_operation(clock):
+    """An operation would cost more requests than documented."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     cost = records.cost
@@ -169,7 +169,7 @@ def test_requests(clock):
 
 
 def test_requests_on_a_bucket_alone(clock):
-    """What the docstrings say of it; and nothing stays behind once an entry is gone."""
+    """An operation on a bucket would cost more requests than documented, or leave objects behind."""
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
 
@@ -186,7 +186,7 @@ def test_requests_on_a_bucket_alone(clock):
     entries = []
     assert cost(lambda: entries.extend(all_entries(queue))) == {"GET": 1 + 2, "LIST": 1}
     assert cost(lambda: queue.remove(entries[:1])) == {"PUT": 1 + 1, "DELETE": 2 + 1}, (
-        "one to try a DELETE out"
+        "one request more to try a conditional DELETE"
     )
     assert cost(lambda: queue.remove(entries[1:])) == {"PUT": 1, "DELETE": 1}
     assert store.store.list("r/queue").objects == ()
@@ -194,8 +194,8 @@ def test_requests_on_a_bucket_alone(clock):
     assert cost(lambda: queue.entries("t", [slot_of("a")])) == {"GET": 1, "LIST": 1}
 
 
-def test_requests_of_a_batch_on_a_bucket_alone(clock):
-    """200 changes on 8 shards: fewer than 0.1 requests each, from the reservation to the removal."""
+def test_a_batch_costs_few_requests_on_a_bucket_alone(clock):
+    """200 changes on 8 shards would cost 0.1 requests each, or more, from reservation to removal."""
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
     queue.topics.create("t", TopicSettings(capacity=2000))

@@ -1,4 +1,4 @@
-"""Stale reservations, resolved by what HEAD finds."""
+"""Stale reservations are resolved by a HEAD."""
 
 import pytest
 
@@ -32,24 +32,24 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
             PUT,
             meta("other", writer="x"),
             True,
-        ),  # overwritten, or never written: announced, since twice is harmless
+        ),  # overwritten, or never written: announced, because announcing twice is harmless
         (REPLACE, meta("old"), False),
         (REPLACE, meta("new"), True),
-        (REPLACE, meta("old", writer="w"), True),  # an equal body brings the ETag back
+        (REPLACE, meta("old", writer="w"), True),  # an equal body restores the ETag
         (Event(key="k", op="delete"), None, True),
         (Event(key="k", op="delete"), meta("x"), False),
     ],
 )
-def test_resolve(event, found, happened):
-    """What HEAD proves; the event then describes what was found."""
+def test_resolve_describes_the_object_found(event, found, happened):
+    """A change that happened would be dropped, or reported with facts that are not true."""
     resolved = resolve(event, found)
     assert (resolved is not None) == happened
     if resolved and found:
         assert (resolved.etag, resolved.size) == (found.etag, 5)
 
 
-def test_a_writer_that_died_after_its_put_loses_nothing(queue, clock):
-    """Its reservation is committed with what HEAD found; that of one who died before the PUT is freed."""
+def test_a_change_of_a_killed_writer_is_committed(queue, clock):
+    """A change would be lost if its writer died after the PUT; or room, if it died before."""
     objects = MemoryObjectStore()
     queue.reserve_many("t", [Event(key="written"), Event(key="not written")])
     etag = objects.put("written", b"12345").etag
@@ -65,15 +65,15 @@ def test_a_writer_that_died_after_its_put_loses_nothing(queue, clock):
 
 
 def test_a_new_reconciler_waits_again(queue, clock):
-    """Only what it saw itself, on its own clock, is old."""
+    """A restarted reconciler would resolve reservations of writers that are still alive."""
     queue.reserve("t", Event(key="a"))
     Reconciler(queue).resolve_stale("t", lambda _: None)
     clock.now += 10 * STALE_SECONDS
     assert Reconciler(queue).resolve_stale("t", lambda _: None) == Reconciled(waiting=1)
 
 
-def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
-    """Two reconcilers on one stale reservation: one removal, one room."""
+def test_room_of_a_reservation_is_given_back_once(queue, records, clock):
+    """Two reconcilers of one stale reservation would both free its room."""
     first, _ = queue.reserve_many("t", events(2))
     aborted = []
 
@@ -91,8 +91,8 @@ def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
     assert (stats.depth, stats.counted) == (1, 1)
 
 
-def test_a_head_that_fails_leaves_the_reservation(queue, clock):
-    """It is resolved by the pass after that."""
+def test_a_failed_head_leaves_the_reservation(queue, clock):
+    """A change would be dropped because the store did not answer."""
     queue.reserve("t", Event(key="a"))
     reconciler = Reconciler(queue)
 
@@ -105,8 +105,8 @@ def test_a_head_that_fails_leaves_the_reservation(queue, clock):
     assert reconciler.resolve_stale("t", lambda _: None).aborted == 1
 
 
-def test_a_writer_that_wakes_late(queue, clock):
-    """Committed meanwhile is success, aborted meanwhile is an error."""
+def test_a_writer_that_wakes_late_learns_the_outcome(queue, clock):
+    """A writer would take an aborted reservation for committed, or the reverse."""
     objects = MemoryObjectStore()
     early, late = queue.reserve_many("t", [Event(key="early"), Event(key="late")])
     objects.put("early", b"1")
@@ -120,8 +120,8 @@ def test_a_writer_that_wakes_late(queue, clock):
     assert queue.commit(late) == Expired()
 
 
-def test_each_topic_has_its_own_time(queue, clock):
-    """A writer has a third of the shortest one; a reservation is resolved after its topic's."""
+def test_each_topic_has_its_own_stale_time(queue, clock):
+    """A reservation would be resolved too early or late, or a writer would write too late."""
     queue.topics.create("quick", TopicSettings(capacity=3, shards=1, stale_seconds=30))
     began = clock.monotonic()
     queue.reserve("quick", Event(key="a"))

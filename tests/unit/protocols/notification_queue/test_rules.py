@@ -1,4 +1,4 @@
-"""Rules of topics: which changes they take; and regular expressions, in bounded time."""
+"""Rules of topics: the changes that match, and regular expressions in bounded time."""
 
 import json
 
@@ -15,7 +15,7 @@ from tests.unit.protocols.notification_queue.helpers import ONE_SHARD
 
 @given(pattern=st.text("a(|)*{2,}[^]\\?-.$&", max_size=20) | st.text(max_size=8))
 def test_any_text_is_a_pattern_or_is_refused(pattern):
-    """With one error."""
+    """A strange pattern would crash the process that checks it."""
     try:
         Rule(regex=pattern, suffix="x").check()
     except UsageError:
@@ -27,15 +27,15 @@ def test_any_text_is_a_pattern_or_is_refused(pattern):
     "pattern", ["(a|a)*b", "(a*)*b", "(a+)+b", ".*.*.*.*.*.*.*x", "(a?){60}b", "((a{0,9}){0,9})*b"]
 )
 def test_no_pattern_takes_long(pattern):
-    """Where Python's would take for ever; the longest key there is."""
+    """A pattern that is exponential in Python would block all writers."""
     began = SYSTEM_CLOCK.monotonic()
     assert not Rule(regex=pattern).takes("b", "a" * 1024)
     assert Rule(regex=pattern).takes("b", "a" * 50 + pattern[-1])
     assert SYSTEM_CLOCK.monotonic() - began < 20
 
 
-def test_a_pattern_is_for_the_whole_key():
-    """Whatever characters it has."""
+def test_a_pattern_must_match_the_whole_key():
+    """A pattern would match a part of a key, or fail at a line break."""
     rule = Rule(regex="logs/.*é")
     assert rule.takes("b", "logs/a\nbé")
     assert not rule.takes("b", "logs/éx")
@@ -45,8 +45,8 @@ def test_a_pattern_is_for_the_whole_key():
 @pytest.mark.parametrize(
     "pattern", ["a" * 1025, "a\n", "((a{99}){99}){99}", "(a", "a)", "*a", "(?=a)", r"(a)\1"]
 )
-def test_patterns_that_cannot_be(pattern):
-    """Refused before a topic has them."""
+def test_unusable_patterns_are_refused(pattern):
+    """A topic would get a pattern that no process can compile."""
     with pytest.raises(UsageError):
         Rule(regex=pattern).check()
 
@@ -55,8 +55,8 @@ def taken(queue, **event):
     return [topic.name for topic in queue.takers(queue.see_topics(), "b", Event(**event))]
 
 
-def test_a_topic_takes_what_one_of_its_rules_takes(queue):
-    """Within its own bucket and prefix; a rule fits if all that it says does."""
+def test_a_topic_receives_changes_that_match_a_rule(queue):
+    """A topic would receive changes outside its bucket or prefix, or that only partly match a rule."""
     rules = (
         Rule(prefix="raw/", suffix=".csv", events=("ObjectCreated:*",)),
         Rule(regex=r"raw/\d{4}/.*", events=("ObjectRemoved:DeleteMarkerCreated", "ObjectCreated:Copy")),
@@ -67,7 +67,7 @@ def test_a_topic_takes_what_one_of_its_rules_takes(queue):
         "narrow", TopicSettings(capacity=3, shards=1, bucket="b", prefix="raw/1", rules=rules[:2])
     )
     queue.topics.create("elsewhere", TopicSettings(capacity=3, shards=1, rules=rules[2:]))
-    assert queue.topics.get("ruled").settings.rules == rules  # as it was stored
+    assert queue.topics.get("ruled").settings.rules == rules  # as stored
     assert taken(queue, key="raw/a.csv") == ["ruled", "t"]
     assert taken(queue, key="raw/1.csv") == ["narrow", "ruled", "t"]
     assert taken(queue, key="raw/a.csv", op="delete") == ["t"]
@@ -77,8 +77,8 @@ def test_a_topic_takes_what_one_of_its_rules_takes(queue):
     assert taken(queue, key="new/1234/x", name="ObjectCreated:Copy") == ["t"]
 
 
-def test_rules_by_what_the_object_has(queue):
-    """Metadata and tags, all that are named; not a change of which they are not known."""
+def test_rules_match_metadata_and_tags(queue):
+    """A topic would receive changes whose metadata or tags are unknown or different."""
     rules = (Rule(prefix="raw/", metadata=(("team", "sales"),)), Rule(tags=(("class", "a"), ("of", "b"))))
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=rules))
     assert queue.topics.get("t").settings.rules == rules
@@ -91,8 +91,8 @@ def test_rules_by_what_the_object_has(queue):
     assert taken(queue, key="new/1", tags={"class": "a"}) == []
 
 
-def test_rules_may_change(queue):
-    """From now on."""
+def test_changed_rules_apply_to_later_changes(queue):
+    """An operator could not change what a topic receives."""
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
     assert taken(queue, key="a.txt") == []
     queue.topics.update("t", ONE_SHARD)
@@ -111,13 +111,13 @@ def test_rules_may_change(queue):
         ('{"tags": {"a": {"b": "c"}}}', "printable texts"),
         ('{"metadata": {"Team": "sales"}}', "lower case"),
         ('{"metadata": {"x-amz-meta-team": "sales"}}', "without x-amz-meta-"),
-        ('{"metadata": {' + ", ".join(f'"{n}": ""' for n in range(11)) + "}}", "10 of metadata and tags"),
+        ('{"metadata": {' + ", ".join(f'"{n}": ""' for n in range(11)) + "}}", "10 metadata and tags"),
         ('{"prefix": 1}', "printable texts"),
         ('{"prefix": "\\ud800"}', "printable texts"),
         ('{"suffix": "' + "x" * 1025 + '"}', "1024 characters"),
         ('{"events": "ObjectCreated:*"}', "a list of names"),
         ('{"events": ["ObjectCreate:*"]}', "ObjectCreated:Put, ObjectCreated:Post"),
-        ('{"events": ["*"]}', "no change that is reported"),
+        ('{"events": ["*"]}', "not a reported change"),
         ('{"prefix": "a", "id": "' + "x" * 256 + '"}', "255 characters"),
         ('{"id": "mine"}', "give one or more of bucket, prefix"),
         ('{"events": ["ObjectCreated:*"' + ', "ObjectCreated:Put"' * 20 + "]}", "20 events"),
@@ -125,14 +125,14 @@ def test_rules_may_change(queue):
         ("[" * 100_000, "rule"),
     ],
 )
-def test_rules_that_cannot_be(text, why):
-    """Whatever a person writes: one error."""
+def test_wrong_rules_are_refused(text, why):
+    """A user would not learn what is wrong with a rule, or would get a traceback."""
     with pytest.raises(UsageError, match=why):
         Rule.loads(text)
 
 
-def test_a_rule_as_people_write_it():
-    """With or without `s3:`."""
+def test_rules_accept_event_names_with_and_without_s3():
+    """A rule with event names like `s3:ObjectCreated:*`, as S3 writes them, would be refused."""
     rule = Rule.loads(
         '{"suffix": ".csv", "events": ["s3:ObjectCreated:*", "ObjectLifecycle:Expiration:Current"]}'
     )
@@ -143,8 +143,8 @@ def test_a_rule_as_people_write_it():
     assert rule == Rule(metadata=(("at", "1"), ("team", "sales")), tags=(("Class", "public"),))
 
 
-def test_too_many_rules(queue):
-    """Refused, and the topic stays as it is."""
+def test_too_many_rules_are_refused(queue):
+    """A topic could get so many rules that each write becomes slow."""
     with pytest.raises(UsageError, match="101 rules: at most 100"):
         queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(prefix="a"),) * 101))
 
@@ -152,26 +152,26 @@ def test_too_many_rules(queue):
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        (Rule(events=("ObjectCreated:Kaboom",)), "'ObjectCreated:Kaboom' is no change"),
-        (Rule(events=("ObjectCreated",)), "is no change"),
+        (Rule(events=("ObjectCreated:Kaboom",)), "'ObjectCreated:Kaboom' is not a reported change"),
+        (Rule(events=("ObjectCreated",)), "is not a reported change"),
         (
             Rule(events=("ObjectCreated:*", "ObjectLifecycle:Transition:*")),
             "'ObjectLifecycle:Transition:\\*'",
         ),
-        (Rule(events=("ObjectCreated:PutTagging",)), "is no change"),
+        (Rule(events=("ObjectCreated:PutTagging",)), "is not a reported change"),
         (Rule(metadata=(("a", "1"), ("a", "2"))), "a name of its metadata or tags has two values"),
         (Rule(tags=(("a", "1"), ("a", "2"))), "two values"),
         (Rule(prefix="é" * 600), "1024 bytes"),
         (Rule(suffix="é" * 600), "1024 bytes"),
-        (Rule(regex=r"[^\x00-\x{10FFFF}]"), "no key is"),
-        (Rule(regex="x{0}"), "no key is"),
-        (Rule(prefix="raw/", regex="logs/.*"), "no key that begins with 'raw/' is 'logs/.\\*'"),
+        (Rule(regex=r"[^\x00-\x{10FFFF}]"), "no key matches"),
+        (Rule(regex="x{0}"), "no key matches"),
+        (Rule(prefix="raw/", regex="logs/.*"), "no key that begins with 'raw/' matches 'logs/.\\*'"),
         (Rule(prefix="raw/", regex="(?i)rab/[0-9]+"), "no key that begins with"),
         (Rule(prefix="raw/a/b", regex="raw/a"), "no key that begins with"),
     ],
 )
-def test_rules_that_take_nothing(queue, rule, why):
-    """A topic does not get them."""
+def test_rules_that_can_never_match_are_refused(queue, rule, why):
+    """A topic would receive nothing, and nobody would learn why."""
     with pytest.raises(UsageError, match=why):
         queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(rule,)))
 
@@ -184,8 +184,8 @@ def test_rules_that_take_nothing(queue, rule, why):
         ({"prefix": "raw/"}, Rule(regex="new/.*"), "no key that begins with 'raw/'"),
     ],
 )
-def test_rules_that_take_nothing_of_their_topic(queue, topic, rule, why):
-    """Whatever they take elsewhere."""
+def test_rules_that_never_match_in_their_topic_are_refused(queue, topic, rule, why):
+    """A rule for another bucket or prefix than the topic's would be accepted although it never matches."""
     with pytest.raises(UsageError, match=why):
         queue.topics.create("narrow", TopicSettings(**topic, rules=(rule,)))
 
@@ -195,16 +195,16 @@ def test_rules_that_take_nothing_of_their_topic(queue, topic, rule, why):
     cut=st.integers(0, 8),
     pattern=st.sampled_from([r"[ab/é.]*", r"(?i)A.*|B.*|[/é.].*", r".+", r"a?b?[^c]*"]),
 )
-def test_a_rule_that_takes_a_key_is_not_refused(key, cut, pattern):
-    """By its regular expression and its prefix together."""
+def test_a_rule_that_matches_a_key_is_not_refused(key, cut, pattern):
+    """A useful rule would be refused because of its regular expression and prefix together."""
     rule = Rule(prefix=key[:cut], regex=pattern)
     if rule.takes("b", key):
         rule.check()
         rule.check_within("b", key[: cut // 2])
 
 
-def test_a_topic_without_rules_may_take_nothing(queue):
-    """Until it has one; what is queued stays."""
+def test_a_topic_without_rules_may_receive_nothing(queue):
+    """A topic whose last rule is removed would receive all changes, or lose its entries."""
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
     queue.push("t", Event(key="a.csv", bucket="b"))
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, without_rules="none"))
@@ -218,8 +218,8 @@ def test_a_topic_without_rules_may_take_nothing(queue):
 
 
 @pytest.mark.parametrize("name", EVENT_NAMES)
-def test_each_event_that_a_rule_may_name_is_a_change(name):
-    """As inlets read it."""
+def test_each_event_of_a_rule_is_decoded_as_a_change(name):
+    """A rule could name an event that no inlet reports as a change."""
     record = {"eventName": name, "s3": {"bucket": {"name": "b"}, "object": {"key": "k"}}}
     (event,) = decode_events(json.dumps({"Records": [record]})).events
     assert Rule(events=(name,)).takes_event(event.event_name, None, None)

@@ -1,4 +1,4 @@
-"""The S3 event message: ours read back, and what others send."""
+"""The S3 event message: our own messages, and those of other senders."""
 
 import json
 
@@ -22,8 +22,8 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
     name=st.sampled_from(["Copy", "CompleteMultipartUpload", "DeleteMarkerCreated", "Of tomorrow"]),
     ids=st.tuples(KEYS | st.just(""), KEYS | st.just("")),
 )
-def test_round_trip(*, key, op, size, etag, time_ms, name, ids):
-    """What a consumer needs comes back, whatever the key."""
+def test_events_survive_encoding_and_decoding(*, key, op, size, etag, time_ms, name, ids):
+    """A consumer would get another key, ETag, size, name or id than the writer announced."""
     size = size if op == "put" else None
     event = Event(
         key=key,
@@ -43,8 +43,8 @@ def test_round_trip(*, key, op, size, etag, time_ms, name, ids):
 
 
 @pytest.mark.parametrize(("op", "name"), [("put", "ObjectCreated:Put"), ("delete", "ObjectRemoved:Delete")])
-def test_our_own_writers_name_none(op, name):
-    """Theirs are plain puts and deletes."""
+def test_plain_puts_and_deletes_have_default_names(op, name):
+    """Each entry of our own writers would store an event name."""
     (event,) = decode_events(encode_events([Event(key="k", op=op, bucket="b")])).events
     assert (event.name, event.event_name) == ("", name)
 
@@ -60,8 +60,8 @@ def test_our_own_writers_name_none(op, name):
         "LifecycleExpiration:DeleteMarkerCreated",
     ],
 )
-def test_what_was_reported_is_delivered(name, source):
-    """Name, version, sequencer and configuration, whoever sent them, in their places of the record."""
+def test_names_and_ids_are_delivered_unchanged(name, source):
+    """A consumer would get another event name, version, sequencer or configuration id than the store sent."""
     sent = json.loads(message(f"s3:{name}", "a", source=source, versionId="v1", sequencer="0A1"))
     sent["Records"][0]["s3"]["configurationId"] = "mine"
     (record,) = json.loads(encode_events(decode_events(json.dumps(sent)).events))["Records"]
@@ -79,16 +79,16 @@ def test_what_was_reported_is_delivered(name, source):
         *((other, None) for other in ([], {}, "x", None, [1], ["a"])),
     ],
 )
-def test_what_ceph_says_of_the_object(listed, found):
-    """For rules; whatever stands there, the change is known."""
+def test_metadata_and_tags_of_ceph_are_decoded(listed, found):
+    """Rules would not match Ceph's metadata and tags, or a strange list would lose the change."""
     sent = json.loads(message("ObjectCreated:Put", "a", source="ceph:s3", metadata=listed, tags=listed))
     (event,) = decode_events(json.dumps(sent)).events
     assert event.metadata == found
     assert (event.tags is None) == (found is None)
 
 
-def test_the_message_is_that_of_s3():
-    """Names and forms as consumers of S3 expect them."""
+def test_the_message_has_the_format_of_s3():
+    """Existing consumers of S3 events could not read our messages."""
     event = Event(
         key="a b/ü+%.json", bucket="b", etag="e", size=3, sequencer="00A", time_ms=1_700_000_000_123
     )
@@ -124,8 +124,9 @@ def message(name, key, *, source="aws:s3", **extra):
         ("ObjectCreated:Put", "a+b%2Fc", "ceph:s3", "a+b%2Fc"),
     ],
 )
-def test_what_others_send(name, key, source, expected):
-    """Amazon S3 and MinIO encode keys, Ceph does not."""
+def test_keys_are_decoded_as_each_sender_encodes_them(name, key, source, expected):
+    """A key with a space or a plus sign would be read as another key: Amazon S3 and MinIO encode keys, Ceph does
+    not."""
     (event,) = decode_events(message(name, key, source=source, size=7, eTag='"e"')).events
     assert (event.key, event.op, event.size, event.etag) == (expected, "put", 7, "e")
     assert event.time_ms == 1_767_323_045_678
@@ -143,15 +144,15 @@ def test_what_others_send(name, key, source, expected):
         "ObjectSynced:DeletionMarkerCreated",
     ],
 )
-def test_removals(name):
-    """With nothing but a key."""
+def test_removals_are_decoded_as_deletes(name):
+    """A removal would be taken for a put, or ignored."""
     (event,) = decode_events(message(name, "a")).events
     assert (event.op, event.etag, event.size) == ("delete", None, None)
 
 
 @pytest.mark.parametrize("name", ["s3:ObjectCreated:Copy", "ObjectSynced:Create", "ObjectCreated:Post"])
-def test_creations(name):
-    """However an object came to be, with its version's own ids."""
+def test_creations_are_decoded_as_puts(name):
+    """A copy, a POST or an object from another zone would be ignored."""
     (event,) = decode_events(message(name, "a", size=0, eTag="e", versionId="v", sequencer="0A")).events
     assert (event.op, event.etag, event.size, event.sequencer) == ("put", "e", 0, "0A")
 
@@ -182,8 +183,8 @@ def eventbridge(kind, *, source="aws.s3", **found):
     )
 
 
-def test_wrapped_by_sns():
-    """The event is the same; the test event too, and what raw delivery leaves unwrapped."""
+def test_messages_in_an_sns_envelope_are_decoded():
+    """Events that arrive through SNS would be refused."""
     plain = message("ObjectCreated:Put", "a+b%2Fc", size=1)
     assert decode_events(sns(plain)) == decode_events(plain)
     assert decode_events(sns('{"Service": "Amazon S3", "Event": "s3:TestEvent"}')).ignored == 1
@@ -191,8 +192,8 @@ def test_wrapped_by_sns():
     assert decode_events(sns(created)) == decode_events(created)
 
 
-def test_eventbridge():
-    """Its form differs, and its keys are not URL-encoded."""
+def test_eventbridge_messages_are_decoded():
+    """Events that arrive through EventBridge would be refused, or their keys decoded although they are not encoded."""
     (event,) = decode_events(
         eventbridge("Object Created", key="a+b%2Fc", size=7, etag="e", sequencer="00A")
     ).events
@@ -229,18 +230,18 @@ def test_eventbridge():
         ),
     ],
 )
-def test_eventbridge_says_why(kind, detail, name):
-    """As the name that S3 has for it, with the version."""
+def test_eventbridge_reasons_become_event_names(kind, detail, name):
+    """A rule for copies or expirations would not match events from EventBridge."""
     sent = json.loads(eventbridge(f"Object {kind}", key="a", **{"version-id": "v1"}))
     sent["detail"] |= detail
     (event,) = decode_events(json.dumps(sent)).events
     assert (event.event_name, event.version_id) == (name, "v1")
 
 
-def test_what_is_no_change_is_counted():
-    """Restores, tags, non-current versions, other services' events and the test event."""
+def test_records_that_are_no_changes_are_ignored():
+    """A restore, a tag or the test event of S3 would count as a change, or fail the message."""
     assert decode_events(message("ObjectTagging:Put", "a")).ignored == 1
-    assert decode_events(message("s3:ObjectCreated:PutTagging", "a")).ignored == 1  # as MinIO names it
+    assert decode_events(message("s3:ObjectCreated:PutTagging", "a")).ignored == 1  # MinIO's name
     assert decode_events(message("ObjectLifecycle:Expiration:NonCurrent", "a")).ignored == 1
     assert decode_events(eventbridge("Object Tags Added", key="a")).ignored == 1
     assert decode_events(eventbridge("Object Created", source="aws.ec2")).ignored == 1
@@ -265,20 +266,20 @@ def test_what_is_no_change_is_counted():
         message("ObjectCreated:Put", "a", size=1).replace('"size": 1', '"size": 1e999').encode(),
     ],
 )
-def test_what_is_no_message_is_refused(body):
-    """One typed error, whatever is wrong."""
+def test_other_messages_are_refused(body):
+    """A foreign message would crash the inlet instead of being put aside."""
     with pytest.raises(UsageError, match="no S3 event message"):
         decode_events(body)
 
 
-def test_a_key_that_is_no_utf8_is_one_events_matter():
-    """Whoever takes events refuses it, and not its message."""
+def test_a_key_that_is_not_utf8_rejects_only_its_event():
+    """One invalid key would reject all events of its message."""
     (event,) = decode_events(message("ObjectCreated:Put", "a%ff").encode()).events
-    assert unaddressable(event.key) == "it is no UTF-8"
+    assert unaddressable(event.key) == "it is not UTF-8"
 
 
-def test_a_time_that_cannot_be_read_is_none():
-    """It is for people only."""
+def test_an_unreadable_time_becomes_zero():
+    """A change would be lost because its time, which is only for people, cannot be parsed."""
     body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", "yesterday")
     assert decode_events(body).events[0].time_ms == 0
 
@@ -286,15 +287,15 @@ def test_a_time_that_cannot_be_read_is_none():
 @pytest.mark.parametrize(
     ("source", "sent", "expected"),
     [
-        ("ceph:s3", "E380016B41AAB438", "6B0180E338B4AA41"),  # seen, and 28 s later the next
+        ("ceph:s3", "E380016B41AAB438", "6B0180E338B4AA41"),  # a real one; the next was sent 28 s later
         ("ceph:s3", "FF80016B065ADB0D", "6B0180FF0DDB5A06"),
         ("ceph:s3", "", ""),
         ("ceph:s3", "E380", "E380"),
         ("aws:s3", "00E380016B41AAB4", "00E380016B41AAB4"),
     ],
 )
-def test_sequencers_of_ceph_are_turned(source, sent, expected):
-    """They come lowest byte first; others' are left as they are."""
+def test_sequencers_of_ceph_are_converted(source, sent, expected):
+    """Later events of a key would have smaller sequencers, because Ceph's begin with the lowest byte."""
     body = message("ObjectCreated:Put", "a", source=source, sequencer=sent)
     assert decode_events(body).events[0].sequencer == expected
 
@@ -309,8 +310,8 @@ def test_sequencers_of_ceph_are_turned(source, sent, expected):
         (None, False),
     ],
 )
-def test_what_minio_s_lifecycle_removes(source: object, expired: bool) -> None:
-    """It is named as if someone had, but for the client."""
+def test_removals_by_minios_lifecycle_are_recognised(source: object, expired: bool) -> None:
+    """An expired object would count as deleted by a client, because MinIO's events differ only in the client's name."""
     record = {
         "eventSource": "minio:s3",
         "eventName": "s3:ObjectRemoved:DeleteMarkerCreated",

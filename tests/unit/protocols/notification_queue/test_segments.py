@@ -52,7 +52,7 @@ def stored(found, write="1"):
 
 
 def test_segments_survive_their_encoding():
-    """Every field, empty or not, shared by all entries or not; a claim is of those that have it."""
+    """A field of an entry would be lost, or taken from another entry of the segment."""
     claim = Claim(worker="w", generation=4)
     found = segment(
         entry(0, FULL, state="reserved"),
@@ -66,21 +66,21 @@ def test_segments_survive_their_encoding():
     assert [each.event.announced_to for each in again.entries] == [("e", "f"), (), (), ("g",)]
 
 
-def test_what_is_announced_is_kept_no_longer_than_reservations():
-    """It serves a reconciler that has to announce the change of a killed writer."""
+def test_announced_topics_are_kept_only_with_reservations():
+    """Committed entries would store the list of topics, which only a reconciler of reservations needs."""
     value = encode_segment(segment(entry(0, FULL)), "1")
     assert b"announced" not in value
     assert len(value) < len(encode_segment(segment(entry(0, FULL, state="reserved")), "1"))
 
 
-def test_no_two_writes_are_equal():
-    """Who finds the value that it sent knows that it was applied."""
+def test_no_two_writes_of_a_segment_are_equal():
+    """A writer could not tell its own write from another writer's."""
     found = segment(entry(0, FULL))
     assert encode_segment(found, "1") != encode_segment(found, "2")
 
 
-def test_letters_survive_their_encoding():
-    """With the reason, and as what they were."""
+def test_dead_letters_survive_their_encoding():
+    """A dead letter would lose its reason, attempts or event."""
     letter = entry(3, FULL, attempts=20, last_error="HTTP 400", reason="20 attempts: HTTP 400")
     again = decode_letter("t", Record(key="x", value=encode_letter(letter), version="v"))
     assert (again.id, again.state, again.reason) == ("0-a.3", "dead", "20 attempts: HTTP 400")
@@ -98,16 +98,16 @@ def test_letters_survive_their_encoding():
         b'{"v":1,"epoch":"e"}',
     ],
 )
-def test_foreign_bytes_are_an_error(value):
-    """Not taken for a segment or a letter."""
+def test_foreign_bytes_raise_an_error(value):
+    """Foreign bytes would be read as a segment or a dead letter."""
     with pytest.raises(CorruptError):
         decode_segment("t", Record(key="000-0-a.7", value=value, version="v"))
     with pytest.raises(CorruptError):
         decode_letter("t", Record(key="0-a.7", value=value, version="v"))
 
 
-def test_keys_tell_which_slots():
-    """Up to twelve by number; more are read whoever asks."""
+def test_keys_name_up_to_twelve_slots():
+    """A puller would skip a segment with its entries, or read all segments."""
     few, many = segment_key(0, "n", [7, 7, 70]), segment_key(0, "n", range(13))
     assert few == "000-n.7_70"
     assert [may_hold(slots)(few) for slots in ({7}, {70, 1}, {0, 77}, set())] == [True, True, False, False]
@@ -129,15 +129,15 @@ def test_keys_tell_which_slots():
         ([BYTES_MAX + 1, BYTES_MAX + 1], [1, 1]),
     ],
 )
-def test_parts(sizes, lengths):
-    """Within both limits, in order, and each entry once."""
+def test_a_reservation_is_divided_within_both_limits(sizes, lengths):
+    """A segment would exceed its limits, or an entry would be in two segments or none."""
     parts = list(parts_of(sizes))
     assert [part.stop - part.start for part in parts] == lengths
     assert [size for part in parts for size in sizes[part]] == sizes
 
 
-def test_a_segment_stays_below_what_dynamodb_takes():
-    """However long its entries and their errors are."""
+def test_a_segment_fits_into_a_dynamodb_item():
+    """A segment with long keys and errors could not be stored."""
     event = Event(key='"' * 230, etag="e" * 64, sequencer="s" * 20)
     failed = [with_error(entry(n, event), '\x00"' * ERROR_MAX) for n in range(ENTRIES_MAX)]
     assert len(failed[0].last_error) == ERROR_MAX

@@ -1,4 +1,4 @@
-"""Topics: created, changed, deleted under their writers; and the bytes of entries."""
+"""Topics that are created, changed and deleted while writers use them; and the stored form of topics."""
 
 import gc
 import weakref
@@ -31,7 +31,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_topics_are_created_once(queue):
-    """Again with the same settings: the same topic. With others it stays, and the error says which and what to do."""
+    """A second creation with other settings would change the topic silently."""
     topic = queue.topics.create("t", ONE_SHARD)
     assert topic == queue.topics.get("t")
     with pytest.raises(ConflictError, match=r"settings: capacity is 3, not 4; `s3notify topics update`"):
@@ -63,15 +63,15 @@ def test_topics_are_created_once(queue):
         ("t", TopicSettings(stale_seconds=0.5)),
     ],
 )
-def test_topics_that_cannot_be(records, clock, name, settings):
-    """Refused before anything is written."""
+def test_impossible_topics_are_refused(records, clock, name, settings):
+    """A wrong topic would be stored, and fail its writers later."""
     with pytest.raises(UsageError):
         NotificationQueue(records, clock=clock).topics.create(name, settings)
     assert list(records.scan("topics")) == []
 
 
-def test_settings_change_shards_do_not(queue):
-    """A larger capacity is used by writers that knew the smaller one."""
+def test_settings_can_be_changed_but_not_shards(queue):
+    """A higher capacity would not be used by running writers, or entries of a removed shard would be lost."""
     assert room(queue) == 3
     queue.topics.update("t", TopicSettings(capacity=5, shards=1, endpoint="{}"))
     assert room(queue) == 2
@@ -79,8 +79,8 @@ def test_settings_change_shards_do_not(queue):
         queue.topics.update("t", TopicSettings(capacity=5, shards=2))
 
 
-def test_deleting_a_topic_drops_what_is_pending(queue, records):
-    """Entries, dead letters, counters, owners; and the name may be used again."""
+def test_a_deleted_topic_leaves_nothing(queue, records):
+    """Entries or counters of a deleted topic would appear in a new topic of the same name."""
     held = queue.reserve("t", Event(key="held"))
     queue.push("t", Event(key="a"))
     records.create("dead.t", "001.x", encode_letter(held.entry))
@@ -99,8 +99,8 @@ def test_deleting_a_topic_drops_what_is_pending(queue, records):
 
 @pytest.mark.parametrize("nth", range(12))
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_deletion_that_died_is_finished_by_the_next_creation(queue, records, clock, nth, fault):
-    """Wherever it died, nothing of the old topic is in the new one."""
+def test_an_interrupted_deletion_is_finished_by_the_next_creation(queue, records, clock, nth, fault):
+    """A new topic would contain entries of the old topic, or could not be created."""
     queue.push_many("t", events(2))
     held = queue.reserve("t", Event(key="held"))
 
@@ -125,8 +125,8 @@ def test_a_deletion_that_died_is_finished_by_the_next_creation(queue, records, c
         assert len(all_entries(queue)) == 2
 
 
-def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, clock):
-    """Also if the topic was made again while it reserved; what it left of the old epoch is swept."""
+def test_a_writer_that_knew_the_old_topic_reserves_in_the_new_one(queue, records, clock):
+    """A reservation would be made in a topic that was deleted and created again meanwhile."""
     made = []
 
     def schedule(call):
@@ -143,8 +143,8 @@ def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, cl
     assert keys(all_entries(queue)) == ["a"]
 
 
-def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
-    """A segment of a deleted topic that landed late."""
+def test_segments_of_another_epoch_are_swept_and_never_seen(queue, records):
+    """A late segment of a deleted topic would be delivered in the new topic."""
     reservation = queue.reserve("t", Event(key="old"))
     queue.commit(reservation)
     (record,) = records.scan("queue.t")
@@ -157,8 +157,8 @@ def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
     assert list(records.scan("queue.t")) == []
 
 
-def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
-    """Another finished the deletion, and created the topic again, while the first was at it."""
+def test_a_slow_deleter_leaves_the_next_topic_unchanged(queue, records, clock):
+    """A deletion would remove entries of a topic that was created again meanwhile."""
 
     def overtake():
         queue.topics.create("t", ONE_SHARD)
@@ -168,8 +168,8 @@ def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
     assert keys(all_entries(queue)) == ["new"]
 
 
-def test_a_reconciler_with_an_old_topic_sweeps_nothing_new(queue, records, clock):
-    """The topic was made again after it had been read, and before its entries were."""
+def test_a_reconciler_with_an_old_topic_sweeps_no_new_entries(queue, records, clock):
+    """A reconciler that read the old topic would remove entries of the new one."""
 
     def overtake():
         queue.topics.delete("t")
@@ -181,8 +181,8 @@ def test_a_reconciler_with_an_old_topic_sweeps_nothing_new(queue, records, clock
     assert keys(all_entries(queue)) == ["new"]
 
 
-def test_foreign_bytes_are_an_error(queue, records):
-    """Not taken for an entry, nor overwritten."""
+def test_foreign_bytes_raise_an_error(queue, records):
+    """Foreign bytes would be read as entries, or overwritten."""
     records.create("queue.t", "001.x", b"text")
     with pytest.raises(CorruptError):
         all_entries(queue)
@@ -191,8 +191,8 @@ def test_foreign_bytes_are_an_error(queue, records):
         decode_topic(records.read("topics", "bad"))
 
 
-def test_a_queue_that_is_no_longer_used():
-    """It is gone at once, with its threads: a process that lives for days makes many."""
+def test_an_unused_queue_is_freed_with_its_threads():
+    """A process that lives for days would keep the threads of all its queues."""
     gc.collect()
     gc.disable()
     try:

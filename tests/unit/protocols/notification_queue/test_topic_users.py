@@ -1,4 +1,4 @@
-"""A topic serves the tables that it names; the first one that uses it claims it."""
+"""A topic serves the tables that it names; the first table that uses it claims it."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ EVERY = range(1000)
 
 @pytest.fixture
 def queue() -> NotificationQueue:
-    """With a topic `orders` that has one entry."""
+    """A queue whose topic `orders` has one entry."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("orders", TopicSettings())
     queue.push("orders", Event(key="raw/a"))
@@ -23,7 +23,7 @@ def queue() -> NotificationQueue:
 
 
 def test_the_first_table_claims_a_topic_and_others_are_refused(queue: NotificationQueue) -> None:
-    """The error names topic, tables and setting; the entries stay, and may be looked at."""
+    """Two deployments with one topic would take each other's entries."""
     assert len(queue.entries("orders", EVERY, user=PROD)) == 1
     with pytest.raises(UsageError, match=r"'orders' serves table prod, not .* dev: .*queue_prefix"):
         queue.entries("orders", EVERY, user=DEV)
@@ -37,8 +37,8 @@ def test_the_first_table_claims_a_topic_and_others_are_refused(queue: Notificati
         queue.topics.get("orders")
 
 
-def test_two_tables_that_claim_at_once_do_not_both_win() -> None:
-    """By a replacement of the topic's record under the version that was read."""
+def test_one_of_two_concurrent_tables_claims_a_topic() -> None:
+    """Two tables that claim a topic at the same time would both take its entries."""
     inner = MemoryRecordStore()
     other = NotificationQueue(inner)
     other.topics.create("orders", TopicSettings())
@@ -57,8 +57,8 @@ def test_two_tables_that_claim_at_once_do_not_both_win() -> None:
     assert other.topics.get("orders").tables == ("prod",)
 
 
-def test_a_table_that_claims_a_topic_meanwhile_keeps_it() -> None:
-    """Its deletion, where no table is to be served, is refused: it goes by the record that it replaces."""
+def test_a_deletion_respects_a_table_that_has_just_claimed_the_topic() -> None:
+    """A topic would be deleted although a table has begun to use it meanwhile."""
     inner = MemoryRecordStore()
     other = NotificationQueue(inner)
     other.topics.create("orders", TopicSettings())
@@ -76,8 +76,8 @@ def test_a_table_that_claims_a_topic_meanwhile_keeps_it() -> None:
     assert other.topics.get("orders").tables == ("prod",)
 
 
-def test_tables_that_are_named_share_a_topic(queue: NotificationQueue) -> None:
-    """Each takes entries; one that is removed leaves it to the other."""
+def test_named_tables_share_a_topic(queue: NotificationQueue) -> None:
+    """The removal of one source would delete the topic of another."""
     queue.topics.update("orders", TopicSettings(), tables=("prod", "dev"))
     assert len(queue.entries("orders", EVERY, user=DEV)) == 1
     queue.topics.delete("orders", user=DEV)
@@ -85,8 +85,8 @@ def test_tables_that_are_named_share_a_topic(queue: NotificationQueue) -> None:
     assert len(queue.entries("orders", EVERY, user=PROD)) == 1
 
 
-def test_a_table_that_began_again_takes_the_place_of_its_former_id(queue: NotificationQueue) -> None:
-    """As after `table forget`."""
+def test_a_restarted_table_replaces_its_former_id(queue: NotificationQueue) -> None:
+    """After `table forget`, a source could not use its own topic."""
     queue.entries("orders", EVERY, user=PROD)
     queue.entries("orders", EVERY, user=TopicUser(table="next", former=("prod",), slots=1000))
     assert queue.topics.get("orders").tables == ("next",)
@@ -94,15 +94,15 @@ def test_a_table_that_began_again_takes_the_place_of_its_former_id(queue: Notifi
         queue.entries("orders", EVERY, user=PROD)
 
 
-def test_a_user_with_other_slots_is_refused_by_name(queue: NotificationQueue) -> None:
-    """Else it would look for entries in other slots than they are in."""
+def test_a_user_with_other_slots_is_refused(queue: NotificationQueue) -> None:
+    """A source would look for entries in other slots than its topic's, and find none."""
     with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
         queue.entries("orders", range(40), user=TopicUser(table="prod", slots=40))
     assert queue.topics.get("orders").tables == ()
 
 
-def test_a_claimed_topic_costs_no_request_more() -> None:
-    """Its record is read anyway."""
+def test_a_claimed_topic_costs_no_more_requests() -> None:
+    """The check of a topic's tables would cost a request at each read of entries."""
     calls: list[str] = []
 
     def count(call: Call) -> Fault:

@@ -1,4 +1,4 @@
-"""The writers' side: room before the write, and what becomes of an outcome in doubt."""
+"""The writers' side: room before the write, and outcomes in doubt."""
 
 from collections import Counter
 
@@ -31,8 +31,8 @@ from tests.unit.protocols.notification_queue.helpers import (
 )
 
 
-def test_a_reservation_is_seen_once_it_is_committed(queue):
-    """Before that a consumer sees nothing; after that it has all that was announced and found out."""
+def test_a_reservation_is_visible_once_it_is_committed(queue):
+    """A consumer would see a change before its object is written, or without its facts."""
     reservation = queue.reserve("t", Event(key="a/b c", bucket="b", writer="w1", precondition=ABSENT))
     assert all_entries(queue) == ()
     assert queue.commit(reservation.wrote(etag="e1", size=0)) == EntryCommitted()
@@ -45,8 +45,8 @@ def test_a_reservation_is_seen_once_it_is_committed(queue):
     assert entry.slot == slot_of("a/b c")
 
 
-def test_a_full_shard_refuses_before_anything_is_written(queue, records):
-    """The typed outcome says when to come again; room comes back by abort and by removal."""
+def test_a_full_shard_refuses_before_any_write(queue, records):
+    """A writer would write an object that cannot be announced, or a full topic would stay full."""
     held = queue.reserve_many("t", events(3))
     before = {record.key for record in records.scan("queue.t")}
     refused = queue.reserve("t", Event(key="late"))
@@ -59,8 +59,8 @@ def test_a_full_shard_refuses_before_anything_is_written(queue, records):
     assert room(queue) == 2
 
 
-def test_a_batch_gets_what_room_there_is(queue):
-    """The first ones of a shard are granted, the others refused; a second call gets nothing."""
+def test_a_batch_gets_the_available_room(queue):
+    """A batch would be refused as a whole although there is room for some of it."""
     outcomes = queue.reserve_many("t", events(5))
     assert [isinstance(item, Reservation) for item in outcomes] == [True] * 3 + [False] * 2
     assert [item.entry.event.key for item in outcomes[:3]] == ["k0", "k1", "k2"]
@@ -68,7 +68,7 @@ def test_a_batch_gets_what_room_there_is(queue):
 
 
 def test_one_full_shard_does_not_refuse_another(records, clock):
-    """Capacity is split over the shards, exactly."""
+    """Writers would be refused although other shards have room."""
     queue = NotificationQueue(records, clock=clock)
     settings = TopicSettings(capacity=5, shards=2)
     queue.topics.create("t", settings)
@@ -80,7 +80,7 @@ def test_one_full_shard_does_not_refuse_another(records, clock):
 
 
 def test_a_batch_is_one_segment_of_one_shard(queue, records):
-    """Reservations take shards in turn; what one shard has no space for goes to the next."""
+    """A batch would cost a request for each entry or each shard."""
     queue.topics.create("wide", TopicSettings(capacity=12, shards=4))
     batches = [queue.reserve_many("wide", events(2, f"{n}.")) for n in range(4)]
     shards = [{item.entry.shard for item in batch} for batch in batches]
@@ -91,8 +91,8 @@ def test_a_batch_is_one_segment_of_one_shard(queue, records):
     assert sum(1 for _ in records.scan("queue.wide")) == 8
 
 
-def test_a_large_reservation_is_several_segments(queue):
-    """At most 256 entries and 128 KB each; all are committed together, and none is lost."""
+def test_a_large_reservation_has_several_segments(queue):
+    """A large batch would exceed the size of a record, or lose an entry."""
     queue.topics.create("large", TopicSettings(capacity=2000, shards=2))
     held = queue.reserve_many("large", events(600))
     assert sorted(Counter(item.entry.place for item in held).values()) == [88, 256, 256]
@@ -104,7 +104,7 @@ def test_a_large_reservation_is_several_segments(queue):
 
 
 def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
-    """Each settles its own reservations; the others stay reserved."""
+    """A thread that settles its reservation would change the reservations of others."""
     first, second, third = queue.reserve_many("t", events(3))
     assert queue.settle([first.wrote(etag="e")], [second]) == (EntryCommitted(),)
     assert keys(all_entries(queue)) == ["k0"]
@@ -115,8 +115,8 @@ def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
     assert queue.stats("t").counted == 1
 
 
-def test_an_event_too_large_is_refused(queue, records):
-    """Before anything is written, and naming the setting."""
+def test_an_event_that_is_too_large_is_refused(queue, records):
+    """A writer would write an object whose event cannot be stored, or not learn which setting limits it."""
     queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes"):
         queue.reserve("small", Event(key="x" * 300))
@@ -124,8 +124,8 @@ def test_an_event_too_large_is_refused(queue, records):
     assert sum(1 for _ in records.scan("depth.small")) == 1
 
 
-def test_no_topic(queue):
-    """A typed error, and nothing is written."""
+def test_a_missing_topic_raises_not_found(queue):
+    """A writer would write an object that is announced to nobody."""
     with pytest.raises(NotFoundError, match="nope"):
         queue.reserve("nope", Event(key="a"))
     with pytest.raises(NotFoundError):
@@ -133,7 +133,7 @@ def test_no_topic(queue):
 
 
 def test_a_commit_may_be_repeated(queue):
-    """Also after the answer of the first was lost, and also once the resolver has committed."""
+    """A retry after a lost answer would fail, or add a second entry."""
     reservation = queue.reserve("t", Event(key="a"))
     assert queue.commit(reservation) == EntryCommitted()
     assert queue.commit(reservation) == EntryCommitted()
@@ -141,8 +141,8 @@ def test_a_commit_may_be_repeated(queue):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
-def test_a_commit_in_doubt_is_looked_for(queue, records, clock, fault):
-    """Each unknown outcome ends as what it was."""
+def test_a_commit_in_doubt_is_resolved(queue, records, clock, fault):
+    """A commit whose answer was lost would be reported as failed."""
     reservation = queue.reserve("t", Event(key="a"))
     faulty = over(records, clock, at("replace", fault))
     assert faulty.commit(reservation) == EntryCommitted()
@@ -150,15 +150,15 @@ def test_a_commit_in_doubt_is_looked_for(queue, records, clock, fault):
 
 
 def test_a_commit_without_an_answer_is_undecided(queue, records, clock):
-    """Nothing is raised after the object is there; the reservation stays for the resolver."""
+    """A writer would get an error although its object is written."""
     reservation = queue.reserve("t", Event(key="a"))
     faulty = over(records, clock, lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE)
     assert isinstance(faulty.commit(reservation), Undecided)
     assert queue.commit(reservation) == EntryCommitted()
 
 
-def test_a_commit_of_what_is_gone_is_expired(queue):
-    """Aborted by a resolver, or consumed: the writer has to announce again."""
+def test_a_commit_of_a_missing_entry_is_expired(queue):
+    """A writer would not learn that it must announce its change again."""
     reservation = queue.reserve("t", Event(key="a"))
     queue.abort_many([reservation])
     assert queue.commit(reservation) == Expired()
@@ -168,8 +168,8 @@ def test_a_commit_of_what_is_gone_is_expired(queue):
 
 @pytest.mark.parametrize("method", ["add", "create"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE, Fault.THROTTLED])
-def test_a_reservation_in_doubt_is_made_sure_of(queue, records, clock, method, fault):
-    """One entry is granted; room that was lost on the way comes back by counting again."""
+def test_a_reservation_in_doubt_is_confirmed(queue, records, clock, method, fault):
+    """A lost answer would grant two entries, or lose room for ever."""
     faulty = over(records, clock, at(method, fault))
     reservation = faulty.reserve("t", Event(key="a"))
     faulty.records.settle()
@@ -183,8 +183,8 @@ def test_a_reservation_in_doubt_is_made_sure_of(queue, records, clock, method, f
     assert room(queue) == 2
 
 
-def test_a_creation_that_lands_late_was_counted(queue, records, clock):
-    """However late: the entry that was made in its stead has come and gone."""
+def test_a_creation_that_is_applied_late_has_been_counted(queue, records, clock):
+    """An entry that appears long after its request would exceed the capacity."""
     faulty = FaultyStore(records, at("create", Fault.LATE), late_by_calls=1000)
     reservation = NotificationQueue(faulty, clock=clock).reserve("t", Event(key="a"))
     queue.commit(reservation)
@@ -194,8 +194,8 @@ def test_a_creation_that_lands_late_was_counted(queue, records, clock):
     assert (stats.depth, stats.counted) == (1, 1)
 
 
-def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, records, clock):
-    """Its answer was lost, and the writer slept before it looked: one entry is granted, and counted."""
+def test_a_reservation_resolved_during_its_creation_does_not_return(queue, records, clock):
+    """A writer that slept after a lost answer would create its entry a second time."""
     other = Reconciler(queue)
     other.resolve_stale("t", lambda _: None)
     calls = []
@@ -205,7 +205,7 @@ def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, recor
         if call.method == "create":
             return Fault.LOST if calls.count("create") == 1 else Fault.NONE
         if call.method == "read" and calls.count("create") == 1 and calls[-2] == "create":
-            # The writer sleeps before it looks, for long enough to be taken for dead.
+            # The writer sleeps before it looks, until it is considered ended.
             other.resolve_stale("t", lambda _: None)
             clock.now += STALE_SECONDS + 1
             other.resolve_stale("t", lambda _: None)
@@ -219,7 +219,7 @@ def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, recor
 
 
 def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
-    """A writer that slept within `reserve` starts again: its first entry may be resolved by now."""
+    """A writer would write its object after a reconciler has aborted its reservation."""
     slow = []
 
     def schedule(call):
@@ -233,8 +233,8 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
     assert len(list(records.scan("queue.t"))) == 1
 
 
-def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue, records, clock):
-    """A store that sends a creation again by itself brings back what a resolver had aborted and given back."""
+def test_room_of_a_slow_reservation_is_not_given_back_twice(queue, records, clock):
+    """A store that resends a creation would make both a reconciler and the writer free its room."""
     queue.reserve("t", Event(key="other"))
     asleep = []
 
@@ -263,8 +263,8 @@ def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue,
     assert stats.counted >= 2
 
 
-def test_fresh_for_a_third_of_the_timeout(queue, clock):
-    """So that a resolver's clock may run three times as fast."""
+def test_a_reservation_is_fresh_for_a_third_of_the_stale_time(queue, clock):
+    """A reconciler whose clock runs three times as fast would abort a reservation before its write."""
     reservation = queue.reserve("t", Event(key="a"))
     clock.now += STALE_SECONDS / 3 - 0.1
     assert queue.fresh_since(reservation.since)
@@ -272,8 +272,8 @@ def test_fresh_for_a_third_of_the_timeout(queue, clock):
     assert not queue.fresh_since(reservation.since)
 
 
-def test_a_store_that_is_gone_reserves_nothing(queue, records, clock):
-    """Unavailable: the caller must not write its object; room is not lost for good."""
+def test_an_unavailable_store_reserves_nothing(queue, records, clock):
+    """A writer would write its object without a reservation, or lose room for ever."""
     for method in ("add", "create"):
         faulty = over(
             records, clock, lambda call, m=method: Fault.THROTTLED if call.method == m else Fault.NONE
@@ -284,7 +284,7 @@ def test_a_store_that_is_gone_reserves_nothing(queue, records, clock):
 
 
 def test_push_is_durable_or_raises(queue, records, clock):
-    """For inlets: committed when it returns; refused when there is no room."""
+    """An inlet would acknowledge a message whose changes are not in the queue."""
     assert queue.push_many("t", events(4)) == (EntryCommitted(),) * 3 + (
         QuotaExceeded(retry_after_seconds=1.0),
     )

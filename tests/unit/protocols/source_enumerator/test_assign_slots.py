@@ -1,4 +1,4 @@
-"""Slots to readers: contiguous, complete, disjoint, balanced, and moved as little as can be."""
+"""Assignment of slots to readers: contiguous, complete, disjoint, balanced, and with the fewest moves."""
 
 from itertools import combinations, pairwise, permutations
 
@@ -30,13 +30,13 @@ def loads_of(found: Assignment, bytes_of: dict[Slot, int] | None) -> list[int]:
 
 
 def moved_from(found: Assignment, previous: Assignment) -> int:
-    """How many slots had another reader before."""
+    """The number of slots that had another reader before."""
     before = previous.reader_of()
     return sum(before.get(slot, reader) != reader for slot, reader in found.reader_of().items())
 
 
 def every_assignment(slots: set[Slot], readers: int) -> list[Assignment]:
-    """All there are: contiguous, complete, disjoint, no reader idle that need not be."""
+    """All assignments that are contiguous, complete and disjoint, without a reader that is idle unnecessarily."""
     line = sorted(slots)
     count = min(readers, len(line))
     found = []
@@ -58,15 +58,17 @@ def check_form(found: Assignment, slots: set[Slot], readers: int) -> None:
     for part in found.ranges:
         if part:
             start = line.index(part[0])
-            assert list(part) == line[start : start + len(part)], "contiguous among what is assigned"
-    assert sum(1 for part in found.ranges if part) == min(readers, len(slots)), "nobody idles without need"
+            assert list(part) == line[start : start + len(part)], "contiguous among the assigned slots"
+    assert sum(1 for part in found.ranges if part) == min(readers, len(slots)), (
+        "no reader is idle unnecessarily"
+    )
 
 
 @given(some_slots, st.integers(1, 80), st.none() | st.dictionaries(st.integers(0, 999).map(Slot), sizes))
-def test_contiguous_complete_and_disjoint(
+def test_ranges_are_contiguous_complete_and_disjoint(
     slots: set[Slot], readers: int, bytes_of: dict[Slot, int] | None
 ) -> None:
-    """For any slots, and any number of readers, more than slots too."""
+    """A slot would have no reader or two, or a reader would be idle."""
     found = assign_slots(slots, readers, bytes_of=bytes_of)
     check_form(found, slots, readers)
     assert found.ranges == tuple(sorted(found.ranges, key=lambda part: part or (Slot(1000),)))
@@ -74,8 +76,8 @@ def test_contiguous_complete_and_disjoint(
 
 
 @given(some_slots.filter(bool), st.integers(1, 80))
-def test_without_bytes_slots_are_alike(slots: set[Slot], readers: int) -> None:
-    """No reader has two slots more than another."""
+def test_slots_have_equal_weight_without_bytes(slots: set[Slot], readers: int) -> None:
+    """One reader would get two slots more than another."""
     counts = [len(part) for part in assign_slots(slots, readers).ranges]
     assert max(counts) - min(counts) <= 1
 
@@ -84,7 +86,7 @@ def test_without_bytes_slots_are_alike(slots: set[Slot], readers: int) -> None:
 def test_the_largest_load_is_the_least_possible(
     slots: set[Slot], readers: int, bytes_of: dict[Slot, int]
 ) -> None:
-    """Against all contiguous assignments there are."""
+    """A run would take longer than necessary because one reader has too much load."""
     found = assign_slots(slots, readers, bytes_of=bytes_of)
     best = min(max(loads_of(each, bytes_of)) for each in every_assignment(slots, readers))
     assert max(loads_of(found, bytes_of)) == best
@@ -100,7 +102,7 @@ def test_the_largest_load_is_the_least_possible(
 def test_no_contiguous_assignment_in_balance_moves_less(
     before: set[Slot], had: int, slots: set[Slot], readers: int, bytes_of: dict[Slot, int] | None
 ) -> None:
-    """Whatever changed: readers, slots, weights. Against all contiguous assignments within the bound."""
+    """Slots would change their reader although a balanced assignment with fewer moves exists."""
     previous = assign_slots(before, had)
     found = assign_slots(slots, readers, previous, bytes_of=bytes_of)
     check_form(found, slots, readers)
@@ -116,7 +118,7 @@ def test_no_contiguous_assignment_in_balance_moves_less(
 @given(st.permutations(range(4)), st.integers(1, 6), st.integers(1, 6))
 @example([2, 0, 3, 1], 4, 3)
 def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots_each: int) -> None:
-    """What earlier scaling left behind is as good a start as any."""
+    """Slots would move because earlier scaling has left the readers in another order than their ranges."""
     ranges: list[tuple[Slot, ...]] = [()] * 4
     for place, reader in enumerate(order):
         ranges[reader] = tuple(Slot(n) for n in range(place * slots_each, (place + 1) * slots_each))
@@ -128,8 +130,8 @@ def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots
         assert found == previous
 
 
-def test_scaling_a_thousand_slots() -> None:
-    """A reader joins: at most a quarter moves, not half as with ranges in order. The last one leaves: 2/5."""
+def test_few_of_a_thousand_slots_move_when_readers_change() -> None:
+    """More than a quarter of the slots would move for a fifth reader, or more than 2/5 when the last of four leaves."""
     slots = [Slot(n) for n in range(1000)]
     four = assign_slots(slots, 4)
     five = assign_slots(slots, 5, four)
@@ -142,8 +144,8 @@ def test_scaling_a_thousand_slots() -> None:
     assert min(map(len, many.ranges)) >= 1
 
 
-def test_the_example_of_the_rfc_without_its_overlap() -> None:
-    """1000 slots and 6 readers: no slot is given twice (there 171 is), none is left out."""
+def test_the_example_of_the_rfc_has_no_overlap() -> None:
+    """A slot would be given to two readers, like slot 171 in the RFC, or to none."""
     found = assign_slots([Slot(n) for n in range(1000)], 6)
     edges = [(part[0], part[-1]) for part in found.ranges]
     assert edges[0][0] == 0
@@ -151,14 +153,14 @@ def test_the_example_of_the_rfc_without_its_overlap() -> None:
     assert all(after[0] == before[1] + 1 for before, after in pairwise(edges))
 
 
-def test_one_heavy_slot_stands_alone() -> None:
-    """Beside it, the others are assigned to the other readers."""
+def test_a_heavy_slot_has_its_own_reader() -> None:
+    """A reader with one heavy slot would get other slots, too."""
     found = assign_slots([Slot(n) for n in range(9)], 3, bytes_of={Slot(4): 1000 * MB})
     assert found.ranges == ((0, 1, 2, 3), (4,), (5, 6, 7, 8))
 
 
-def test_what_cannot_be_assigned() -> None:
-    """No reader; or a previous assignment that was not contiguous. No slots are nobody's."""
+def test_impossible_assignments_are_refused() -> None:
+    """A caller would get an assignment without readers, or one based on ranges that are not contiguous."""
     with pytest.raises(UsageError, match="readers=0"):
         assign_slots([Slot(1)], 0)
     torn = Assignment(ranges=((Slot(0), Slot(2)), (Slot(1),)))

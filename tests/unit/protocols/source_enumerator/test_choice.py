@@ -1,4 +1,4 @@
-"""Which objects a source reads: the same by listing and by entries, for no request more."""
+"""The objects that a source reads: the same by listing and by entries, without additional requests."""
 
 import time
 from fnmatch import fnmatchcase
@@ -33,20 +33,20 @@ VISIBLE = ("a_b", "..", "a/./b", "../x", "a/b.c", "_a=1/x", "a//b", "a/b_/c.", "
 
 
 @pytest.mark.parametrize("key", HIDDEN)
-def test_hidden_keys(key: str) -> None:
+def test_keys_are_hidden(key: str) -> None:
     assert "hidden" in Choice(hidden=False, prefix="raw/").why_not(f"raw/{key}")
     assert not Choice(prefix="raw/").why_not(f"raw/{key}")
 
 
 @pytest.mark.parametrize("key", VISIBLE)
-def test_visible_keys(key: str) -> None:
-    """Also below a prefix that is hidden itself: whoever names it wants it."""
+def test_keys_are_visible(key: str) -> None:
+    """An object would be skipped silently because of its name, or because its prefix looks hidden."""
     for prefix in ("raw/", "_raw/.x/", "raw/_"):
         assert not Choice(hidden=False, prefix=prefix).why_not(f"{prefix}{key}")
 
 
 def test_a_prefix_may_end_within_a_name() -> None:
-    """What follows is the rest of the name, not one that is hidden; parts below are."""
+    """The rest of a name after the prefix would be taken for a hidden name."""
     choice = Choice(hidden=False, prefix="raw/a")
     assert not choice.why_not("raw/a.jsonl")
     assert not choice.why_not("raw/a_b/c")
@@ -58,13 +58,13 @@ def test_a_prefix_may_end_within_a_name() -> None:
 
 
 @given(st.text("ab/*?.", max_size=8), st.text("ab/.\n", max_size=8))
-def test_patterns_are_those_of_fnmatch(pattern: str, path: str) -> None:
+def test_patterns_match_as_in_fnmatch(pattern: str, path: str) -> None:
     choice = Choice(prefix="p/", include=f"{pattern}|x")
     assert bool(choice.why_not(f"p/{path}")) != (fnmatchcase(path, pattern) if pattern else False)
 
 
 def test_patterns_take_linear_time() -> None:
-    """Whatever key somebody writes: the longest there is, against many stars, thousands of times."""
+    """One long key would block a listing."""
     choice = Choice(include="*a" * 30 + "b")
     began = time.process_time()
     assert all(choice.why_not("a" * 1024) for _ in range(300))
@@ -85,7 +85,7 @@ CHOICES = st.builds(
 
 @given(CHOICES, st.dictionaries(KEYS, st.sampled_from([999_999, 1_000_000, 1_000_999])))
 def test_listing_columns_and_entries_choose_the_same(choice: Choice, objects: dict[str, int]) -> None:
-    """And a key that is not chosen is not looked up."""
+    """An object would be read by a sweep but not by its entry, or an entry would cost a HEAD for nothing."""
     memory = MemoryObjectStore()
     objects = {choice.prefix + key: ms for key, ms in objects.items()}
     metas = [
@@ -111,15 +111,15 @@ def test_listing_columns_and_entries_choose_the_same(choice: Choice, objects: di
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-01T00:00:00", "2026-13-01T00:00:00Z"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="modified_after"):
         time_of(text)
     assert time_of("2026-01-01T00:00:00+01:00") == 1_767_222_000
     assert time_of("") is None
 
 
-def test_a_source_of_a_whole_bucket_leaves_out_what_is_the_platforms() -> None:
-    """Its own objects wherever they are, and those of all others at their usual places, hidden files or not."""
+def test_a_source_of_a_whole_bucket_skips_the_platforms_objects() -> None:
+    """A source would read its own table, or that of another source, as input."""
     bucket = S3Config(bucket="b", region="us-east-1")
     source = source_of(
         bucket=bucket, name="all", hidden_files="read", platform_prefix="mine/", keyspace_prefix="keys/"

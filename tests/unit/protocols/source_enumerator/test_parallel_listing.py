@@ -1,4 +1,4 @@
-"""Listing in several chains: complete whatever the server's order, and whatever it makes of `start_after`."""
+"""Listing in several chains: complete for any order of the server, and any behaviour of `start_after`."""
 
 from collections import Counter
 from itertools import pairwise
@@ -21,9 +21,9 @@ ORDERS = {
     "UTF-16": lambda key: key.encode("utf-16-be"),
     "names": by_names,
     "backwards": lambda key: [-byte for byte in key.encode()] + [1],
-    "none at all": hash,
+    "no order": hash,
 }
-"""Of UTF-16, U+FFFF comes after U+10000; of UTF-8, before it."""
+"""U+FFFF comes after U+10000 in UTF-16, and before it in UTF-8."""
 
 
 def filled(store: MemoryObjectStore, names: set[str]) -> MemoryObjectStore:
@@ -41,21 +41,21 @@ def filled(store: MemoryObjectStore, names: set[str]) -> MemoryObjectStore:
 def test_every_key_is_listed_in_any_order(
     names: set[str], others: set[str], order: str, data: st.DataObject
 ) -> None:
-    """Once, where the cuts are there; twice at most otherwise. No order of keys is presumed."""
+    """A sweep would miss objects on servers that list in another order than UTF-8, and withdraw their rows."""
     store = filled(ServerOfItsOwn(ORDERS[order], page=3), names)
     cuts = data.draw(st.sets(st.sampled_from(sorted(names)), max_size=5)) if names else set()
     found, overran = listed_in_chains(store, "", cuts)
     assert found == Counter(names)
     assert overran == 0
     found, _ = listed_in_chains(store, "", cuts | others)
-    assert set(found) == names, "cuts that are not there, or no longer"
+    assert set(found) == names, "missing cuts lose no key"
 
 
 BROKEN = {
     "ignores it": lambda _key, _start: True,
-    "takes it in again": lambda key, start: key.split("/") >= start.split("/"),
+    "includes the key itself": lambda key, start: key.split("/") >= start.split("/"),
     "compares bytes, and lists by names": lambda key, start: key.encode() > start.encode(),
-    "knows nothing after it": lambda _key, _start: False,
+    "finds nothing after it": lambda _key, _start: False,
 }
 
 
@@ -64,7 +64,7 @@ BROKEN = {
 def test_a_server_that_cannot_begin_after_a_key_is_listed_in_one_chain(
     what: str, names: set[str], data: st.DataObject
 ) -> None:
-    """Cuts from which it does not go on as it should are not chosen; if it is so by then, they are passed over."""
+    """A sweep would miss objects on a server that implements `start_after` wrongly, and withdraw their rows."""
     store = filled(ServerOfItsOwn(by_names, page=50, after=BROKEN[what]), names)
     wanted = data.draw(st.lists(st.sampled_from(sorted(names)), max_size=5)) if names else []
     found, _ = listed_in_chains(store, "", wanted)
@@ -73,8 +73,8 @@ def test_a_server_that_cannot_begin_after_a_key_is_listed_in_one_chain(
     assert set(found) == names
 
 
-def test_chains_and_requests() -> None:
-    """2 LISTs for each cut to choose it, 1 when it is met, and 1 for each 1000 objects of a chain."""
+def test_requests_of_parallel_chains() -> None:
+    """A listing in chains would cost more requests than documented."""
     names = {f"raw/{number:05d}" for number in range(8000)}
     memory = filled(filled(MemoryObjectStore(), names), {"other", "zz"})
     store = CountingStore(memory)
@@ -89,15 +89,15 @@ def test_chains_and_requests() -> None:
     assert store.counts["LIST"] <= 6 + 3 + 8 + 4
 
 
-def test_cuts_that_come_to_the_same_key_are_one() -> None:
-    """Of keys that are gone, or at the very end; and below the prefix only."""
+def test_cuts_at_the_same_key_are_merged() -> None:
+    """Two chains would list the same objects."""
     store = filled(MemoryObjectStore(), {"raw/5", "raw/9", "z"})
     assert choose_cuts(store, "raw/", ["raw/1", "raw/2", "raw/5", "raw/9"]) == ["raw/5", "raw/9"]
     assert choose_cuts(store, "raw/", []) == []
 
 
-def test_a_cut_that_vanishes_costs_no_key() -> None:
-    """What lies behind it is listed twice."""
+def test_a_cut_that_vanishes_loses_no_key() -> None:
+    """A sweep would miss the objects behind a cut that was deleted during the listing."""
     names = {f"{number:04d}" for number in range(4000)}
     store = filled(MemoryObjectStore(), names)
     cuts = choose_cuts(store, "", ["1000", "2000", "3000"])
@@ -109,8 +109,8 @@ def test_a_cut_that_vanishes_costs_no_key() -> None:
     assert {key for key, times in found.items() if times > 1} == {f"{n:04d}" for n in range(2002, 3002)}
 
 
-def test_a_key_that_appears_behind_a_cut_meanwhile() -> None:
-    """The chain does not trust the next one with it, and goes on. Nothing is lost."""
+def test_a_key_that_appears_behind_a_cut_loses_no_key() -> None:
+    """A chain would end at a cut although the next chain begins with other keys."""
 
     class Written(MemoryObjectStore):
         def list(self, prefix: str, **arguments: object) -> Page:
@@ -127,8 +127,8 @@ def test_a_key_that_appears_behind_a_cut_meanwhile() -> None:
 
 @given(st.lists(st.text(max_size=3), max_size=30), st.integers(1, 9))
 @example([str(number) for number in range(30)], 4)
-def test_quantiles(sample: list[str], parts: int) -> None:
-    """In the order of bytes, of the sample, and about equally far apart."""
+def test_quantiles_divide_the_sample_evenly(sample: list[str], parts: int) -> None:
+    """One chain would list most of the bucket."""
     found = quantiles(sample, parts)
     order = sorted(set(sample), key=str.encode)
     assert len(found) <= parts - 1
@@ -141,8 +141,8 @@ def test_quantiles(sample: list[str], parts: int) -> None:
         quantiles(sample, 0)
 
 
-def test_without_cuts_it_is_a_plain_listing() -> None:
-    """1 LIST for each 1000 objects."""
+def test_a_listing_without_cuts_is_a_plain_listing() -> None:
+    """A small bucket would cost more than 1 LIST for each 1000 objects."""
     store = CountingStore(filled(MemoryObjectStore(), {f"{n:04d}" for n in range(2500)}))
     found, _ = listed_in_chains(store, "", [])
     assert sorted(found) == [meta.key for meta in list_all(store.store, "")]

@@ -1,4 +1,4 @@
-"""What a batch has to read, from listing and state; and who reads it. Pure functions, and one listing."""
+"""The work of a batch, from listing and state, and its assignment to tasks. Pure functions, and one listing."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -37,7 +37,7 @@ def states(etags: dict[str, str], **fields: Any) -> dict[str, ObjectState]:
     return {key: ObjectState(key=key, etag=etag, size=1, **fields) for key, etag in etags.items()}
 
 
-def test_changes_of_slot() -> None:
+def test_new_overwritten_and_missing_objects_are_changes() -> None:
     listed = versions({"same": "1", "overwritten": "2", "new": "1"})
     known = states({"same": "1", "overwritten": "1", "left": "1"})
     found = changes_of_slot(SLOT, listed, known, max_objects=10)
@@ -50,8 +50,8 @@ def test_changes_of_slot() -> None:
 
 
 @pytest.mark.parametrize("touched", [None, ["rows", "none", "here"]])
-def test_what_has_rows_may_be_kept(touched: list[str] | None) -> None:
-    """What has none leaves: it is in quarantine, or failing, and nobody can make it good any more."""
+def test_rows_of_missing_objects_may_be_kept(touched: list[str] | None) -> None:
+    """Rows of an archived object would be withdrawn; or an object without rows would stay in quarantine for ever."""
     known = states({"rows": "1", "here": "1"}, rows=1) | states({"none": "1"})
     here = versions({"here": "1"})
     found = changes_of_slot(
@@ -61,8 +61,8 @@ def test_what_has_rows_may_be_kept(touched: list[str] | None) -> None:
     assert changes_of_slot(SLOT, here, known, max_objects=9, touched=touched).gone == ("none", "rows")
 
 
-def test_reading_goes_on_where_it_ended() -> None:
-    """Of a pending key with the same ETag; of another ETag, or for another code version, it begins again."""
+def test_reading_continues_at_its_offset() -> None:
+    """A large object would be read from its beginning in each round, or a changed object from an old offset."""
     begun = states({"a": "1", "b": "1"}, offset=7, reach_end=False, by_record=True)
     listed = versions({"a": "1", "b": "2"})
     found = changes_of_slot(SLOT, listed, begun, max_objects=9, pending=["a", "b"])
@@ -71,8 +71,8 @@ def test_reading_goes_on_where_it_ended() -> None:
     assert [(s.version.key, s.start) for s in stale.read] == [("a", 0), ("b", 0)]
 
 
-def test_a_pending_key_that_was_done_is_read_again() -> None:
-    """So that what was put right is sent again; only pending keys are."""
+def test_a_finished_pending_key_is_read_again() -> None:
+    """A retry of an object that was already read would do nothing."""
     done = states({"a": "1", "b": "1"}, offset=7)
     found = changes_of_slot(SLOT, versions({"a": "1", "b": "1"}), done, max_objects=9, pending=["a"])
     assert [(s.version.key, s.start) for s in found.read] == [("a", 0)]
@@ -85,7 +85,7 @@ sizes = st.lists(st.lists(st.integers(0, 50), max_size=5), max_size=5)
 def test_rounds_within_a_limit_read_everything_once(
     slots: list[list[int]], max_bytes: int, least: int, cuttable: bool
 ) -> None:
-    """Round after round, each about as large as it may be, and the parts of each object follow on one another."""
+    """A part of an object would be read twice or never, or a round would read more than its limit."""
     work = []
     for number, of_slot in enumerate(slots):
         listed = [
@@ -125,8 +125,8 @@ def test_rounds_within_a_limit_read_everything_once(
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 30))
-def test_parts_of_a_split(start: int, length: int, size: int) -> None:
-    """They follow on one another, none is larger than asked for, and an empty object has one."""
+def test_parts_cover_the_split(start: int, length: int, size: int) -> None:
+    """A part of a large object would be read by two tasks or by none, or an empty object would have no part."""
     version = ObjectVersion(slot=SLOT, key="k", etag=ETag("e"), size=start + length)
     parts = parts_of(Split(version=version, start=start, end=start + length), size)
     assert parts[0].start == start
@@ -140,7 +140,7 @@ etags = st.dictionaries(st.text(max_size=3), st.sampled_from("12"), max_size=12)
 
 @given(etags, etags, st.integers(1, 5))
 def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str, str], limit: int) -> None:
-    """Plan after plan, each within its limit, ends with the state being the bucket, and says when."""
+    """A bounded plan would never reach the bucket's content, or report too early that it has."""
     state = dict(state)
     for _ in range(40):
         found = changes_of_slot(SLOT, versions(bucket), states(state), max_objects=limit)
@@ -157,8 +157,8 @@ def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str,
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
-def test_the_assignment_is_balanced(sizes: list[int], tasks: int) -> None:
-    """Every split has one task, and no task is loaded by more than Graham's bound."""
+def test_tasks_have_balanced_loads(sizes: list[int], tasks: int) -> None:
+    """A split would have no task or two, or one task would get more than Graham's bound."""
     task_of = assign(sizes, tasks)
     assert len(task_of) == len(sizes)
     costs = [size + OBJECT_COST_BYTES for size in sizes]
@@ -169,13 +169,13 @@ def test_the_assignment_is_balanced(sizes: list[int], tasks: int) -> None:
         assert len(set(task_of)) == min(tasks, len(sizes))
 
 
-def test_the_assignment_needs_a_task() -> None:
+def test_an_assignment_needs_a_task() -> None:
     with pytest.raises(UsageError, match="tasks=0"):
         assign([1], 0)
 
 
-def test_enumerator_lists_once() -> None:
-    """Only wanted slots, only below the prefix; one LIST for each 1,000 objects, however many slots."""
+def test_the_enumerator_lists_once() -> None:
+    """A listing would cost one LIST for each slot, or return objects of other slots or prefixes."""
     memory = MemoryObjectStore()
     for number in range(1500):
         memory.put(f"raw/{number}", b"x")
@@ -189,6 +189,6 @@ def test_enumerator_lists_once() -> None:
 
 
 @pytest.mark.parametrize("slots", [0, 1001, -1])
-def test_enumerator_checks_its_slots(slots: int) -> None:
+def test_the_enumerator_checks_its_slot_count(slots: int) -> None:
     with pytest.raises(UsageError, match="slots"):
         Enumerator(MemoryObjectStore(), Choice(), slots=slots)

@@ -1,4 +1,4 @@
-"""Group commit: what the threads of one process send together, and what becomes of each of them."""
+"""Group commit: threads of one process send together, and each gets its own result."""
 
 import threading
 from concurrent.futures import Future
@@ -32,7 +32,7 @@ def stamp(operation, *, ending=(), beginning=(), raw=None):
     )
 
 
-# The plan, purely
+# The plans as pure functions
 
 
 def chain_of(names):
@@ -45,8 +45,8 @@ NAMES = st.sets(st.sampled_from("abcde"), max_size=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["op1", "op2", "op3"]), NAMES, NAMES), max_size=6))
-def test_combined_is_as_one_after_another(calls):
-    """One write holds what single ones in that order would leave, with the same outcomes."""
+def test_combined_stamps_equal_single_stamps_in_order(calls):
+    """Threads that stamp together would get other outcomes, or leave another record, than one after another."""
     together = [stamp(op, ending=ending, beginning=starts) for op, ending, starts in calls]
     chain = chain_of("abc")
     written, answers = combine(chain, together)
@@ -65,8 +65,8 @@ def test_combined_is_as_one_after_another(calls):
     assert len(ackers) <= 1
 
 
-def test_one_of_them_acks_and_a_wrong_one_hurts_nobody():
-    """The last child's stamp gets `Acked`; an unknown name is its own caller's error."""
+def test_one_stamp_acks_and_a_wrong_stamp_affects_no_other():
+    """A wrong name would fail other callers' stamps, or two callers would get `Acked`."""
     after, results = combine(
         chain_of("ab"),
         [stamp("x", ending="a"), stamp("y", ending="z"), stamp("z", ending="b"), stamp("w", ending="b")],
@@ -77,14 +77,14 @@ def test_one_of_them_acks_and_a_wrong_one_hurts_nobody():
     assert after.status == "acked"
 
 
-def test_what_changes_nothing_writes_nothing():
-    """Repeats alone cost a read."""
+def test_repeated_stamps_write_nothing():
+    """A repeated stamp would cost a write."""
     chain, _ = combine(chain_of("ab"), [stamp("x", ending="a")])
     assert combine(chain, [stamp("x", ending="a"), stamp("y", ending="a")])[0] is None
 
 
 def test_raw_stamps_combine_once_for_each_operation_id():
-    """The same operation twice in one write, as when a caller's retry meets its first attempt."""
+    """A retry that is combined with its first attempt would be applied twice."""
     one, other = new_stamp(), new_stamp()
     chain = Chain(identity="i", stamp=xor(one, other))
     after, _ = combine(chain, [stamp("x", raw=one), stamp("x", raw=one)])
@@ -95,7 +95,7 @@ def test_raw_stamps_combine_once_for_each_operation_id():
 
 
 class Gate:
-    """Holds the first read until it is released, so that others queue up behind it."""
+    """Holds the first read until it is released, so that other threads queue up behind it."""
 
     def __init__(self, store):
         self.store = store
@@ -112,7 +112,7 @@ class Gate:
 
 
 def spawn(work, *args):
-    """In a thread that keeps nobody: one that waits forever fails its test and no more."""
+    """Runs `work` in a daemon thread, so that a thread that waits for ever fails only its own test."""
     future = Future()
 
     def run():
@@ -126,13 +126,13 @@ def spawn(work, *args):
 
 
 def waiting(commit):
-    """How many threads wait behind a leader."""
+    """The number of threads that wait behind a leader."""
     with commit.changed:
         return sum(len(group.waiting) for group in commit._groups.values())
 
 
 def crowd(records, count, work):
-    """`count` threads, one of them held in its first read until all others wait; results by thread."""
+    """Runs `count` threads and returns their results. One is held in its first read until all others wait."""
     gate = Gate(records)
     chains = SharedChains(gate)
     first = spawn(work, chains, 0)
@@ -144,8 +144,8 @@ def crowd(records, count, work):
 
 
 @pytest.mark.parametrize("count", [2, 8, 64])
-def test_threads_at_once_cost_two_writes(count):
-    """Two reads and two replaces, however many stamp meanwhile; one gets `Acked`."""
+def test_concurrent_threads_cost_two_writes(count):
+    """The number of requests would grow with the number of threads, or two threads would get `Acked`."""
     records = MemoryRecordStore()
     SharedChains(records).open_batch("t", map(str, range(count)))
     faulty = FaultyStore(records)
@@ -156,8 +156,8 @@ def test_threads_at_once_cost_two_writes(count):
     assert chains._together._groups == {}
 
 
-def test_retries_under_one_operation_id_meet_in_one_write():
-    """Raw stamps, each sent by two threads at once: applied once."""
+def test_concurrent_retries_with_one_operation_id_are_applied_once():
+    """A raw stamp that two threads send at the same time would cancel itself out."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(6)]
     SharedChains(records).create("t", xor(*stamps))
     outcomes, _ = crowd(records, 12, lambda c, n: c.stamp("t", stamps[n % 6], operation_id=f"child {n % 6}"))
@@ -169,7 +169,7 @@ def test_retries_under_one_operation_id_meet_in_one_write():
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LATE, Fault.REFUSED])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
-    """For all who are in it."""
+    """A combined write whose answer was lost would be applied twice, or not at all, for all its threads."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(9)]
     SharedChains(records).create("t", xor(*stamps))
     faulty = FaultyStore(records, at("replace", fault, nth=nth))
@@ -179,7 +179,7 @@ def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
 
 
 def test_threads_of_other_chains_do_not_wait():
-    """A chain whose store hangs holds up its own stampers only."""
+    """A chain whose store hangs would delay the stampers of other chains."""
     records = MemoryRecordStore()
     for tag in "ab":
         SharedChains(records).open_batch(tag, ["1"])
@@ -192,8 +192,8 @@ def test_threads_of_other_chains_do_not_wait():
     assert held.result(STUCK_SECONDS) == Acked()
 
 
-def test_a_failed_send_fails_for_all_who_were_in_it():
-    """Each with an exception of its own; those who come later are not touched."""
+def test_a_failed_write_fails_for_all_its_threads():
+    """A thread whose stamp was not written would get a result, or later threads would get the error."""
     records = MemoryRecordStore()
     SharedChains(records).open_batch("t", map(str, range(4)))
     faulty = FaultyStore(records, at("read", Fault.REFUSED, nth=1))
@@ -212,11 +212,11 @@ def test_a_failed_send_fails_for_all_who_were_in_it():
 
 
 class Interrupted(BaseException):
-    """As `KeyboardInterrupt`."""
+    """An interruption like `KeyboardInterrupt`."""
 
 
-def test_followers_of_a_leader_that_dies_are_served():
-    """The next of them leads: nobody waits for the dead."""
+def test_threads_behind_a_leader_that_dies_are_served():
+    """These threads would wait for ever."""
     commit, sent = GroupCommit(), []
     leading, go, second = threading.Event(), threading.Event(), threading.Event()
 
@@ -252,7 +252,7 @@ def test_followers_of_a_leader_that_dies_are_served():
 
 
 def test_many_threads_on_many_chains():
-    """Without any arrangement: everything is applied, each chain is acked to one."""
+    """A stamp would be lost, or a chain acked to two threads, under real concurrency."""
     records = MemoryRecordStore()
     chains = SharedChains(records)
     for tag in "abc":
@@ -266,8 +266,8 @@ def test_many_threads_on_many_chains():
     assert {state.status for state in chains.states()} == {"acked"}
 
 
-def test_one_thread_alone_waits_for_nobody():
-    """Two requests, no pause."""
+def test_a_single_thread_waits_for_nobody():
+    """A single stamper would pause, or take more than two requests."""
 
     class NoSleep:
         monotonic, wall_ms = SYSTEM_CLOCK.monotonic, SYSTEM_CLOCK.wall_ms

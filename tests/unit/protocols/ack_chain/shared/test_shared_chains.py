@@ -1,4 +1,4 @@
-"""Chains shared with the npm package: each stamp once, whatever happens to its response."""
+"""Chains shared with the npm package: each stamp counts once, even if its response is lost."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def methods(faulty):
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
-    """The chain is never done in between."""
+    """The chain would look done between the parent's end and the children's start."""
     chains.create("t", A, children={"parent": A})
     chains.stamp("t", xor(A, B, C), children=["parent"], starts=["b", "c"])
     assert chains.state("t").missing == ("b", "c")
@@ -53,15 +53,15 @@ def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
 
 
 def test_children_must_add_up_to_the_stamp(chains):
-    """Else the chain could never be acked by them."""
+    """A chain would be created that its children can never ack."""
     with pytest.raises(UsageError, match="not the XOR"):
         chains.create("t", A, children={"a": A, "b": B})
     with pytest.raises(BufferLengthsUnequal):
         chains.create("t", A, children={"a": A, "b": b"x" * 8})
 
 
-def test_requests(records):
-    """create 1, state 1, stamp 2, fail 2, delete 2; a batch of 1000 slots in 4 runs costs 9 until acked."""
+def test_requests_of_each_operation(records):
+    """A batch of 1000 slots in 4 runs would cost more than 9 requests until it is acked."""
     chains, faulty = over(records)
     chains.open_batch("batch", map(str, range(1000)), payload="{}")
     for run in range(4):
@@ -74,8 +74,8 @@ def test_requests(records):
     assert methods(faulty) == ["read", "read", "remove"]
 
 
-def test_a_batch_names_what_is_missing(chains, records):
-    """In numeric order, with payload, deadline and a small record."""
+def test_a_batch_names_its_missing_children(chains, records):
+    """The sensor would not learn which slots are missing, or the record would be large."""
     opened = chains.open_batch(
         "t", map(str, range(0, 1000, 2)), deadline_seconds=60, payload='{"digests": "…"}'
     )
@@ -87,8 +87,8 @@ def test_a_batch_names_what_is_missing(chains, records):
     assert [state.tag for state in chains.states()] == ["t"]
 
 
-def test_children_begun_by_name(chains):
-    """Beginning again what has begun changes nothing."""
+def test_children_are_begun_by_name(chains):
+    """A parent that repeats its stamp would begin its children twice."""
     chains.open_batch("t", ["1"])
     assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
     assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
@@ -96,7 +96,7 @@ def test_children_begun_by_name(chains):
 
 
 def test_raw_stamps_of_named_children(chains):
-    """All finished before: no-op. Some: refused, since the XOR cannot be taken apart."""
+    """A stamp whose children have partly ended would be applied, although the XOR cannot be split."""
     chains.create("t", xor(A, B, C), children={"a": A, "b": B, "c": C})
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
@@ -110,7 +110,7 @@ def test_raw_stamps_of_named_children(chains):
 
 
 def test_wrong_calls_write_nothing(chains, records):
-    """Each names what to correct."""
+    """A wrong call would leave records behind, or not say what to correct."""
     with pytest.raises(UsageError, match="no children"):
         chains.open_batch("t", [])
     with pytest.raises(UsageError, match="tag"):
@@ -126,8 +126,8 @@ def test_wrong_calls_write_nothing(chains, records):
     assert chains.state("t").missing == ("1",)
 
 
-def test_operations_are_bounded(chains, monkeypatch):
-    """A chain of endless raw stamps is refused, not grown."""
+def test_the_number_of_raw_stamps_is_bounded(chains, monkeypatch):
+    """A chain with endless raw stamps would grow beyond the item size of DynamoDB."""
     monkeypatch.setattr(plans, "OPERATIONS_MAX", 1)
     chains.create("t", xor(A, B))
     chains.stamp("t", A)
@@ -135,18 +135,18 @@ def test_operations_are_bounded(chains, monkeypatch):
         chains.stamp("t", C)
 
 
-# Failure, deadline, tidiness
+# Failure, deadline, purge
 
 
 def test_an_acked_chain_cannot_fail(chains):
-    """The state after `fail` says so."""
+    """`fail` would report an acked chain as failed."""
     chains.open_batch("t", ["1"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "late").status == "acked"
 
 
-def test_purge_forgets_closed_chains_after_their_time(records):
-    """And open ones never."""
+def test_purge_removes_closed_chains_after_their_time(records):
+    """Closed chains would stay for ever, or open chains would be removed."""
     clock = HandClock()
     chains = SharedChains(records, clock=clock, tombstone_seconds=10)
     chains.open_batch("open", ["1"])
@@ -161,8 +161,8 @@ def test_purge_forgets_closed_chains_after_their_time(records):
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"v":2,"status":"open"}', b"[1]", b"\xff"])
-def test_corrupt_records_are_said_to_be(chains, records, value):
-    """Never taken for an absent chain."""
+def test_corrupt_records_raise_corrupt_error(chains, records, value):
+    """A corrupt record would be taken for a missing chain."""
     records.create("ack", "t", value)
     with pytest.raises(CorruptError):
         chains.state("t")
@@ -174,7 +174,7 @@ def test_corrupt_records_are_said_to_be(chains, records, value):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
-    """Response lost, refused, or applied some calls later."""
+    """A stamp would count twice, or not at all, after a lost, refused or late response."""
     SharedChains(records).create("t", xor(A, B))
     chains, faulty = over(records, at("replace", fault), late_by_calls=late_by)
     assert chains.stamp("t", A) == Stamped(missing=None)
@@ -183,7 +183,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
 
 
 def test_the_last_stamp_in_doubt_is_acked(records):
-    """The original crashes here."""
+    """The caller would not learn that its stamp was the last one: the original crashes here."""
     SharedChains(records).create("t", A)
     chains, _ = over(records, at("replace", Fault.LOST))
     assert chains.stamp("t", A) == Acked()
@@ -192,7 +192,7 @@ def test_the_last_stamp_in_doubt_is_acked(records):
 @pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.CRASH_BEFORE])
 @pytest.mark.parametrize("method", ["read", "replace"])
 def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
-    """By another process, under the same operation id."""
+    """A process that repeats the operation of a crashed process would stamp twice."""
     SharedChains(records).create("t", xor(A, B))
     chains, _ = over(records, at(method, fault))
     with pytest.raises(CrashedError):
@@ -202,8 +202,8 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
-def test_a_deletion_in_doubt(records, fault):
-    """Gone once, and reported as gone."""
+def test_a_deletion_in_doubt_is_reported_as_done(records, fault):
+    """The chain would stay, or the caller would get an error for a chain that is gone."""
     chains, faulty = over(records, at("remove", fault))
     chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -213,7 +213,7 @@ def test_a_deletion_in_doubt(records, fault):
 
 
 def test_a_deletion_in_doubt_spares_the_chain_created_since(records):
-    """The tag is the same, the chain is another."""
+    """A repeated deletion would delete a new chain that has the same tag."""
     chains, _ = over(records, at("remove", Fault.LOST))
     chains.open_batch("t", ["1"])
     reading, reads = records.read, itertools.count()
@@ -228,8 +228,8 @@ def test_a_deletion_in_doubt_spares_the_chain_created_since(records):
     assert chains.state("t").children == ("new",)
 
 
-def test_unavailable_before_anything_was_sent_is_passed_on(records):
-    """Nothing was applied: the caller retries."""
+def test_an_error_before_any_write_is_raised_unchanged(records):
+    """The caller would not learn that nothing was applied and that it may retry."""
     SharedChains(records).open_batch("t", ["1"])
     for method, call in {
         "read": lambda chains: chains.stamp_children("t", ["1"]),
@@ -244,7 +244,7 @@ def test_unavailable_before_anything_was_sent_is_passed_on(records):
 
 
 def test_contention_is_bounded_and_typed(records):
-    """Somebody is always faster: `StaleLocalData`. Nobody answers: `UnknownOutcomeError`."""
+    """A stamper would retry for ever if others are always faster, or if the store never answers."""
     SharedChains(records).open_batch("t", ["1", "2"])
     chains, faulty = over(records)
     reading = records.read

@@ -1,4 +1,4 @@
-"""One topic that is pushed, of one shard, in memory."""
+"""A pushed topic with one shard, in memory."""
 
 import pytest
 

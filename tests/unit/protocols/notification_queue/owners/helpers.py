@@ -1,4 +1,4 @@
-"""What the tests of the owners share."""
+"""Helpers of the owners' tests."""
 
 from s3notify_platform.protocols.notification_queue import Event, ShardConsumer, TopicSettings, Worker
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
@@ -7,7 +7,7 @@ PUSHED = TopicSettings(capacity=20, shards=1, max_attempts=3, endpoint="{}")
 
 
 def owner(queue, **kwargs):
-    """A worker that owns the only shard there is, and its consumer."""
+    """A worker that owns the only shard, and its consumer."""
     worker = Worker(queue, **kwargs)
     (lease,) = worker.balance()
     return worker, ShardConsumer(worker, lease)
@@ -22,7 +22,7 @@ def shards_of(*workers):
 
 
 def succeed(queue, clock, *, beats=8):
-    """A second worker, which takes over once the first is silent for long enough."""
+    """A second worker, which takes over once the first has been silent for long enough."""
     second = Worker(queue)
     for _ in range(beats):
         if leases := second.balance():

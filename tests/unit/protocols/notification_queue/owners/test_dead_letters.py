@@ -1,4 +1,4 @@
-"""Attempts or time used up: an entry becomes a dead letter, and may be sent again."""
+"""Dead letters: entries whose attempts or time are used up, and which may be sent again."""
 
 import pytest
 
@@ -14,8 +14,8 @@ from tests.unit.protocols.notification_queue.helpers import keys, over
 from tests.unit.protocols.notification_queue.owners.helpers import owner, push, succeed
 
 
-def test_expiry_without_delivery(queue, clock):
-    """Only what is used up goes, wherever the round is; a fenced owner buries nothing."""
+def test_expire_dead_letters_only_exhausted_entries(queue, clock):
+    """An outage would dead-letter entries too early, or a fenced owner would dead-letter its successor's entries."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, ttl_seconds=60, endpoint="{}"))
     push(queue, *"abcd")
     worker, consumer = owner(queue)
@@ -35,8 +35,8 @@ def test_expiry_without_delivery(queue, clock):
         consumer.expire()
 
 
-def test_attempts_used_up(queue, clock):
-    """The entry goes to the dead letters with its reason, frees its room, and may be sent again from the start."""
+def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
+    """An entry would be retried for ever, keep its room, or could not be sent again."""
     push(queue, "a")
     worker, consumer = owner(queue)
     outcome = None
@@ -58,8 +58,8 @@ def test_attempts_used_up(queue, clock):
     assert entry.attempts == 1
 
 
-def test_redrive_stops_where_there_is_no_room(queue, clock):
-    """What is back is no longer a letter; the others stay."""
+def test_redrive_stops_if_there_is_no_room(queue, clock):
+    """A dead letter would be lost because the topic is full."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, *"abc")
     _, consumer = owner(queue)
@@ -71,12 +71,12 @@ def test_redrive_stops_where_there_is_no_room(queue, clock):
     assert queue.stats("t").depth == 2
 
 
-def test_time_used_up(queue, clock):
-    """By the time that owners watched it, over changes of owner, and whatever wall clocks say."""
+def test_an_entry_without_time_left_becomes_a_dead_letter(queue, clock):
+    """The time to live would count time without an owner, or start again with each owner."""
     settings = TopicSettings(capacity=20, shards=1, max_attempts=99, ttl_seconds=60, endpoint="{}")
     queue.topics.update("t", settings)
     push(queue, "a")
-    clock.now += 1000  # nobody watched
+    clock.now += 1000  # without an owner, this time does not count
     for rounds in (12, 40):
         worker, consumer = owner(queue)
         for _ in range(rounds):
@@ -90,8 +90,8 @@ def test_time_used_up(queue, clock):
     assert 60 <= letter.waited_seconds < 64
 
 
-def test_entries_left_over_go_to_the_dead_letters_untried(queue, clock):
-    """An owner died at the last attempt: nobody tries once more."""
+def test_an_exhausted_entry_is_not_tried_by_the_next_owner(queue, clock):
+    """An entry would be delivered once more than allowed if its owner died at the last attempt."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     _, consumer = owner(queue)
@@ -105,11 +105,11 @@ def test_entries_left_over_go_to_the_dead_letters_untried(queue, clock):
 
 @pytest.mark.parametrize("method", ["create", "remove"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_burial_cut_short_is_finished_by_the_next_owner(queue, records, clock, method, fault):
-    """One letter, no delivery more, no room lost for good."""
+def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, records, clock, method, fault):
+    """An entry would get two dead letters or none, be delivered again, or lose its room."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
-    nth = {"create": 2, "remove": 0}[method]  # the first two creations are the worker and the owners
+    nth = {"create": 2, "remove": 0}[method]  # the first two records created are the worker and the owners
     _, consumer = owner(over(records, clock, at(method, fault, nth=nth)))
     (entry,) = consumer.take(1)
     with pytest.raises(CrashedError):
@@ -120,8 +120,8 @@ def test_a_burial_cut_short_is_finished_by_the_next_owner(queue, records, clock,
     assert queue.stats("t").depth == 0
 
 
-def test_without_its_letter_an_entry_stays(queue, records, clock):
-    """Out of the queue and in no letter, nobody would know of it: it is tried again, and becomes one later."""
+def test_an_entry_stays_in_the_queue_until_its_letter_is_written(queue, records, clock):
+    """An entry that is neither in the queue nor in a letter would be lost."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     down = []

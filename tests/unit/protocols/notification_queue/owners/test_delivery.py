@@ -1,4 +1,4 @@
-"""An owner delivers its entries one at a time; what fails comes again after a backoff."""
+"""Delivery by an owner: each entry once, and failed entries again after a backoff."""
 
 from dataclasses import replace
 
@@ -21,8 +21,8 @@ from tests.unit.protocols.notification_queue.helpers import keys, over
 from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner, push
 
 
-def test_take_deliver_remove(queue):
-    """Each entry once, with what it announced; the totals tell."""
+def test_entries_are_taken_delivered_and_removed_once(queue):
+    """An entry would be delivered twice or never, or the totals would be wrong."""
     push(queue, *"abc")
     _, consumer = owner(queue)
     first = consumer.take(2)
@@ -39,8 +39,8 @@ def test_take_deliver_remove(queue):
     assert (stats.depth, stats.counted, stats.delivered, stats.failed) == (0, 0, 3, 0)
 
 
-def test_a_failing_entry_is_not_in_the_way(queue, clock):
-    """Those behind it go out, once; it comes again after its backoff, with its error and attempts stored."""
+def test_a_failing_entry_does_not_delay_others(queue, clock):
+    """One entry that fails would block the entries behind it, or lose its error and attempts."""
     push(queue, *"abcd")
     worker, consumer = owner(queue)
     seen = []
@@ -57,8 +57,8 @@ def test_a_failing_entry_is_not_in_the_way(queue, clock):
     assert queue.stats("t").failed == 2
 
 
-def test_backoff_is_kept_by_the_owner_and_begun_again_by_the_next(queue, clock):
-    """No wall clock decides: the next owner knows the attempts, not the time."""
+def test_the_next_owner_restarts_the_backoff(queue, clock):
+    """A wall clock would decide when an entry is retried."""
     push(queue, "a")
     worker, consumer = owner(queue)
     (entry,) = consumer.take(1)
@@ -75,8 +75,8 @@ def test_backoff_is_kept_by_the_owner_and_begun_again_by_the_next(queue, clock):
     assert (taken[0].attempts, taken[0].last_error) == (2, "down")
 
 
-def test_the_next_owner_does_not_try_again_at_once(queue):
-    """What failed backs off with it too."""
+def test_the_next_owner_does_not_retry_without_a_backoff(queue):
+    """A receiver that is down would get all failed entries again at each change of owner."""
     push(queue, "a")
     worker, consumer = owner(queue)
     (entry,) = consumer.take(1)
@@ -90,8 +90,8 @@ def test_the_next_owner_does_not_try_again_at_once(queue):
     assert consumer.take(1) == ()
 
 
-def test_time_watched_adds_up_over_owners(queue, clock):
-    """Each adds what it saw itself."""
+def test_watched_time_adds_up_over_owners(queue, clock):
+    """The time to live would start again with each owner."""
     push(queue, "a")
     queue.topics.update("t", replace(PUSHED, retry_seconds=0))
     for _ in range(2):
@@ -107,8 +107,8 @@ def test_time_watched_adds_up_over_owners(queue, clock):
     assert entry.attempts == 2
 
 
-def test_an_attempt_that_nobody_looked_at_is_taken_back(queue, clock):
-    """However often; the error is kept, and the time goes on."""
+def test_an_attempt_that_the_receiver_did_not_begin_is_not_counted(queue, clock):
+    """Entries would be dead-lettered because their receiver is down for long."""
     push(queue, "a", "b")
     worker, consumer = owner(queue)
     for _ in range(10):
@@ -123,8 +123,8 @@ def test_an_attempt_that_nobody_looked_at_is_taken_back(queue, clock):
     assert not consumer.busy
 
 
-def test_an_attempt_that_was_claimed_but_not_served_counts_once(queue, records, clock):
-    """The owners cannot be read after the claim, again and again: the entry is served all the same."""
+def test_a_claim_without_a_delivery_counts_as_one_attempt(queue, records, clock):
+    """An entry would use up its attempts while the owners' record cannot be read."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     away = []
@@ -139,8 +139,8 @@ def test_an_attempt_that_was_claimed_but_not_served_counts_once(queue, records, 
     assert entry.attempts == 1
 
 
-def test_what_is_released_is_taken_again(queue):
-    """Unless it was delivered, and is only not removed yet."""
+def test_released_entries_are_taken_again(queue):
+    """Entries that were neither delivered nor failed would wait for the next owner."""
     push(queue, "a", "b")
     _, consumer = owner(queue)
     taken = consumer.take(2)
@@ -149,8 +149,8 @@ def test_what_is_released_is_taken_again(queue):
     assert keys(consumer.take(2)) == ["a", "b"]
 
 
-def test_delivered_but_not_removed_is_not_delivered_again(queue, records, clock):
-    """The owner remembers what it owes while the store refuses removals."""
+def test_a_delivered_entry_is_not_delivered_again_while_removals_fail(queue, records, clock):
+    """A store that refuses removals would make an owner deliver the same entry again and again."""
     refusing = [True]
     schedule = lambda call: Fault.THROTTLED if call.method == "remove" and refusing[0] else Fault.NONE
     worker, consumer = owner(over(records, clock, schedule))
@@ -170,8 +170,8 @@ def test_delivered_but_not_removed_is_not_delivered_again(queue, records, clock)
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE, Fault.THROTTLED])
 @pytest.mark.parametrize("method", ["replace", "remove", "add", "read", "scan"])
 @pytest.mark.parametrize("nth", range(3))
-def test_every_entry_goes_out_whatever_the_store_answers(queue, clock, method, fault, nth):
-    """One fault anywhere: all entries are delivered, those after no lost answer once."""
+def test_every_entry_is_delivered_despite_one_fault(queue, clock, method, fault, nth):
+    """One lost or refused answer of the store would lose an entry, or deliver it twice."""
     push(queue, *"abc")
     worker = Worker(over(queue.records, clock, at(method, fault, nth=nth)))
     sent = []
@@ -190,8 +190,8 @@ def test_every_entry_goes_out_whatever_the_store_answers(queue, clock, method, f
     assert queue.stats("t").depth == 0
 
 
-def test_requests(clock):
-    """As the docstrings say."""
+def test_requests_of_a_worker_and_a_consumer(clock):
+    """Delivery would cost more requests than documented."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", PUSHED)
@@ -212,8 +212,8 @@ def test_requests(clock):
     assert cost(worker.stop) == {"read": 1, "replace": 1, "remove": 1}
 
 
-def test_what_was_delivered_and_what_failed_is_one_write(clock):
-    """Of one segment; what another thread of its writer commits meanwhile is left as it is."""
+def test_deliveries_and_failures_of_a_segment_are_one_write(clock):
+    """Each outcome would cost a write, or overwrite what a writer commits in the same segment."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", PUSHED)
@@ -232,8 +232,8 @@ def test_what_was_delivered_and_what_failed_is_one_write(clock):
     assert queue.stats("t").in_flight == 0
 
 
-def test_the_topic_says_how_long_to_wait(queue, clock):
-    """At once with 0; never longer than its longest pause."""
+def test_the_topics_settings_bound_the_backoff(queue, clock):
+    """An entry would be retried earlier or later than its topic allows."""
     queue.topics.update("t", replace(PUSHED, max_attempts=99, retry_seconds=0))
     push(queue, "a")
     worker, consumer = owner(queue)

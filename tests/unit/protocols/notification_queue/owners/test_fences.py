@@ -1,4 +1,4 @@
-"""An owner that slept and was succeeded does no harm."""
+"""Fencing: an owner that slept and was succeeded changes nothing."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.protocols.notification_queue.owners.helpers import owner, push, 
 
 
 def test_a_fenced_owner_removes_nothing(queue, clock):
-    """It slept with entries in hand; its successor serves them, and it can neither remove, fail nor take."""
+    """An owner that slept with entries in progress would remove entries that its successor delivers."""
     push(queue, *"ab")
     _, consumer = owner(queue)
     delivered, failing = consumer.take(2)
@@ -26,8 +26,8 @@ def test_a_fenced_owner_removes_nothing(queue, clock):
     assert [lease.generation for lease in (consumer.lease, successor.lease)] == [1, 2]
 
 
-def test_an_owner_asleep_in_its_claim_serves_nothing(queue, records, clock):
-    """Succeeded between its scan and its claims, it finds out before it hands anything out."""
+def test_an_owner_that_sleeps_during_its_claim_delivers_nothing(queue, records, clock):
+    """An owner that was succeeded between its scan and its claim would deliver its successor's entries."""
     push(queue, "a")
     successors = []
 
@@ -47,8 +47,8 @@ def test_an_owner_asleep_in_its_claim_serves_nothing(queue, records, clock):
     assert successors[1].done(taken) == 1
 
 
-def test_a_fenced_owner_leaves_its_successors_claims_alone(queue, records, clock):
-    """It comes across them in a scan of its own, and passes by."""
+def test_a_fenced_owner_leaves_its_successors_claims_unchanged(queue, records, clock):
+    """A fenced owner would overwrite the claims of its successor, whose deliveries would then be repeated."""
     push(queue, *"ab")
     successors, delivered = [], []
 

@@ -1,4 +1,4 @@
-"""Who owns which shard: shares, takeover, clean stops."""
+"""Leases of shards: shares, takeover, clean stops."""
 
 import pytest
 
@@ -14,16 +14,16 @@ from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner
 
 @pytest.mark.parametrize(("shards", "workers"), [(8, 1), (8, 3), (5, 3), (4, 3), (2, 5), (0, 2)])
 def test_shares_are_fair(shards, workers):
-    """All shards are owned, and shares differ by one at most."""
+    """A shard would have no owner, or one worker much more load than another."""
     held = {f"w{number}": number for number in range(workers)}
     shares = [fair_share(name, held, shards) for name in held]
     assert sum(shares) == shards
     assert max(shares) - min(shares) <= 1
-    assert shares == sorted(shares)  # who holds more keeps more
+    assert shares == sorted(shares)  # workers that hold more get the larger shares
 
 
-def test_shards_spread_over_the_workers_that_are_there(records, clock):
-    """Newcomers get their shares within three passes; what a clean stop leaves is taken at once."""
+def test_shards_spread_over_the_running_workers(records, clock):
+    """A new worker would get no shards, or the shards of a stopped worker would have no owner."""
     queue = NotificationQueue(records, clock=clock)
     for name in ("a", "b"):
         queue.topics.create(name, TopicSettings(shards=4, endpoint="{}"))
@@ -45,7 +45,7 @@ def test_shards_spread_over_the_workers_that_are_there(records, clock):
 
 
 def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
-    """By default settings and beats; not while it still beats."""
+    """Notifications of a killed worker's shards would wait for longer, or a running worker would lose its shards."""
     first = Worker(queue)
     second = Worker(queue)
     first.balance()
@@ -59,8 +59,8 @@ def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
     assert clock.now - killed <= 15
 
 
-def test_a_worker_that_is_late_is_not_taken_for_dead(queue, clock):
-    """Its beat may be off for most of the expiry."""
+def test_a_late_worker_is_not_considered_ended(queue, clock):
+    """A heartbeat that is late by less than the expiry would cost a worker its shards."""
     first, second = Worker(queue), Worker(queue)
     first.balance()
     second.balance()
@@ -69,8 +69,8 @@ def test_a_worker_that_is_late_is_not_taken_for_dead(queue, clock):
     assert len(first.balance()) == 1
 
 
-def test_workers_of_different_heartbeats(queue, clock):
-    """A slow one is waited for as long as it says, and no longer."""
+def test_workers_may_have_different_heartbeats(queue, clock):
+    """A worker with a slow heartbeat would lose its shards to a worker with a quick one."""
     slow, quick = Worker(queue, lease_seconds=25, expiry_seconds=50), Worker(queue)
     slow.balance()
     for _ in range(3):
@@ -85,8 +85,8 @@ def test_workers_of_different_heartbeats(queue, clock):
 
 
 @pytest.mark.parametrize("said", [b"text", b'{"expiry": "never"}', b'{"expiry": 1e300}', b'{"expiry": NaN}'])
-def test_nobody_is_waited_for_for_ever(queue, records, clock, said):
-    """Whatever stands in a heartbeat."""
+def test_the_wait_for_a_worker_is_bounded(queue, records, clock, said):
+    """A corrupt or extreme heartbeat would block its shards for ever."""
     records.create("workers", "strange", said)
     worker = Worker(queue)
     worker.balance()
@@ -96,7 +96,7 @@ def test_nobody_is_waited_for_for_ever(queue, records, clock, said):
 
 
 def test_a_clean_stop_needs_no_expiry(queue, clock):
-    """The next pass of anybody takes over."""
+    """After a deploy, notifications would wait until the stopped worker's lease expires."""
     first, second = Worker(queue), Worker(queue)
     first.balance()
     first.stop()
@@ -104,8 +104,8 @@ def test_a_clean_stop_needs_no_expiry(queue, clock):
     assert first.leases == ()
 
 
-def test_a_worker_that_cannot_renew_serves_nothing(queue, records, clock):
-    """Before anybody else may take over."""
+def test_a_worker_that_cannot_renew_stops_delivering(queue, records, clock):
+    """Two workers would deliver the same entries."""
     schedule = [Fault.NONE]
     worker, consumer = owner(over(records, clock, lambda _: schedule[0]))
     push(queue, "a")
@@ -123,7 +123,7 @@ def test_a_worker_that_cannot_renew_serves_nothing(queue, records, clock):
 
 
 def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
-    """The answer came late: others have seen the heartbeat since it was written, and count from then."""
+    """A worker whose renewal was answered late would still deliver when others already take over."""
     late = []
 
     def schedule(call):
@@ -140,8 +140,8 @@ def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
     assert not worker.valid(lease)
 
 
-def test_surplus_is_not_given_away_while_it_is_in_hand(records, clock):
-    """An entry in delivery would be delivered again by the next owner."""
+def test_surplus_leases_with_entries_in_progress_are_kept(records, clock):
+    """An entry in delivery would be delivered again by the shard's next owner."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", TopicSettings(capacity=20, shards=2, endpoint="{}"))
     first, second = Worker(queue), Worker(queue)
@@ -153,8 +153,8 @@ def test_surplus_is_not_given_away_while_it_is_in_hand(records, clock):
     assert len(second.balance()) == 1
 
 
-def test_two_that_take_at_once(queue, records, clock):
-    """One gets the shard; the other sees that it is no longer as free as it was."""
+def test_one_of_two_workers_gets_a_free_shard(queue, records, clock):
+    """Two workers that take a shard at the same time would both own it."""
     winners = []
 
     def schedule(call):
@@ -171,8 +171,8 @@ def test_two_that_take_at_once(queue, records, clock):
 
 @pytest.mark.parametrize("method", ["create", "replace"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
-def test_ownership_in_doubt_is_looked_for(queue, records, clock, method, fault):
-    """One owner, and generations that only rise."""
+def test_an_ownership_in_doubt_is_resolved(queue, records, clock, method, fault):
+    """After a lost answer, a shard would have two owners or none, or a generation twice."""
     for nth in range(3):
         worker = Worker(over(records, clock, at(method, fault, nth=nth)))
         worker.balance()
@@ -184,8 +184,8 @@ def test_ownership_in_doubt_is_looked_for(queue, records, clock, method, fault):
     assert lease.generation == 4
 
 
-def test_generations_rise_over_a_topic_made_again(queue):
-    """Also when nothing but the owners' record was left of the old one."""
+def test_generations_rise_when_a_topic_is_created_again(queue):
+    """A worker of the deleted topic would take its old lease for valid."""
     first = Worker(queue)
     (before,) = first.balance()
     first.stop()
@@ -198,8 +198,8 @@ def test_generations_rise_over_a_topic_made_again(queue):
     assert not first.verify(before)
 
 
-def test_a_worker_taken_for_dead_registers_again(queue, clock):
-    """It slept, was succeeded, and gets a share again."""
+def test_a_worker_considered_ended_registers_again(queue, clock):
+    """A worker that slept for long would never get a shard again."""
     first, _ = owner(queue)
     clock.now += 1
     second, _ = succeed(queue, clock)
@@ -208,8 +208,8 @@ def test_a_worker_taken_for_dead_registers_again(queue, clock):
     assert len(first.balance()) == 1
 
 
-def test_settings_that_cannot_hold(queue, records):
-    """A lease must end before another takes it; foreign bytes are an error."""
+def test_impossible_lease_times_are_refused(queue, records):
+    """A lease could be taken over before it ends, or foreign bytes would be read as owners."""
     with pytest.raises(UsageError, match="expiry"):
         Worker(queue, lease_seconds=5, expiry_seconds=5)
     records.create("owners", "t", b"text")
@@ -218,7 +218,7 @@ def test_settings_that_cannot_hold(queue, records):
 
 
 def test_a_long_backlog_is_taken_over_shard_by_shard(records, clock):
-    """What was looked through is served while the lease is young; the rest follows, and a stop gives all back."""
+    """A worker whose scans take long would lose all its leases before it delivers anything."""
 
     class Slow(CountedRecords):
         def scan(self, partition, **kwargs):
