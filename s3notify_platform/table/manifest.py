@@ -116,7 +116,7 @@ class Manifest:
     follows: Followed | None = None
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
-        """Moves the changes into a file under `path` if they are too many. Returns the manifest, and the file's body."""
+        """Moves too many changes into a file under `path`. Returns the manifest, and the file's body."""
         if fits_inline(self.changes):
             return self, None
         body = encode(self.changes)

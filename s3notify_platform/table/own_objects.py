@@ -11,7 +11,7 @@ USUAL: Final = (OWN, f"{KNOWN}/")
 
 
 def prefixes_of(text: str) -> tuple[str, ...]:
-    """The prefixes in `other_platform_prefixes`. `UsageError`: a prefix is not a folder, and may match other objects."""
+    """The prefixes in `other_platform_prefixes`. `UsageError`: a prefix is no folder, and may match other objects."""
     found = tuple(filter(None, text.split("|")))
     if not all(prefix.endswith("/") for prefix in found):
         raise UsageError(f"other_platform_prefixes {text!r}: end each prefix with '/'")
