@@ -3,14 +3,14 @@
 from typing import Any, Final
 
 PLATFORM: Final = {
-    "_slot": "The slot of the object's key",
-    "_key": "The key of the object that holds the record",
-    "_etag": "The ETag of the object version that was read",
-    "_offset": "The byte at which the record begins in the decoded object; in Parquet and similar formats the "
+    "_slot": "Slot of the object's key",
+    "_key": "Key of the object that the row is from",
+    "_etag": "ETag of the object version that was read",
+    "_offset": "Byte at which the record begins in the decoded object; in Parquet and similar formats the "
     "row number",
-    "_modified": "The time at which that object version was written, by the store's clock",
-    "_size": "The size in bytes of that object version as it is stored, compressed or not",
-    "_version": "The id of that object version; null in a bucket without versioning",
+    "_modified": "Time at which that object version was written, by the store's clock",
+    "_size": "Size in bytes of that object version as it is stored, compressed or not",
+    "_version": "Id of that object version; null in a bucket without versioning",
     "_rescued": "Values that do not fit their columns, and fields without a column, as JSON by path; null if "
     "there are none",
 }

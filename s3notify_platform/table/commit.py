@@ -313,7 +313,7 @@ class Committer:
     def _check_young(self, base: Snapshot) -> None:
         if not self._is_young(base):
             raise FencedError(
-                f"{self._table} was read more than {self.max_run_seconds / 2:.0f} s ago: plan again"
+                f"{self._table} was looked at more than {self.max_run_seconds / 2:.0f} s ago: plan again"
             )
 
     def _check_not_late(self, current: Snapshot) -> None:

@@ -152,7 +152,7 @@ def _refuse_other_identity(name: TableName, known: Known, now: Identity) -> None
         options += [f"--to-slots {now.slots}"] if was.slots != now.slots else []
         ways += f", or rewrite the table: {name.command('migrate', *options)}"
     raise UsageError(
-        f"source {name.source!r} and its table differ in their settings: {'; '.join(was.differences(now))}. "
+        f"source {name.source!r} has other settings than its table: {'; '.join(was.differences(now))}. "
         f"Nothing was written. {ways}"
     )
 

@@ -305,7 +305,7 @@ def _check_forward(each: VersionChanges) -> None:
     if did:
         raise NoFeedError(
             f"version {each.version} {did}: rows read earlier have left, and others are back, so no reader can go "
-            f"on from an earlier version: begin again with a snapshot, or after version {each.version}"
+            f"on from an earlier version: begin again, with a snapshot, or after version {each.version}"
         )
 
 

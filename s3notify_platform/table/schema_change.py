@@ -92,7 +92,7 @@ def check_types(
     first = made(every[0].column)
     options = [*([OF_TRANSFORM] if first else []), *([f"--asset {asset}"] if asset else [])]
     command = set_command(name, [each for each in columns.values() if made(each) == first], *options)
-    other = f"remove it from {setting}" if setting else "give the column another name"
+    other = f"take it out of {setting}" if setting else "give the column another name"
     raise UsageError(
         f"{setting + ': ' if setting else ''}{every[0]}: {command} changes the table's type; otherwise {other}"
     )
@@ -147,7 +147,9 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
     for given in json.loads(wanted)["fields"]:
         name = cases.get(given["name"].casefold(), "")
         if name in _OWN or given["name"] in _OWN:
-            raise UsageError(f"column {given['name']!r} belongs to the platform: its type cannot be changed")
+            raise UsageError(
+                f"column {given['name']!r}: its type is the platform's own, and cannot be changed"
+            )
         if name not in held and (of_transform or name not in read):
             raise UsageError(
                 f"the table has no column {given['name']!r}; new columns are added with the rows that have them. "

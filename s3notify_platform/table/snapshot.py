@@ -376,11 +376,11 @@ class LogReader:
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
         """Why this is not the known log; "" if it is."""
         if known is None:
-            return f"its record is missing from {self.known.where}" if version != NO_VERSION else ""
+            return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:
             return ""
         if version == NO_VERSION:
-            return f"its log is missing, which had {known.version + 1} versions"
+            return f"its log is gone (it had {known.version + 1} versions)"
         if known.table != table:
             return f"its log belongs to table {table}, and not to {known.table}"
         if known.version > version:

@@ -1,6 +1,6 @@
-"""README's blocks are what it says, and run as they stand there: those that need no Spark, no Dagster and no shell.
+"""The README's blocks exist and run unchanged, if they need no Spark, no Dagster and no shell.
 
-The others: `e2e/test_readme.py`.
+The other blocks are tested in `e2e/test_readme.py`.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from tests.support.servers import running_ministack
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A server of its own, since the README's names are the same for all."""
+    """A separate server, because the README uses fixed names."""
     with running_ministack(tmp_path_factory.mktemp("server")) as server:
         yield Place.of(server, tmp_path_factory.mktemp("here"))
 
 
 @pytest.fixture
 def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """This process is in its environment and its folder."""
+    """This process uses the server's environment and its folder."""
     for name, value in landing.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(landing.folder)
@@ -37,12 +37,12 @@ def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_block_is_there(part: str) -> None:
+def test_readme_has_each_block(part: str) -> None:
     assert block(part)
 
 
-def test_no_block_is_left_out() -> None:
-    """A new one is to be run by a test, too: see `tests/support/readme.py`."""
+def test_each_block_of_the_readme_is_tested() -> None:
+    """A new block would be untested: add it to `tests/support/readme.py`."""
     known = [block(part) for part in PARTS]
     assert [
         body for language, body in blocks() if language in ("python", "sh", "yaml") and body not in known
@@ -50,8 +50,8 @@ def test_no_block_is_left_out() -> None:
 
 
 @pytest.mark.server
-def test_protocols_work_alone(place: Place) -> None:
-    """Ack chains, those of the npm package's table, and the cache."""
+def test_protocols_work_without_a_table(place: Place) -> None:
+    """The README's examples of ack chains, of the npm package's table, and of the cache would fail."""
     place.client("dynamodb").create_table(
         TableName="acks",
         KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
@@ -72,8 +72,8 @@ def test_protocols_work_alone(place: Place) -> None:
 
 
 @pytest.mark.server
-def test_publishing(place: Place) -> None:
-    """All of it is written, and the signals of its slots have moved."""
+def test_publishing_writes_objects_and_moves_signals(place: Place) -> None:
+    """The README's example would leave objects that no slot announces."""
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

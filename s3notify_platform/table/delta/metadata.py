@@ -247,7 +247,7 @@ def _property_change(name: str, old: str | None, value: str | None) -> str:
     if name.startswith("delta.constraints.") and value is not None:
         return f"it adds the constraint {name.removeprefix('delta.constraints.')}: {value}"
     if name == FORGETS and value is not None:
-        return f"it sets {name}, after which engines forget the number of the table's manifest"
+        return f"it sets {name}, after which engines forget the table's manifest"
     if value is None:
         return f"it unsets {name}, which was {old!r}"
     return f"it sets {name} to {value!r}" + (f", which was {old!r}" if old is not None else "")
