@@ -8,11 +8,10 @@ Reading order:
 
     - `layout` (names), `delta/` (the log's format), `arrow_schema` and `pinned_schema` (columns)
     - `states/` (the state of each object), `manifest`, `changes` (of states, by version)
-    - `known` (the record outside), `snapshot` (the newest state, read cold or warm)
-    - `proposal` and `commit` (the next version), `packs/` (files of rows, and the choice of those that a round
-      rewrites)
+    - `known` (the record outside the table's prefix), `snapshot` (the newest state, read cold or warm)
+    - `proposal` and `commit` (the next version), `packs/` (files of rows, and the choice of packs to rewrite)
     - `mirrors/` (the table in other catalogs and formats), `log_table` (all parts of one table together)
-    - the changes: `round` (of a batch), `derived_round`, `retype` with `schema_change`
+    - `round`, `derived_round`, and `retype` with `schema_change` (the kinds of changes)
     - `reading` (rows of slots), `feed` and `row_changes` (the change feed)
     - `follow` (tables that are kept in step with another one: `latest/`, `clustered/`)
     - `open_table`, `versions`, `quarantined`, `reread`, `check`

@@ -2,7 +2,7 @@
 
 The check covers these points, for rows and for rejects:
 
-    - Each version follows the one before it.
+    - Each version follows the version before it.
     - Each live file exists, and has as many rows as the log says.
     - Each object has as many rows as its state says, with the state's ETag and labels, and no row twice.
     - The counts of each slot are the sums over its states.
@@ -10,8 +10,9 @@ The check covers these points, for rows and for rejects:
 A derived table has no states. Each of its slots must have as many rows as the manifest says, in packs whose bounds
 include the slot.
 
-Requests: 1 LIST for each 1000 versions and 1 GET for each version; 2 GETs for each pack, and 2 GETs for each group of
-`SLOTS_AT_ONCE` slots that it holds rows of; the requests of `StateReader.columns`.
+Requests: 1 LIST for each 1000 versions and 1 GET for each version; 1 GET for each pack; 1 GET (2 with a vector in a
+file) for each pack and each group of `SLOTS_AT_ONCE` slots that the pack may hold; the requests of
+`StateReader.columns`.
 """
 
 from collections import Counter
@@ -212,8 +213,8 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        # Only some rejects of an object are kept if there are too many. Each part of it then has one reject with the
-        # number.
+        # An object with more than `MAX_REJECTS` rejects keeps only some of them. One more reject for each part of the
+        # object says how many there were.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
         yield from _problems_of_object(slot, state, rejects, expected, what="rejects")

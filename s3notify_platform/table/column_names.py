@@ -18,7 +18,7 @@ _IN_OBJECTS: Final = "s3notify.name"
 
 
 def safe_name(name: str) -> str:
-    """The name with letters, digits and _ only. No engine must quote it, and no table feature must map it.
+    """The name with letters, digits and _ only. Engines can use it without quotes, and Delta without column mapping.
 
     Each run of other characters becomes one _, except at the ends, where it is removed: `Amount (EUR)` becomes
     `Amount_EUR`.
@@ -30,7 +30,8 @@ def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[
     """The schema with the table's names. `schema` is Spark's JSON with the names that the fields have in objects.
 
     `held`: the current parsing schema; its fields keep their names. New fields get `safe` names, or keep their own. A
-    name gets a number (`a_b_2`) if another field has it, ignoring case. So does a safe name that is `taken`.
+    name gets a number (`a_b_2`) if another field has it, ignoring case. A safe name that is in `taken` gets a number,
+    too.
     """
     naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
     return json.dumps(naming.named(json.loads(schema), json.loads(held)))

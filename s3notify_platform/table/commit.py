@@ -4,25 +4,26 @@ Steps
     1. Ask the change for its proposal on top of the snapshot (`proposal`).
     2. Write the proposal's files, and the manifest under a fresh number `n`.
     3. Create version v + 1 if it is absent (`conditional_commit`: natively, or under a lease).
-    4. If another writer was first, read the versions in between, wait a little, and begin again with the newest. The
-       same happens if a file is missing that only an older version names, because an object was erased meanwhile. A
-       command that rewrites the table, and loses again and again, holds the table (`Known.held`). Other writers wait
-       for this command before they begin, and before their third attempt and each later one.
+    4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
+       snapshot. The same happens if a file is missing that only an older version names, because an object was erased
+       meanwhile. A command that rewrites the table, and loses again and again, holds the table (`Known.held`). Other
+       writers wait for this command before they begin, and before their third attempt and each later one.
     5. Note the version in `known`. Write a checkpoint if the last one is far behind.
 
 Invariants
     - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted
       here, because an attempt in doubt may have been applied.
     - `n` is new at each attempt. So a version in the log was created by this attempt exactly if it has this `n`.
-    - No version is created below the newest one. A process that slept while the log was cut could do that. So no commit
-      builds on a snapshot that is older than half of the longest run. If the write came late, neither a checkpoint nor
-      `known` may be past it; else only a new plan shows whether the change counts.
+    - No version is created below the newest one. A process that slept while the log was cut could create such a
+      version. So no commit builds on a snapshot that is older than half of the longest run. If the write came late, the
+      version counts only if no checkpoint and no known version is past it. Otherwise a new plan shows whether the
+      change counts.
     - A writer was replaced if `known` has another `n` for its version. Only an overrun lease allows that. So with
       leases the body of a version is first staged under `n`, from where `put_back` restores it. A version counts only
       if `known` does not have another `n` for one of the versions that it builds on.
 
 Requests of a commit without a competing writer: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`. Once
-in `CHECKPOINT_EVERY` versions 1 GET and 2 PUTs are added. Leases add 1 PUT, and the requests of `DynamoCommit`.
+in `CHECKPOINT_EVERY` versions, 1 GET and 2 PUTs are added. Leases add 1 PUT, and the requests of `DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -138,8 +139,7 @@ class Committer:
         whether it counts. `UnknownOutcomeError`: the change may be committed; the next run finds out. An error of
         `change` is raised unchanged.
         """
-        # Changes of different modes never share a version: another mode may only read, and refuses the commit
-        # elsewhere.
+        # Only changes of one commit mode share a version. A mode that can only read refuses its commits elsewhere.
         result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
@@ -153,7 +153,7 @@ class Committer:
         return result
 
     def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
-        """Make changes that wait at the same time one version. Returns the result of each; raises like `commit`."""
+        """Commit changes that wait at the same time as one version. Returns the result of each; errors of `commit`."""
         deadline = self.clock.monotonic() + self.commit_seconds
         base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
         base = self._released(base, holder, deadline)
@@ -227,7 +227,7 @@ class Committer:
     def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
         """The proposals, each on top of the one before, and the snapshot that results from all of them.
 
-        The files of all proposals but the last are written.
+        Writes the files of all proposals but the last one.
         """
         number = self._number()
         current = base
@@ -279,7 +279,8 @@ class Committer:
             return (known.version, known.number) == (version, number)
         if not self.leases:
             return True
-        # An overrun lease may have replaced the version that the next one builds on. The one in the log may be either.
+        # An overrun lease may have replaced a version after the next one was built on it. So each version must be the
+        # parent that the next one names.
         expected = known.number
         for later in range(known.version, version, -1):
             found = self.reader.version(later)
@@ -317,7 +318,7 @@ class Committer:
             )
 
     def _check_not_late(self, current: Snapshot) -> None:
-        """`FencedError`: the version was created below a newer history, whose log was cut meanwhile."""
+        """Raises `FencedError` if the version was created below a newer history, after the log was cut."""
         version, last = current.version, self.reader.last_checkpoint()
         known, _ = self.reader.known.read()
         replaced = known is not None and known.version == version and known.number != current.number

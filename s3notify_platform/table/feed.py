@@ -4,8 +4,8 @@ A consumer remembers a version, and later asks for the changes since then. Rows 
 of the version before. Rows named by a `new` label are in the packs of the version itself (`reading.read_slots`,
 filtered by the key). All changes together, applied to the states as of `since`, give the states as of `until`.
 
-Requests: 2 GETs for each version. A version of more than `CHANGES_INLINE` changes takes 1 GET more, or 1 for each 8 MB;
-a large one takes another one for the footer.
+Requests: 2 GETs for each version. A version of more than `CHANGES_INLINE` changes takes 1 GET more, or 1 for each 8 MB
+of their file; a large file takes 1 more for its footer.
 """
 
 from collections.abc import Iterable, Iterator

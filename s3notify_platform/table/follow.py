@@ -1,15 +1,15 @@
-"""Keeps a table in step with the table that it is made from, exactly once.
+"""Keeps a table in step with the source's table that it is made from. Each change takes effect exactly once.
 
 Steps
     1. The table's manifest names the version of the source's table that it was made from (`follows`). The change feed
-       since that version has all that changed (`row_changes`). One step takes as much of it as fits into memory.
+       since that version has all later changes (`row_changes`). One step takes as many of them as fit into memory.
     2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
        in another order (`clustered`).
-    3. One version of the table has both the change and the version of the source that it leads to. So a step that is
-       repeated finds nothing left to do, and a step that was killed is begun again.
+    3. One version of the table records both the change and the version of the source that it leads to. So a step that
+       is repeated finds nothing left to do, and a step that was killed is begun again.
 
 The table is rebuilt as one version in these cases: it is new; the feed is not kept, or a version went back; too much
-changed at once; its definition, or the type of a column, is another one.
+changed in one version; its definition, or the type of a column, has changed.
 
 Requests of a step with little to do: the requests of `LogTable.newest` for both tables and of `row_changes`, 1 GET for
 each pack that was added or removed, the requests of the kind, and the requests of a commit.
@@ -152,7 +152,7 @@ class Rebuilt:
 
 
 class _TooMuchError(Exception):
-    """More changed at once than fits into a step."""
+    """One version has more changes than fit into a step."""
 
 
 @dataclass(slots=True, kw_only=True)

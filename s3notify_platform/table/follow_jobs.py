@@ -1,4 +1,4 @@
-"""A port for the occasional work on all rows that a following table needs, with an implementation in this process.
+"""The occasional work on all rows that a following table needs: a port, and an implementation in this process.
 
 The implementation loads all rows of the table into memory, so it suits small tables.
 """

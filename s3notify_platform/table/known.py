@@ -12,7 +12,7 @@ Invariants
       ended, or the log was restored from a backup.
     - A table that starts over has another id, and lists its former ids, because version numbers are used again.
 
-Requests: `read` 1. `note` 1 write, and 1 read and 1 write more for each other writer that was first.
+Requests: `read` takes 1. `note` takes 1 write, and 1 read and 1 write more for each other writer that was first.
 """
 
 import json
@@ -80,9 +80,9 @@ class Identity:
 class Known:
     """The record. `version`: -1 if nothing was committed yet. `number`: the `n` of that version's manifest.
 
-    `identity`: None until a run opens the table. `former`: ids of the tables before it. `endpoint` of the source's
-    bucket, and `sensor`, the epoch of the sensor that last opened a batch, serve for warnings. `confirmed`: on top of
-    versions up to this one, any number of objects may leave the table. `rewriting`: `migrate` is removing the former
+    `identity`: None until a run opens the table. `former`: ids of the tables before it. `endpoint` (of the source's
+    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: on top
+    of versions up to this one, any number of objects may leave the table. `rewriting`: `migrate` is removing the former
     table's objects. `held`: the command of a rewrite for which other writers wait (`s3notify {held}`).
     """
 
@@ -143,7 +143,7 @@ class KnownRecord:
     ) -> tuple[Known | None, Record | None]:
         """Replace the record. `change` may be called twice. `seen`: the record as it was last read, which saves a read.
 
-        1 read and 1 write; no write if nothing changes. `UnavailableError`: repeat it.
+        1 read and 1 write; no write if nothing changes. `UnavailableError`: repeat the call.
         """
 
         def decide(record: Record | None) -> tuple[bytes | None, Known | None]:
@@ -166,9 +166,9 @@ class KnownRecord:
         seen: Record | None = None,
         below: Lineage = (),
     ) -> tuple[Known | None, Record | None]:
-        """Note a version that was created. Returns the record afterwards, which may name a later version.
+        """Record a version that was created. Returns the record afterwards, which may name a later version.
 
-        `below`: versions that it was created on. If the record has another number for one of them, the record is
+        `below`: the versions that it builds on. If the record has another number for one of them, the record stays
         unchanged.
         """
         numbers = dict(below)

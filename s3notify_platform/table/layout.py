@@ -89,7 +89,7 @@ class TableLayout:
         return f"{self.own}manifest/"
 
     def manifest(self, number: int) -> str:
-        """Key of a manifest. `number`: the one that a version has for it."""
+        """Key of a manifest. `number`: the manifest's number, as its version names it."""
         return f"{self.manifests}{number}.json"
 
     @property
@@ -135,7 +135,7 @@ class TableLayout:
 
     @property
     def cuts(self) -> str:
-        """Prefix of vacuum's marks. A mark's age is how long a checkpoint has been named (`vacuum`)."""
+        """Prefix of vacuum's marks. A mark shows since when a checkpoint has been named (`vacuum`)."""
         return f"{self.own}cut/"
 
     def cut(self, version: int) -> str:

@@ -2,7 +2,7 @@
 
 A process keeps the newest snapshot that it has seen of a table. So a warm process requests only the later versions.
 
-Requests: `newest` those of `LogReader.open`, or of `refresh` if the process has seen the table.
+Requests of `newest`: those of `LogReader.open`, or of `LogReader.refresh` if the process has seen the table.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The rest of a table's state as of one version: counts by slot, the files of object states, the files of rejects.
+"""The part of a table's state that the log does not hold: counts by slot, files of object states, files of rejects.
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
 before its version, and never changed. A manifest that no version names is garbage. It holds counts, not keys, so its
@@ -19,13 +19,13 @@ from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.states.state_levels import StateSet
 
 MANIFEST_BYTES: Final = 256 << 10
-"""The largest manifest. A manifest of 1000 slots has about 40 KB; a larger one than this limit is an error."""
+"""The largest manifest, in bytes. A manifest of 1000 slots has about 40 KB."""
 
 
 FORMAT: Final = 1
 
 OTHER_CODE: Final = "other"
-"""In place of a code version: the slot's rows were made by several versions, or by an unknown one."""
+"""Replaces a code version if several versions made the slot's rows, or an unknown one."""
 
 Json = dict[str, Any]
 
@@ -35,12 +35,11 @@ class SlotFacts:
     """The counts of one slot.
 
     `generation`: the version that last changed the slot; 0 if no version has. `objects`: live objects.
-    `without_records`: the objects that `ObjectState` calls so. `failing`: objects in quarantine as a whole. `pending`:
-    objects to be read further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it.
-    `code_version`: of the code that made the newest rows. `other_code`: objects whose rows other code made, that is,
-    rows planned before the label `code_since`; failing objects do not count. `backfill`: rows that were planned before
-    this version must be read again; 0: no rows. `source`: the version of the source's table that a derived slot was
-    made from.
+    `without_records`: see `ObjectState`. `failing`: objects in quarantine as a whole. `pending`: objects to be read
+    further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it. `code_version`: of the
+    code that made the newest rows. `other_code`: objects whose rows other code made, that is, rows planned before the
+    label `code_since`; failing objects do not count. `backfill`: rows that were planned before this version must be
+    read again; 0: no rows. `source`: the version of the source's table that a derived slot was made from.
     """
 
     generation: int = 0
@@ -116,7 +115,10 @@ class Manifest:
     follows: Followed | None = None
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
-        """Moves too many changes into a file under `path`. Returns the manifest, and the file's body."""
+        """Moves the changes into a file at `path` if they are too many for the manifest.
+
+        Returns the manifest, and the file's body (None without a file).
+        """
         if fits_inline(self.changes):
             return self, None
         body = encode(self.changes)
@@ -154,7 +156,7 @@ class Manifest:
         dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(dumped) > MANIFEST_BYTES:
             raise UsageError(
-                f"the manifest of version {self.version} would have {len(dumped)} bytes, but may have "
+                f"the manifest of version {self.version} would have {len(dumped)} bytes, but may have at most "
                 f"{MANIFEST_BYTES}: run `s3notify table compact`"
             )
         return dumped

@@ -2,9 +2,9 @@
 
 The log has the table's id and its versions. The record (`known`), outside the prefix, has the id, the identity and the
 newest version. A table is refused if log or record is missing, or if it was made with other settings. The refusal comes
-before anything is written, and names the command that goes on.
+before anything is written. Its message names the command to go on.
 
-Requests: `open_table` those of `LogTable.newest`. Creating the table takes 2 writes more, and the requests of
+Requests of `open_table`: those of `LogTable.newest`. Creating the table takes 2 writes more, and the requests of
 `Committer.create`.
 """
 
@@ -102,7 +102,7 @@ def open_table(
 
 
 def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
-    """Note that the sensor of this epoch uses the table. Returns a warning if another one did. 1 read and 1 write."""
+    """Record that the sensor of this epoch uses the table. Returns a warning if another one did. 1 read and 1 write."""
     before = table.known.sensor
     if before == epoch:
         return ""
@@ -114,7 +114,7 @@ def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
 
 
 def confirm(reader: LogReader, table: OpenTable) -> int:
-    """Let any number of objects leave the table, on top of its newest version. Returns that. 1 read and 1 write."""
+    """Let any number of objects leave the table on top of its newest version, which it returns. 1 read and 1 write."""
     known, _ = reader.known.change(
         lambda now: replace(now, confirmed=now.version) if now and now.table == table.id else now
     )
@@ -212,8 +212,8 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     """Accept that versions or the record are missing. The table goes on under a new id, with the versions that remain.
 
     Version numbers are used again, so cursors and streams with the former id begin again. `backlog`: has every slot
-    compared with the bucket by a listing; it is called first. Stop the source's runs before. Safe to repeat: until this
-    call has ended, the table is refused.
+    compared with the bucket by a listing; it is called first. Stop the source's runs before the call. Safe to repeat:
+    until the call has ended, the table is refused.
 
     Requests: 1 LIST and 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
     """

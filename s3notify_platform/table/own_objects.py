@@ -1,4 +1,4 @@
-"""Decides which objects of a bucket are the platform's. Listings, inlets, publishers and policies share the answer."""
+"""Decides which objects of a bucket are the platform's, for listings, inlets, publishers and policies alike."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ USUAL: Final = (OWN, f"{KNOWN}/")
 
 
 def prefixes_of(text: str) -> tuple[str, ...]:
-    """The prefixes in `other_platform_prefixes`. `UsageError`: a prefix is no folder, and may match other objects."""
+    """The prefixes in `other_platform_prefixes`. `UsageError`: a prefix does not end in '/', and may match too much."""
     found = tuple(filter(None, text.split("|")))
     if not all(prefix.endswith("/") for prefix in found):
         raise UsageError(f"other_platform_prefixes {text!r}: end each prefix with '/'")
@@ -21,7 +21,8 @@ def prefixes_of(text: str) -> tuple[str, ...]:
 def own_prefixes(
     bucket: str, *, platform_bucket: str, platform_prefix: str, keyspace_prefix: str, queue_prefix: str
 ) -> tuple[str, ...]:
-    """Prefixes of the platform's objects in `bucket`: the usual ones, and those of a source with these settings. Pure.
+    """Prefixes of the platform's objects in `bucket`: usual prefixes, and the prefixes of a source with these settings.
+    Pure.
 
     Sources do not read objects below these prefixes, inlets do not report them, and publishers do not write them. The
     settings are those of `Location`, with defaults filled in. Two buckets with the same name count as one, because a

@@ -112,7 +112,7 @@ def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str
 
 
 def was_retyped(theirs: MetaData, mine: MetaData, *, since: MetaData) -> bool:
-    """True if another writer gave a column a type other than mine, or a parsing type other than since `since`. Pure.
+    """True if another writer gave a column another type than mine, or changed its parsing type since `since`. Pure.
 
     The parsing schema may differ from run to run, as the source declares it, while the table's columns stay the same.
     """

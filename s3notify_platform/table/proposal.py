@@ -1,8 +1,8 @@
 """The change that a writer requests, and the version that results from it. Pure.
 
 A writer states its request as a `Change`: a function from a snapshot to the next state. The function is called again on
-each version that another writer has created first. So each kind of change decides all its cases of concurrent writers
-in one place.
+top of each version that another writer created first. So each kind of change decides all its cases of concurrent
+writers in one place.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,20 +1,20 @@
 """Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
 
-There are two kinds. *Rejected records* belong to objects whose other records are committed. They are in packs that the
-manifest names. *Failing objects* could not be read, or not to their end. Their states hold the reason, and the
-traceback of an unforeseen error.
+There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
+packs of these records. *Failing objects* could not be read completely. Their states hold the reason, and the traceback
+of an unforeseen error.
 
 After a fix, `retry` has objects read again, by the steps of `reread`. Reading goes on where it had ended, or else
 begins at the start. A record or object leaves quarantine only in the version that ingests its rows, or finds its object
 deleted. If it fails again, it stays in quarantine with the new reason.
 
 Limits: at most `WAITING_MAX` objects of a slot are pending at the same time, because a batch keeps their states in
-memory until they are read. The others need another call. One version requests the retry for several slots with up to
-`REQUEST_MAX` failing objects and rejects together, or for one slot. An object that is being read in parts, and has not
-failed, is already pending. Its rejects can be retried after it was read to its end.
+memory until they are read. Further objects need another call. One version requests the retry for several slots with up
+to `REQUEST_MAX` failing objects and rejects together, or for one slot. An object that is being read in parts, and has
+not failed, is already pending. Its rejects can be retried after it was read to its end.
 
-Requests: looking at slots takes those of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects.
-Slots share the packs of rejects, so no request is for one slot alone.
+Requests to examine slots: those of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects. Slots
+share the packs of rejects, so no request is for one slot alone.
 """
 
 import re
@@ -79,7 +79,10 @@ class Choice:
 
     @property
     def _of_columns(self) -> str:
-        """A pattern of reasons that name one of the columns (`formats.rescue.misfit_reason`, or of columnar files)."""
+        """A pattern for the reasons of these columns.
+
+        The reasons are those of rescued values (`formats.rescue.misfit_reason`), and of columnar files.
+        """
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
 

@@ -12,8 +12,8 @@ Order: rows of one pack come in the pack's order, by (`_slot`, `_key`, `_offset`
 another order. The rows of a slot, and even of an object, may be in several packs. Sort them if the order matters.
 
 Requests: `plan_read` makes none. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a larger
-pack it makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So a slot of a
-large pack takes 2, unless columns are left out. A deletion vector in a file takes 1 more.
+pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So a slot
+of a large pack takes 2 GETs, unless columns are left out. A deletion vector in a file takes 1 GET more.
 
 Memory of `read`: twice `READ_AHEAD_BYTES`, a row group, and a batch.
 """
@@ -103,7 +103,7 @@ def plan_read(
             if room <= 0:
                 dealt.append([])
                 room = share
-            # A small rest stays in this task. In another task it would cost the footer again.
+            # A small rest stays in this task. Another task would have to read the footer again.
             take = left if left <= room + PACK_WHOLE_BYTES else room
             dealt[-1].append((each.part(done, done + take), take))
             done += take
@@ -143,7 +143,7 @@ class _Share:
         return self.pack.slots, self.pack.since, self.pack.path
 
     def part(self, start: float, end: float) -> PackPart:
-        """The part between two weights."""
+        """The part of the pack from one weight to another."""
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
@@ -219,7 +219,7 @@ class _Pack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A row group: its number and its first row. `filtered`: it may have rows of unwanted slots."""
+    """A row group: its number and its first row. `filtered`: the group may have rows of unwanted slots."""
 
     number: int
     start: int

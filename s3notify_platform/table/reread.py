@@ -52,9 +52,9 @@ class Request(Change, Protocol):
 def ask_again(
     table: LogTable, base: Snapshot, request: Request, signals: Publisher | None, *, dry_run: bool
 ) -> Snapshot:
-    """Commit the request, and signal its slots. Returns the snapshot afterwards. Errors of `Committer.commit`.
+    """Commit the request, and signal its slots. Returns the snapshot after the commit. Errors of `Committer.commit`.
 
-    The request gets a separate version. So the version that a backfill names is the one that requests it.
+    The request gets a separate version. So a backfill can name the version that requests it.
     """
     if dry_run:
         request.onto(base)

@@ -65,7 +65,7 @@ HOLDER: Final = "schema set"
 PACKS_AT_ONCE: Final = 2
 
 MARKED_MAX: Final = 100_000
-"""Objects that are marked one by one. The slots of further objects are read again as a whole."""
+"""The most objects that are marked one by one. The slots of further objects are read again as a whole."""
 
 PASSES: Final = 4
 RESTARTS: Final = 2
@@ -158,7 +158,7 @@ class _Pack:
 
 @dataclass(slots=True, kw_only=True)
 class Retype:
-    """The change that a writer requests. `found`: the change for the version on which it was last called."""
+    """The change that a writer requests. `found`: the schema change, as computed in the last call."""
 
     table: LogTable
     wanted: Wanted
@@ -403,11 +403,11 @@ def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Tra
 def retyped(
     table: LogTable, base: Snapshot, wanted: Wanted, *, track: Track = untracked
 ) -> tuple[CommitResult, Retype]:
-    """Give the columns their types, on top of the newest version. Returns also the change as it was made.
+    """Give the columns their new types, on top of the newest version. Also returns the change.
 
-    Safe beside running batches; safe to kill and to repeat. `UsageError`: as in `planned_change`, or values would be
-    lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat it. The caller signals the
-    slots of `Retype.asked_slots`.
+    Safe while batches run, and safe to kill and to repeat. `UsageError`: as in `planned_change`, or values would be
+    lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller signals
+    the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):

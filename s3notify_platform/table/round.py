@@ -8,10 +8,10 @@
 | removed a pack that the round withdraws rows from | withdraws them from the packs that replaced it |
 | merged packs or state files that the round would merge | merges the present packs; drops its merge of states |
 | let the schema grow, without a change of common columns | goes on, with the columns of both |
-| gave a column a type other than the round's, or has it parsed as such | leaves out the slots it has read: a conflict |
+| gave a column another type than the round, or another parsing type | leaves out the slots it has read: a conflict |
 | began the table again, under another id | has nothing left to commit |
 
-A small slot shares packs with others. If the slot is left out, such a pack is rewritten without it.
+A small slot shares packs with others. If the slot is left out, its packs are rewritten without it.
 
 All changes follow from the states of objects. If an object's new state has other labels than the earlier one, its
 earlier rows are withdrawn. The counts of a slot change by the difference of its states. The number of withdrawn rows
@@ -103,7 +103,7 @@ class SlotRound:
 
 
 def _leave(state: ObjectState, before: ObjectState) -> bool:
-    """True if the rows of the earlier state leave. They stay if the object was read further, or its rows are kept."""
+    """True if the rows of the earlier state leave. They stay if the new state has the same ETag and first label."""
     return state.gone or state.since != before.since or state.etag != before.etag
 
 
@@ -191,7 +191,7 @@ class RoundChange:
             if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
         }
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
-            # Those rows cannot be in one table, and with the new type those rejects may be valid.
+            # Rows of both types cannot be in one table. Rejects of the old type may be valid with the new one.
             moved |= {Slot(slot) for pack in (*self.rows, *self.rejects) for slot in pack.slots}
         return dict.fromkeys(moved, CONFLICT)
 
@@ -234,7 +234,7 @@ def _withdrawals(leaving: Mapping[Slot, Iterable[ObjectState]], what: str) -> li
 def _mismatches(
     leaving: Mapping[Slot, Iterable[ObjectState]], changes: PackChanges, what: str
 ) -> dict[Slot, str]:
-    """Slots whose packs held a number of rows other than the states say."""
+    """Slots whose packs held more or fewer rows than their states say."""
     expected = {slot: sum(getattr(state, what) for state in states) for slot, states in leaving.items()}
     return {
         slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} were found, but "

@@ -42,7 +42,7 @@ CHANGE_COLUMNS: Final = pa.schema(
     ]
 )
 """The columns of a change besides those of its row. As in Delta's change data feed, these are `insert` or `delete`, the
-version that made the change, and its time. The last one is the reason why the object changed (`changes.Reason`)."""
+version that made the change, and its time. A fourth column has the reason (`changes.Reason`)."""
 
 NO_REASONS: Final = pa.RecordBatch.from_pylist(
     [],
@@ -93,12 +93,12 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # The removed files no longer exist, and no other object lost rows. So the files of this version are the new
-            # base.
+            # The files that this version removed no longer exist, and no other object lost rows. So its files are the
+            # new base.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
-        raise not_kept(reader, base)  # files that left right after it may not exist any more
+        raise not_kept(reader, base)  # its files may have been removed right after it
     return found
 
 
@@ -137,7 +137,7 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inserts:
-    """Rows that were added, in the order of versions. `left`: objects that lost rows, with the last version of that."""
+    """Rows that were added, in the order of versions. `left`: objects that lost rows, and the last such version."""
 
     parts: tuple[Brought, ...]
     left: pa.RecordBatch = field(default_factory=lambda: NO_REASONS)
@@ -250,11 +250,11 @@ class RowChanges:
         self._added.clear()
 
     def shares(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "Sequence[Share]":
-        """All changes of `slots` (None: all), deletes first, for about twice as many tasks. Pure."""
+        """All changes of `slots` (None: all), deletes first, for about twice `tasks` tasks. Pure."""
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
     def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
-        """The rows that were added to `slots` (None: all), in the order of versions, for about as many tasks. Pure."""
+        """The rows that were added to `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
         parts = [
             Brought(
                 task=task,
@@ -272,7 +272,7 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """The rows that left `slots` (None: all), for up to as many tasks, and the erased objects. Pure."""
+        """The rows that left `slots` (None: all), for up to `tasks` tasks, and the erased objects. Pure."""
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}
         first, erased = (
@@ -327,7 +327,7 @@ def _within(objects: pa.RecordBatch, tasks: Sequence[ReadTask]) -> pa.RecordBatc
 
 
 def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
-    """The parts in order, distributed by bytes to about as many tasks."""
+    """The parts in order, distributed by bytes to about `tasks` tasks."""
     parts = [*parts]
     share = sum(part.task.bytes for part in parts) / tasks
     some: list[Brought] = []
@@ -341,7 +341,7 @@ def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
 
 
 def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
-    """The columns that must be read to make these."""
+    """The columns that must be read for this output."""
     own = [each for each in output if each.name not in CHANGE_COLUMNS.names]
     if by_key and "_key" not in output.names:
         own.append(pa.field("_key", pa.string()))

@@ -1,7 +1,8 @@
 """Finds columns whose schema contradicts the pinned one, and plans the change of their types. Pure.
 
 `s3notify schema set` changes the type that a column is parsed as. The table's column of this name changes with it if
-both have the same type. If they differ, a transform makes the table's column, which then changes only on request.
+both have the same type. If the types differ, a transform makes the table's column, and that column changes only on
+request.
 """
 
 import json
@@ -42,7 +43,7 @@ def _shown(kind: Any) -> str:
 
 
 def contradictions(pinned: str, now: str) -> Iterator[Contradiction]:
-    """The columns of both schemas (Spark's JSON) whose types differ. Names are compared with their case."""
+    """The columns with different types in the two schemas (Spark's JSON). Upper and lower case in names count."""
     held = {column["name"]: column["type"] for column in json.loads(pinned).get("fields", ())}
     for column in json.loads(now).get("fields", ()):
         if column["name"] in held:

@@ -1,19 +1,19 @@
 """The newest state of a table, read cold or refreshed. Pure except for `LogReader`.
 
-A process keeps its snapshot. Before each round it reads `known` and lists its version and the later ones, both in one
-round trip. It opens the table again if its version is missing or another one, or if `n` or the id differs. In these
-cases a backup was restored, or the table was removed and made again.
+A process keeps its snapshot. Before each round the process reads `known`, and lists the snapshot's version and the
+later ones, both in one round trip. It opens the table again if its version is missing or another one, or if `n` or the
+id differs. In these cases a backup was restored, or the table was removed and made again.
 
-A snapshot's age counts from before the first look at the version that it rests on, by this process's own clock. The log
-is never cut within the longest run. So a process with a young snapshot meets every version that was created since.
-`erase` replaces each version that it removes by an empty object, so that no sleeping writer can create the version. A
-reader that meets an empty object opens the table again, at a later checkpoint.
+The age of a snapshot counts from the time before its version was first read, by the process's own clock. The log is
+never cut within the longest run. So a process with a young snapshot sees every version that was created since. `erase`
+replaces each version that it removes by an empty object, so that no sleeping writer can create the version. A reader
+that finds an empty object opens the table again, at a later checkpoint.
 
-Versions of other engines are adopted if they change no data (OPTIMIZE). All others are refused by name, until a
-rollback undoes them (`log_state`).
+Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused by name,
+until a rollback undoes them (`log_state`).
 
-Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint. `refresh` 1 GET and 1 LIST in
-parallel, 1 GET for each new version, and 1 for the manifest of the last version.
+Requests: `open` takes 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint. `refresh` takes 1 GET and 1
+LIST in parallel, 1 GET for each new version, and 1 for the manifest of the last version.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +41,10 @@ OPEN_ATTEMPTS: Final = 5
 class Snapshot:
     """A table as of `version`. `number`: the `n` of its manifest, which belongs to the platform's newest version.
 
-    `etag`: the ETag of the version's object. `asked_at`: the monotonic time before the first look that the snapshot
-    rests on. `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with the snapshot.
-    `lineage`: up to `LINEAGE` versions, this one last. `fresh`: paths of packs that a version adds before it is
-    committed.
+    `etag`: the ETag of the version's object. `asked_at`: the monotonic time before the first read for this snapshot.
+    `checkpoint`: the newest checkpoint that was seen. `known`, `record`: the record, decoded and stored, as it was read
+    with the snapshot. `lineage`: up to `LINEAGE` versions, this one last. `fresh`: paths of packs that a version adds
+    before it is committed.
     """
 
     version: int
@@ -297,7 +297,7 @@ class LogReader:
         return state.foreign and (version := self.version(state.version)) is not None and version.foreign
 
     def _parts(self, below: int | None = None) -> tuple[int, range]:
-        """The version of the newest checkpoint (-1: none; `below`: only earlier ones), and the versions after it.
+        """The version of the newest checkpoint, or -1, and the versions after it. `below`: only an earlier checkpoint.
 
         1 GET and 1 LIST. `OtherLogError`: one of the versions is missing.
         """

@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 How = Literal["exact", "text", "checked", "again"]
 
 WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
-"""In order of cost, cheapest first."""
+"""The ways of conversion by cost, cheapest first."""
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""Up to this many bits, every integer has an exact value in the type."""
+"""How many bits of integers the type can hold exactly."""
 
 _EXACT_DIGITS: Final = 15
 """Significant digits that a double keeps of any decimal."""
@@ -209,7 +209,7 @@ def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _halved(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """All values converted. Where one does not fit, halves are converted separately, until only that value is null."""
+    """All values converted. If one does not fit, each half is converted separately, until only this value is null."""
     return pa.concat_arrays([*_pieces(values, convert)])
 
 

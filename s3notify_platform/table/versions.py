@@ -1,10 +1,10 @@
 """Earlier versions of a table: the changes that each one made, and the table as of one of them.
 
-Versions are kept for vacuum's retention. A version's time is that of the store's clock: the modification time of its
-object, which S3 gives in whole seconds.
+Versions are kept for vacuum's retention. A version's time is the modification time of its object, by the store's clock.
+S3 gives it in whole seconds.
 
-Requests: 1 LIST for each 1000 versions that are kept. `history` 1 GET for each version that is consumed. `snapshot_of`
-1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
+Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that is consumed.
+`snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
 """
 
 from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ from tests.support.browser import PROGRAMS, find_chromium
 
 
 def test_without_a_browser_the_reason_names_the_package(tmp_path, monkeypatch):
-    """A developer would not learn what to install."""
+    """Otherwise a developer would not learn what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):

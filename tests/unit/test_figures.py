@@ -13,7 +13,7 @@ def test_readme_has_the_headlines_of_the_figures():
 
 
 def test_benchmark_replaces_its_section_and_its_headlines(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    """A benchmark would delete the results of other benchmarks."""
+    """Otherwise a benchmark would delete the results of other benchmarks."""
     readme, figures = tmp_path / "README.md", tmp_path / "FIGURES.md"
     monkeypatch.setattr(report, "README", readme)
     monkeypatch.setattr(report, "FIGURES", figures)

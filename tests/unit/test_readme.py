@@ -42,7 +42,7 @@ def test_readme_has_each_block(part: str) -> None:
 
 
 def test_each_block_of_the_readme_is_tested() -> None:
-    """A new block would be untested: add it to `tests/support/readme.py`."""
+    """Otherwise a new block would be untested: add it to `tests/support/readme.py`."""
     known = [block(part) for part in PARTS]
     assert [
         body for language, body in blocks() if language in ("python", "sh", "yaml") and body not in known
@@ -51,7 +51,7 @@ def test_each_block_of_the_readme_is_tested() -> None:
 
 @pytest.mark.server
 def test_protocols_work_without_a_table(place: Place) -> None:
-    """The README's examples of ack chains, of the npm package's table, and of the cache would fail."""
+    """Otherwise the README's examples of ack chains, of the npm package's table, and of the cache would fail."""
     place.client("dynamodb").create_table(
         TableName="acks",
         KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
@@ -73,7 +73,7 @@ def test_protocols_work_without_a_table(place: Place) -> None:
 
 @pytest.mark.server
 def test_publishing_writes_objects_and_moves_signals(place: Place) -> None:
-    """The README's example would leave objects that no slot announces."""
+    """Otherwise the README's example would leave objects that no slot announces."""
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

@@ -14,7 +14,7 @@ PARALLEL = {"__init__", "__main__", "registry"}
 
 
 def test_file_names_are_unique() -> None:
-    """Two files could be confused. Commands are exempt: each is one file of `cli`, with the command's name."""
+    """Otherwise two files could be confused. Commands are exempt: each is a file of `cli` with the command's name."""
     names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.parent.name != "cli")
     assert {name for name, count in names.items() if count > 1} <= PARALLEL
 

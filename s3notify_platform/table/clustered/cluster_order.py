@@ -53,7 +53,7 @@ class Clustered:
 
 
 def clustered_as(metadata: MetaData) -> Clustered | None:
-    """The order in which a table has the rows of another one; None for another kind of table. Pure."""
+    """The order of a clustered table's rows; None if the table is of another kind. Pure."""
     found = json.loads(metadata.configuration.get(DEFINITION, "{}"))
     if "cluster_by" not in found:
         return None

@@ -44,7 +44,7 @@ ALL: Final = Slot(0)
 class ClusteredRound:
     """A round, planned on the snapshot `base`. `came`: new rows, sorted. `left`: rows that left.
 
-    `left` has only the columns `_key`, `_offset`, and those of the order.
+    `left` has only the columns `_key`, `_offset`, and the columns of the order.
     """
 
     base: Snapshot
@@ -85,7 +85,7 @@ class ClusteredRound:
         )
 
     def _rewritten(self, live: Mapping[str, Add], hit: Mapping[str, Any]) -> PackChanges:
-        """The files that replace those that lose rows, or are merged."""
+        """New files, in place of files that lose rows or are merged."""
         found, hides = PackChanges(), self.table.data.vectors
         merges = compaction(live.values(), self.clustered.sizes, touched=() if hides else hit.keys())
         merged = {path for merge in merges for path in merge.paths}
@@ -113,7 +113,7 @@ class ClusteredRound:
                 rows = rows.filter(pc.invert(gone))
             parts.append(rows)
         if len(packs) == 1 and not withdrawn and not packs[0].vector:
-            return  # by its bounds the file could hold the rows, but it does not
+            return  # its bounds allow the rows, but the file does not hold them
         found.withdrawn[ALL] += withdrawn
         now_ms, change = self.clock.wall_ms(), withdrawn > 0
         found.removes += [pack.removed(now_ms, data_change=change) for pack in packs]
@@ -185,7 +185,7 @@ def _write(
 
 
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
-    """Mask of the rows that are among those that left, by object and offset."""
+    """Mask of the rows that have left, by object and offset."""
     wanted = {*zip(left["_key"].to_pylist(), left["_offset"].to_pylist(), strict=True)}
     maybe = np.flatnonzero(pc.is_in(rows["_key"], left["_key"].combine_chunks()).to_numpy())
     keys, offsets = (rows[name].take(pa.array(maybe)).to_pylist() for name in ("_key", "_offset"))

@@ -56,7 +56,7 @@ class ClusteredRows(Kind):
         return replace(metadata, configuration=properties), protocol
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`. The count is that of rows."""
+        """See `Kind`. The second result counts rows."""
         if feed.erased:
             raise NoFeedError("objects were erased, and the feed does not say which rows they had")
         came = pa.Table.from_batches(
@@ -81,7 +81,7 @@ class ClusteredRows(Kind):
         return change, came.num_rows + left.num_rows
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`. The count is that of rows."""
+        """See `Kind`. The second result counts rows."""
         packs = self.jobs.clustered(self.clustered, step.target, step.label) if step.columns else ()
         rows = sum(pack.add.rows for pack in packs)
         change = Rebuilt(

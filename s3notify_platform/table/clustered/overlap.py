@@ -8,7 +8,7 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""The most files that may hold one value, as far as their statistics say."""
+"""The most files whose ranges may include one value."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
@@ -34,7 +34,7 @@ def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> I
 
 
 def _worth(step: list[Add], clustered: Clustered) -> Iterator[list[Add]]:
-    """The step, if it would reduce the number of files, or their overlap."""
+    """The files of the step, if merging them reduces the number of files or their overlap."""
     small = sum(pack.size < clustered.file_bytes // 2 for pack in step)
     if small > 1 or len(step) > DEPTH or any(pack.vector for pack in step):
         yield step

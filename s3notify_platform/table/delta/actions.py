@@ -2,7 +2,7 @@
 
 Each version of the platform has one `txn` action. Its `appId` is the table's id, and its `version` is the number `n` of
 the version's manifest. So the log names its manifest, and checkpoints keep the name. `commitInfo` has `n`, too, and the
-`n` of the version before (`parent`). By `parent` a reader notices that the earlier log is another one.
+`n` of the version before (`parent`). With `parent`, a reader notices if the log below the version was replaced.
 
 The label of a row is the version that it was planned as. The tags of a pack's `add` have the lowest and the highest
 label of its rows.
@@ -36,7 +36,7 @@ LAST_KEY: Final = "\U0010ffff" * (MAX_KEY_BYTES // 4)
 """The greatest possible key of an object, by code points. UTF-8 has the same order."""
 
 UNKNOWN_ROWS: Final = -1
-"""The number of rows in a file whose statistics do not give it."""
+"""The value of `Add.rows` for a file whose statistics do not give the number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Add:
 
     `rows`: the number of rows in the file, or `UNKNOWN_ROWS`; `vector` may hide some of them. `slots` and `keys`: the
     least and the greatest that the file may hold. `since` and `until`: the first and last label under which its rows
-    were planned. `stats`: the text in the log.
+    were planned. `stats`: the statistics as text, in the log's format.
     """
 
     path: str

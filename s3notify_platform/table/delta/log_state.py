@@ -1,8 +1,8 @@
 """The state of a log, version by version, and the versions of other engines that are adopted. Pure.
 
-A version of the platform follows the one before it. A version of another engine is adopted if it changes no data. All
-others are refused, unless the platform's next version undoes them (`rollback`). That version goes back to the state
-before them.
+A version of the platform follows the version before it. A version of another engine is adopted if it changes no data.
+Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). That version restores
+the state before them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from s3notify_platform.table.known import LINEAGE, Lineage
 NO_VERSION: Final = -1
 
 UNDOES: Final = "undoes"
-"""Field of a version's note: the versions of other engines just before it that it undoes."""
+"""Field of a version's note: the directly preceding versions of other engines that this version undoes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ PROPERTIES: Final = {
 VECTORS: Final = "delta.enableDeletionVectors"
 
 FORGETS: Final = "delta.setTransactionRetentionDuration"
-"""A property that must not be set: after this time engines drop the `txn` that names the manifest."""
+"""A property that must not be set. Engines drop the `txn` that names the manifest after this time."""
 
 _HARMLESS: Final = (
     "delta.autoOptimize",

@@ -3,8 +3,8 @@
 Guarantee: a bound holds for every row, in the order that engines compare by. A column without a safe bound has no
 bound. So a predicate selects the same rows with statistics as without.
 
-- Strings keep their first `STRING_CHARS` characters. In the upper bound, the last character is raised. Code points
-  compare in the same order as UTF-8. The lineage columns are whole.
+- Strings keep their first `STRING_CHARS` characters. The last character of an upper bound is raised. Code points
+  compare in the same order as UTF-8. Lineage columns are not cut.
 - Times are cut to the millisecond, and the upper bound is raised to the next one.
 - Engines may read decimals as doubles, so longer decimals are rounded outward to `EXACT_DIGITS` digits.
 - Footers ignore NaN, which engines take for the greatest value (some also for the least). A column of floats has bounds
@@ -139,7 +139,7 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 
 
 def without_nan(rows: pa.Table) -> frozenset[Path]:
-    """The float columns of these rows that have no NaN. For a file of several parts, intersect the results."""
+    """The float columns of these rows that have no NaN. A file of several parts takes those common to all."""
     found: set[Path] = set()
 
     def look(path: Path, values: pa.ChunkedArray) -> None:
@@ -166,7 +166,7 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
 
 
 def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
-    """The lineage columns, and the first of the others that can have statistics."""
+    """The lineage columns, and the first other columns that can have statistics."""
     leaves = list(_leaves(footer.schema.to_arrow_schema()))
     single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]
     own = [each for each in single if _own(each[1])]
@@ -199,7 +199,7 @@ def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.Data
 
 
 def _raw(found: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """Bounds of a row group: decimals as such, texts as bytes, dates and times as numbers (Python's range is less)."""
+    """Bounds of a row group: decimals unchanged, texts as bytes, dates and times as numbers (beyond Python's range)."""
     return (found.min, found.max) if pa.types.is_decimal(kind) else (found.min_raw, found.max_raw)
 
 
@@ -233,7 +233,7 @@ def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
 
 
 def _raised(text: str, chars: int | None) -> str | None:
-    """The text itself, or a shorter text that sorts after all texts with its beginning; None if there is none."""
+    """The text itself, or a shorter text that sorts after every text that begins like it; None if no text does."""
     if chars is None or len(text) <= chars:
         return text
     kept = text[:chars].rstrip(_LAST)

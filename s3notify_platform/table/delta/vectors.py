@@ -9,8 +9,8 @@ with `_`, because `vacuum(full=True)` of delta-rs does not know vectors, and rem
     in the log   the vector as Z85, padded by zeros to four bytes
     file         version (1 byte), then for each vector: size (4, big endian), vector, CRC-32 (4, big endian)
 
-Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. It is not
-expanded before.
+Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. It is
+expanded only after these checks.
 
 Sources: Delta Transaction Log Protocol, "Deletion Vector Format"; ZeroMQ RFC 32 (Z85); RoaringFormatSpec.
 """
@@ -103,7 +103,7 @@ def span(vector: Vector) -> tuple[int, int]:
 
 
 def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> BitMap:
-    """The rows that a vector hides in a file of `rows` rows. The operator `|` adds other bitmaps to the result.
+    """The rows that a vector hides in a file of `rows` rows. The operator `|` unites the result with another bitmap.
 
     `stored`: the bytes of its `span`, if it is in a file. `CorruptError` names `where`: the vector is damaged, or
     belongs to another file.

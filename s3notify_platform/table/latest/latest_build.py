@@ -1,8 +1,8 @@
 """A table of newest rows, rebuilt from all rows of its source's table, as one version.
 
-Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task writes the first row of each key, and its
-state, as they arrive. Each task has its own range of slots. So the files of object states do not overlap. They go into
-the level for a table of their size.
+Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task writes the first row of each key, and the
+key's state, while it reads. Each task has its own range of slots. So the files of object states do not overlap. These
+files go into the level that has room for their size.
 """
 
 import math

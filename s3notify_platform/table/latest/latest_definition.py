@@ -1,4 +1,7 @@
-"""The definition of a table of newest rows: the columns of the key, and the order in which a row is newer."""
+"""The definition of a table of newest rows: the columns of the key, and the order in which a row is newer.
+
+A keyed row is a row of the source's table in the form of a newest row, with the column `DELETED`.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +30,7 @@ DELETED: Final = "_deleted"
 """Column of keyed rows: true if the row says that its key is deleted."""
 
 Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""For each row true or false; null if unknown."""
+"""A condition on rows: true or false for each row, null if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class Latest:
         return [columns.field(name).type for name in self.order_by]
 
     def keyed_columns(self, source: pa.Schema) -> pa.Schema:
-        """The columns of keyed rows, from a table with these columns: those of newest rows, and `DELETED`."""
+        """The columns of keyed rows: the columns of newest rows, and `DELETED`. `source`: the source's columns."""
         return pa.schema([*OWN, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
 
     def keyed_table(self, source: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -1,9 +1,9 @@
-"""The next version of a table of newest rows, from the rows added to its source's table and those that left it.
+"""The next version of a table of newest rows, from the rows that its source's table has gained and lost.
 
 A key is an object of this table, and has a state. The state's ETag is the rank of the key's newest row (`ranks`). The
 state also exists while that row says that the key is deleted, so that the key has no row. So a row that arrives late is
-compared with the state alone. A row that left was the newest if its rank is the state's. The round decides for each key
-with rows that were added or left:
+compared with the state alone. A row that left was the newest one if its rank equals the state's ETag. The round decides
+for each key with rows that were added or left:
 
 | the key's newest row | a newer row was added | the key |
 |---|---|---|
@@ -113,7 +113,7 @@ class _Newer:
         self._deleted = rows[DELETED].to_pylist()
 
     def state(self, at: int, label: int) -> ObjectState:
-        """The state of a key whose newest row is the one at `at`."""
+        """The state of a key whose newest row has the number `at`."""
         return ObjectState(
             key=self._keys[at],
             etag=self.ranks[at],

@@ -58,8 +58,8 @@ def check_order(name: str, kind: pa.DataType) -> None:
 def key_texts(columns: Sequence[pa.Array]) -> pa.StringArray:
     """The key of each row; null if one of its columns is null. A key longer than `MAX_KEY_BYTES` becomes a hash.
 
-    The key of one column is its value as text. The key of several columns joins their texts by `|`. A backslash in
-    these texts escapes `|` and itself.
+    The key of one column is its value as text. The key of several columns joins their texts by `|`. In these texts, a
+    backslash escapes `|` and backslashes.
     """
     texts = [_plain(column) for column in columns]
     if len(texts) > 1:
@@ -189,7 +189,7 @@ def _of_decimals(column: pa.Array) -> pa.StringArray:
 
 
 def _hex(words: Words) -> pa.StringArray:
-    """The 16 digits of each word."""
+    """16 hexadecimal digits for each word."""
     digits = words.astype(">u8").tobytes().hex().encode()
     offsets = np.arange(0, len(digits) + 1, 16, dtype=np.int32)
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(digits))

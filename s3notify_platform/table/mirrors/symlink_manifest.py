@@ -2,10 +2,10 @@
 
 `{table}/_symlink_format_manifest/manifest` has the URL of each pack, one a line, like the output of Delta Lake's
 `GENERATE symlink_format_manifest`. The object's metadata name the version, so that a slow writer does not replace a
-later list by an earlier one. Tables with deletion vectors are refused, because such engines would show the hidden rows.
+later list by an earlier one. Tables with deletion vectors are refused, because engines would show the hidden rows.
 
-Requests: 1 HEAD and 1 PUT for each version; the body has about 100 bytes for each pack of the table. 2 more for each
-writer that comes between.
+Requests: 1 HEAD and 1 PUT for each version, and 2 more for each competing writer. The body has about 100 bytes for each
+pack of the table.
 """
 
 from typing import Final

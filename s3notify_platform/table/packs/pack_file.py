@@ -48,12 +48,12 @@ Place = tuple[Any, ...]
 class PackSizes:
     """The sizes of packs, in bytes, and the number of small packs.
 
-    `row`: the fewest bytes that a row counts as, because rewriting rows takes as long if they compress well. `target`:
-    a file of at least this size is full, and is not merged; no file has much more than twice this size. Smaller files
-    are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class` files.
-    `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide. `budget`: bytes of
-    the packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`). Rows are then sorted by
-    `_slot` alone, and a pack of one slot is full from `own` bytes on.
+    `row`: the least bytes that a row counts for, because rows that compress well take as long to rewrite as others.
+    `target`: a file of at least this size is full, and is not merged; no file has much more than twice this size.
+    Smaller files are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most
+    `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
+    `budget`: bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`). Rows are
+    then sorted by `_slot` alone, and a pack of one slot is full from `own` bytes on.
     """
 
     target: int = 64 << 20
@@ -88,7 +88,7 @@ class PackSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPack:
-    """A pack that is not stored yet. `slots`: the number of its rows by slot. `keys`: the least and the greatest.
+    """A pack that is not stored yet. `slots`: the number of its rows by slot. `keys`: the least and the greatest key.
 
     `no_nan`: its float columns that have no NaN, and so may have bounds (`statistics`).
     """
@@ -285,7 +285,7 @@ def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.Par
 
 
 def deltas_of(rows: pa.Table) -> dict[str, str]:
-    """The encoding of each column of mostly distinct values, which gets no dictionary. Pure."""
+    """The encodings of columns of mostly distinct values. These columns get no dictionary. Pure."""
     first = rows.slice(0, LOOKED_AT)
     return {
         column.name: encoding

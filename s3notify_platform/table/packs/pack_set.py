@@ -1,9 +1,9 @@
-"""The packs of a table after a round: its packs are added, rows that leave are withdrawn, small packs are merged.
+"""The packs of a table after a round: new packs are added, rows that leave are withdrawn, small packs are merged.
 
 The rejects of a table, which the log does not name, are handled in the same way.
 
-Requests: 1 GET for each pack that is rewritten. For a pack that gets a vector, its footer and one range of each row
-group that may have the rows. Bodies are returned, to be written with the version.
+Requests: 1 GET for each pack that is rewritten. A pack that gets a vector takes the GETs of its footer, and of one
+range of each row group that may have the rows. Bodies are returned, to be written with the version.
 """
 
 import io
@@ -139,7 +139,7 @@ class PackSet:
             self._made[key] = (named, made.withdrawn)
         named, withdrawn = self._made[key]
         if not withdrawn and len(olds) == 1 and not olds[0].vector:
-            return  # by its bounds the pack could hold the objects, but it does not
+            return  # its bounds allow the objects, but the pack does not hold them
         change = bool(withdrawn)
         found.withdrawn += withdrawn
         found.removes += [old.removed(now_ms, data_change=change) for old in olds]
@@ -242,7 +242,7 @@ class PackSet:
         ]
 
     def carried(self, own: StagedPack) -> StagedPack:
-        """The pack with its body, if the body is small. A larger body is stored and dropped. At most 1 PUT."""
+        """The pack with its body, if the body is small. A larger body is stored, and not returned. At most 1 PUT."""
         if len(own.body) <= CARRIED_PACK_BYTES:
             return own
         put(self.store, self.layout.file(own.add.path), own.body)

@@ -137,6 +137,6 @@ def ahead(
 def parquet_file(
     source: RangedFile | bytes, metadata: pq.FileMetaData | None = None, *, buffer: int = 0
 ) -> pq.ParquetFile:
-    """The opened file. `buffer`: the number of bytes in which columns are read; 0: as a whole."""
+    """The opened file. `buffer`: how many bytes of a column are read at a time; 0: the whole column."""
     opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, mode="r")
     return pq.ParquetFile(opened, metadata=metadata, buffer_size=buffer, pre_buffer=False)

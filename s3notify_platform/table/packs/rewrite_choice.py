@@ -20,8 +20,8 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.round_packs import SIZES, Withdrawal, Withdrawals, candidates
 
 BUDGET: Final = SIZES.budget
-"""The most bytes of packs that a round rewrites, besides packs that lose rows. One merge of `fan` + 1 may exceed it.
-The bytes are those of `PackSizes.weight`. A million rows take about a second."""
+"""The most bytes of packs that a round rewrites, besides packs that lose rows. Bytes count as in `PackSizes.weight`. A
+single merge of `fan` + 1 packs may exceed the limit. A million rows take about a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

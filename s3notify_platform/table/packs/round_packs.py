@@ -1,8 +1,8 @@
 """Packs of a round: new rows are written, rows of overwritten and deleted objects withdrawn. No request, no Spark.
 
 A new pack holds rows of one label. An object's state names the labels under which its rows were planned. So few packs
-may hold rows of an object: among the packs whose labels include the object's, only those that include its slot. Merges
-keep packs in the order of labels for the same reason (`rewrite_choice`).
+may hold rows of an object: a pack must include both its labels and its slot. Merges keep packs in the order of labels
+for the same reason (`rewrite_choice`).
 """
 
 from collections import Counter
@@ -103,11 +103,11 @@ def _alone(pieces: Iterable[pa.Table], sizes: PackSizes, schema: pa.Schema) -> I
 def _by_slot(
     rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes, schema: pa.Schema | None
 ) -> Iterator[NewPack]:
-    """Packs that end after a slot if they are full, or within a slot: at twice the size if they have another slot, too.
+    """Packs that end after a slot once they are full.
 
-    So a slot shares at most two packs. It begins in a pack with less than `target` bytes of other slots before it. It
-    ends in a pack with less than twice as many after it. A merge does not divide the rows of a pack below `target`
-    again.
+    Within a slot, a pack ends at twice the size, or at `own` bytes if it holds only this slot. So a slot shares at most
+    two packs. It begins in a pack with less than `target` bytes of other slots before it. It ends in a pack with less
+    than twice as many after it. A merge does not divide the rows of a pack below `target` again.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):
@@ -234,7 +234,7 @@ def hidden(held: Held) -> Hidden:
 
 
 Objects = tuple[pa.Array, pa.Array, pa.Array]
-"""Keys and their slots; whole slots."""
+"""Keys, the slots of these keys, and slots that leave as a whole."""
 
 
 def _objects(leaving: Withdrawals) -> Objects:
@@ -279,7 +279,7 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         number: rows for number, stream in enumerate(streams) if (rows := next(stream, None)) is not None
     }
     while waiting:
-        # Rows up to the least of the ends are complete: no stream has more of them.
+        # Rows up to the smallest of the last places are complete: no stream has more of them.
         ends: dict[int, Place] = {
             number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }

@@ -124,8 +124,8 @@ def state_files(
 ) -> Iterator[tuple[StateFile, bytes]]:
     """Files of sorted states, with their bodies. A file ends after about `file_bytes`, or at one of the `cuts`.
 
-    A file ends with a slot, unless that makes it longer by half. `hull`: the range in which no other file of the level
-    has states.
+    A file ends between two slots, unless that makes it longer by half. `hull`: the range in which no other file of the
+    level has states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):

@@ -51,7 +51,7 @@ def filter_of(keys: Iterable[str]) -> bytes:
 
 
 def may_hold(body: bytes | memoryview, key: KeyHash) -> bool:
-    """True if the key may be in the filter; False if it certainly is not."""
+    """True if the filter may have been made of this key. False is certain."""
     start, step = key
     size = 8 * len(body)
     for n in range(PROBES):

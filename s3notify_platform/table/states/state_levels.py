@@ -1,13 +1,13 @@
 """The state of each object of a table, as a small log-structured merge tree. Pure: no request.
 
-A `StateSet` is the part of it in a manifest. The newest states are in the manifest itself (`inline`). The files of
-level 0 come next, and a newer file overrides an older one. Then come the levels 1, 2, …: a lower number overrides a
-higher one, and the files of a level have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until
-the mark reaches the lowest level that may hold the key.
+A manifest holds a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0,
+where a newer file overrides an older one. Then come the levels 1, 2, …: a lower number overrides a higher one, and the
+files of a level have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until the mark reaches the
+lowest level that may hold the key.
 
 A round makes the next set by `StateSet.after`. Its changes go inline, or into a file of level 0. A merge of older files
-(`state_merge`) may be part of the step. A merge holds no change of the round, so either can be committed without the
-other. If another writer has taken the version, `Next.rebased` puts the same changes on top of the other writer's. It
+(`state_merge`) may be committed with them. A merge holds no change of the round, so either can be committed without the
+other. If another writer has created the version, `Next.rebased` puts the same changes on top of the other writer's. It
 drops the merge if the other writer has merged any of the same files.
 
 Invariants
@@ -182,7 +182,7 @@ def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
 
 
 def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
-    """Both together; the later one overrides. `only_old`: the remaining part of the earlier one."""
+    """Both together; `later` overrides. `only_old`: only the remaining part of `earlier`."""
     joined: dict[Slot, Mapping[str, ObjectState]] = {}
     for slot in {*earlier, *later}:
         before, after = earlier.get(slot, {}), later.get(slot, {})

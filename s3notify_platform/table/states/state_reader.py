@@ -53,9 +53,9 @@ class StateReader:
     def lookup(self, states: StateSet, keys: Keys) -> dict[str, ObjectState]:
         """The states of these keys. A key that is unknown or gone is left out.
 
-        Warm: at most 1 GET for each known key, and for each key that a filter wrongly accepts. Cold: 1 GET more for
-        each file whose range has one of the keys. Nearly all requests are made in one round trip, and in one more if
-        cold.
+        A warm process makes at most 1 GET for each known key, and for each key that a filter wrongly accepts. A cold
+        one makes 1 GET more for each file whose range has one of the keys. Nearly all requests are made in one round
+        trip, and in one more if cold.
         """
         places = sorted({(slot, key) for slot, wanted in keys.items() for key in wanted})
         found = self._find(states.inline, states.files, places)
@@ -71,8 +71,9 @@ class StateReader:
     def columns(self, states: StateSet, slots: Collection[Slot]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
         """The same as columns, sorted by key.
 
-        In memory: one slot, and some megabytes for each file of level 0 and for each further level. 1 GET for each file
-        of the slots, and for each 8 MB of their pages, one after the other.
+        In memory: one slot, and some megabytes for each file of level 0 and for each further level.
+
+        Requests: 1 GET for each file of the slots, and for each 8 MB of their pages, one after the other.
         """
         wanted = sorted(set(slots))
         merged = merge_sorted(
@@ -187,7 +188,7 @@ class StateReader:
     def _pages(
         self, wanted: Iterable[tuple[Tail, Collection[int]]]
     ) -> Iterator[tuple[Tail, int, pa.RecordBatch]]:
-        """Pages, some from the cache. The others are read in parallel, and cached."""
+        """Pages in the cache, then the others, which are read in parallel and cached."""
         to_read: list[tuple[Tail, list[int]]] = []
         for tail, numbers in wanted:
             missing = []

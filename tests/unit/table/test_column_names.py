@@ -52,7 +52,7 @@ def every_struct(kind: Any) -> Iterator[list[str]]:
     ],
 )
 def test_safe_name_has_letters_digits_and_underscores_only(name: str, safe: str) -> None:
-    """Names in any script would lose letters, or names that are already safe would change."""
+    """Otherwise names in any script would lose letters, or names that are already safe would change."""
     assert safe_name(name) == safe
 
 
@@ -76,14 +76,14 @@ def test_names_are_safe_at_any_depth() -> None:
 
 
 def test_safe_name_avoids_names_in_use() -> None:
-    """A safe name would collide with another field (ignoring case), or with a column of the platform or of the key."""
+    """Otherwise a safe name would collide with another field (ignoring case), or with a column of the platform."""
     found = schema_of({"a b": "long", "A_b": "long", "a-b": "long", "dt?": "date", "-_slot": "long"})
     named = table_names(found, safe=True, taken=["dt", "_slot"])
     assert names(named) == ["a_b_2", "A_b", "a_b_3", "dt_2", "_slot_2"]
 
 
 def test_name_of_a_column_never_changes() -> None:
-    """A later column, or a change of the setting, would rename an existing column."""
+    """Otherwise a later column, or a change of the setting, would rename an existing column."""
     first = table_names(schema_of({"a b": "long"}), safe=True)
     grown = schema_of({"a b": "long", "a_b": "long", "c d": "long"})
     assert names(table_names(grown, first, safe=True)) == ["a_b", "a_b_2", "c_d"]
@@ -93,7 +93,7 @@ def test_name_of_a_column_never_changes() -> None:
 
 
 def test_two_fields_of_one_name_contradict_each_other() -> None:
-    """Two writers that give one name to two different fields would mix their values in one column."""
+    """Otherwise two writers that give one name to two different fields would mix their values in one column."""
     one, other = (table_names(schema_of({name: "long"}), safe=True) for name in ("a b", "a-b"))
     assert united(one, other) is None
     assert united(one, one) is not None
@@ -123,7 +123,7 @@ _SCHEMAS = st.dictionaries(_NAMES, _KINDS, max_size=6)
 def test_names_are_reversible_unique_and_stable(
     earlier: dict[str, Any], later: dict[str, Any], safe: bool
 ) -> None:
-    """Some schema would have names that cannot be converted back, are unsafe, collide, or replace earlier names."""
+    """Otherwise the names of some schema would be irreversible or unsafe, or would collide or replace earlier names."""
     held = table_names(schema_of(earlier), safe=True)
     now = schema_of({**later, **earlier})
     named = table_names(now, held, safe=safe)

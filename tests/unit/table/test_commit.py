@@ -201,8 +201,7 @@ def test_change_whose_files_took_too_long_is_not_committed(store):
 
 
 def test_late_version_below_a_newer_history_does_not_count(store):
-    """A writer would report success for a version that no reader sees, because the log was cut while the write was in
-    flight."""
+    """Otherwise a writer would report success for a version that no reader sees, if the log is cut during the write."""
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})
     base = table.opened()
@@ -279,7 +278,7 @@ def test_table_without_its_record_is_refused(store):
 
 
 def test_restored_backup_is_refused_even_with_as_many_versions(store):
-    """A log restored to version 1, with another version 2 on top, would pass for the committed log."""
+    """Otherwise a log restored to version 1, with another version 2 on top, would pass for the committed log."""
     table = Table(store=store)
     base = commit(table, 1)
     saved = {meta.key: store.get(meta.key).body for meta in store.list("t/").objects}
@@ -388,8 +387,7 @@ def emptied(store, *numbers):
 
 
 def test_number_of_an_erased_version_is_not_used_again(store):
-    """A writer with an older snapshot would create a version in the place of an erased one, and readers would not see
-    it."""
+    """Otherwise a writer with an old snapshot would create a version in place of an erased one, and no reader would see it."""
     table = Table(store=store)
     base = commit(table, 1)
     newest = commit(table, 1)
@@ -403,7 +401,7 @@ def test_number_of_an_erased_version_is_not_used_again(store):
 
 
 def test_change_is_called_again_if_erase_removed_a_file(store):
-    """A commit would fail although the newest version no longer names the missing file."""
+    """Otherwise a commit would fail although the newest version no longer names the missing file."""
 
     class Reads(Counts):
         def onto(self, base):
@@ -434,7 +432,7 @@ def test_checkpoint_in_doubt_is_not_named(store):
 
 
 def test_waiting_changes_read_files_of_earlier_ones(store):
-    """A second change that replaces new rows of the first would not find the file."""
+    """Otherwise a second change that replaces new rows of the first would not find the file."""
 
     class Reads(Counts):
         def onto(self, base):

@@ -57,7 +57,7 @@ def test_slot_is_replaced_as_a_whole_and_others_stay(derived):
 
 
 def test_slot_without_rows_is_noted_as_made(derived):
-    """The slot would be made again in each round."""
+    """Otherwise the slot would be made again in each round."""
     held = filled(derived)
     process = derived()
     process.commit(process.planned({A: [], 9: []}, source=7))
@@ -78,7 +78,7 @@ def test_round_goes_on_if_others_changed_other_slots(derived):
 
 @pytest.mark.parametrize("theirs", [5, 6])
 def test_slot_is_done_if_others_made_it_from_the_same_or_a_later_source_version(derived, theirs):
-    """A slot that is already done would count as a conflict, or the other slots of its pack would not be committed."""
+    """Otherwise a slot that is already done would be a conflict, or other slots of its pack would not be committed."""
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=5)
@@ -111,7 +111,7 @@ def test_slot_is_replaced_if_others_made_it_from_an_earlier_source_version(deriv
 
 
 def test_slot_is_made_again_from_the_same_source_version(derived):
-    """A new transform would not change the rows of an unchanged source."""
+    """Otherwise a new transform would not change the rows of an unchanged source."""
     held = filled(derived)
     process = derived()
     assert isinstance(process.commit(process.planned({A: ["again"]}, source=1)), Committed)
@@ -136,7 +136,7 @@ def test_rows_leave_packs_that_others_merged(derived):
 
 
 def test_rows_leave_packs_that_another_engine_merged(derived):
-    """Rows would stay twice in the engine's file, which is unsorted and does not say which slots it has."""
+    """Otherwise rows would stay twice in the engine's file, which is unsorted and does not say which slots it has."""
     held = filled(derived)
     process = derived()
     second = process.planned({B: ["mine"]}, source=2)
@@ -180,7 +180,7 @@ def test_schema_gets_the_columns_of_both_writers(derived):
 
 
 def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
-    """Rows of two types would be in one column. A slot without rows can still be made."""
+    """Otherwise rows of two types would be in one column. A slot without rows can still be made."""
     one, two = derived(), derived()
     one.table.opened()
     second = grown(two.planned({B: ["b"], C: []}), x="string")
@@ -191,8 +191,7 @@ def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
 
 
 def test_changed_type_of_a_column_is_a_conflict_for_rounds_of_the_old_type(derived):
-    """A round that changes no schema would commit rows of the old type. Slots with uncertain values would stay as they
-    are."""
+    """Otherwise a round that changes no schema would commit rows of the old type."""
     one, two = derived(), derived()
     one.table.opened()
     first = one.planned({A: ["1"], C: [None]})
@@ -258,7 +257,7 @@ def scaled():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_replacing_one_slot_writes_few_rows_of_others(derived, seed):
-    """A change of one slot would rewrite much of the table. The slots have all sizes. Their rows do not compress."""
+    """Otherwise a change of one slot would rewrite much of the table. The rows do not compress."""
     source, sizes = random.Random(seed), scaled()
     process, held = derived(sizes=sizes), {}
 
@@ -283,7 +282,7 @@ def test_replacing_one_slot_writes_few_rows_of_others(derived, seed):
 
 
 def test_batch_of_half_the_slots_writes_at_most_twice_its_rows(derived):
-    """Such a batch would rewrite more rows of other slots than it has itself."""
+    """Otherwise such a batch would rewrite more rows of other slots than it has itself."""
     source, sizes = random.Random(5), scaled()
     process, slots = derived(sizes=sizes), range(100)
 

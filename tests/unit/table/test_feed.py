@@ -51,7 +51,7 @@ def changes_in(process, since, until):
 
 @given(steps=steps)
 def test_changes_lead_from_any_version_to_any_later_one(steps):
-    """A consumer would miss changes, also of rounds that were committed on top of others, in part, or together."""
+    """Otherwise a consumer would miss changes of rounds that were committed on top of others, in part, or together."""
     process = committed(steps)
     newest = process.table.opened()
     found = [labels_in(process, snapshot_of(process.table.reader, n)) for n in range(newest.version + 1)]

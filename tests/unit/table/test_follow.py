@@ -50,7 +50,7 @@ def led_to(name, source):
 @name
 @pytest.mark.parametrize("rebuild", [False, True])
 def test_step_starts_over_if_another_writer_is_first(name, source, rebuild):
-    """The table would go back to an earlier version of its source."""
+    """Otherwise the table would go back to an earlier version of its source."""
     following(name, source).follow()
     source.commit(source.planned(SECOND))
 
@@ -68,7 +68,7 @@ def test_step_starts_over_if_another_writer_is_first(name, source, rebuild):
 
 @name
 def test_error_ends_the_steps_if_others_are_always_first(name, source):
-    """A run would try forever, or the next one could not advance the table."""
+    """Otherwise a run would try forever, or the next one could not advance the table."""
     following(name, source).follow()
     numbers = iter(range(20, 100, 3))
 

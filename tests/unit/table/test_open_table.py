@@ -72,7 +72,7 @@ def test_interrupted_creation_is_finished(store):
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("dies_at", range(12))
 def test_creation_killed_at_any_request_is_finished(store, dies_at, fault):
-    """The next run would use another id, or take the crash for a loss."""
+    """Otherwise the next run would use another id, or take the crash for a loss."""
     with suppress(CrashedError):
         opened(FaultyStore(store, scripted({dies_at: fault})))
     begun = record(store)
@@ -83,7 +83,7 @@ def test_creation_killed_at_any_request_is_finished(store, dies_at, fault):
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"table":"x"}'])
 def test_damaged_record_is_not_taken_for_a_missing_one(store, body):
-    """All objects would be read again."""
+    """Otherwise all objects would be read again."""
     commit(store, 1)
     records = Table(store=store).known.records
     records.replace(KNOWN, "t", body, expected=records.read(KNOWN, "t").version)
@@ -132,7 +132,7 @@ def test_cursor_of_another_table_is_refused(store):
 
 
 def test_cursor_of_a_deleted_table_is_refused(store):
-    """The loss of all objects would go unnoticed, because only the cursor shows that there was a table."""
+    """Otherwise the loss of all objects would go unnoticed, because only the cursor shows that there was a table."""
     commit(store, 1)
     was = record(store).table
     for meta in store.list("").objects:
@@ -169,7 +169,7 @@ def test_confirmation_holds_for_the_newest_version(store):
 
 @pytest.mark.parametrize("beyond", [1, 2, 3])
 def test_table_goes_on_under_a_new_id_after_an_accepted_loss(store, beyond):
-    """Rows of versions before the loss would be lost, or versions after it would stay."""
+    """Otherwise rows of versions before the loss would be lost, or versions after it would stay."""
     for _ in range(4):
         commit(store, 1, 2)
     was, noted = record(store).table, []
@@ -211,7 +211,7 @@ def test_table_begins_again_after_the_loss_of_all_objects(store):
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("left", ["all", "some", "none"])
 def test_killed_forget_is_refused_until_it_is_repeated(store, left, fault):
-    """A table would open in a half-accepted state after a crash at some request."""
+    """Otherwise a table would open in a half-accepted state after a crash at some request."""
     for _ in range(3):
         commit(store, 1)
     lost = {"all": (), "some": (2,), "none": range(4)}[left]

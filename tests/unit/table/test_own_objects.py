@@ -20,7 +20,7 @@ PLACES = {"platform_prefix": "own/", "keyspace_prefix": "signals/", "queue_prefi
 
 
 def test_own_objects_are_never_read_from_the_whole_bucket() -> None:
-    """A source of a whole bucket, or of a prefix below the platform's, would ingest the platform's own objects."""
+    """Otherwise a source of a whole bucket, or of a platform prefix, would ingest the platform's own objects."""
     source = source_of(name="orders", bucket=S3Config(bucket="b"), hidden_files="read", **PLACES)
     assert [key for key in (*OURS, "raw/1", "ownership/1") if source.choice.covers(key)] == [
         "raw/1",
@@ -31,7 +31,7 @@ def test_own_objects_are_never_read_from_the_whole_bucket() -> None:
 
 
 def test_objects_of_other_platforms_are_never_read() -> None:
-    """The objects of another deployment would be ingested, because their names do not show what they are."""
+    """Otherwise the objects of another deployment would be ingested, because their names do not show what they are."""
     mine = source_of(
         name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|signals/|waiting/"
     )
@@ -44,5 +44,5 @@ def test_objects_of_other_platforms_are_never_read() -> None:
 
 
 def test_only_usual_prefixes_are_own_in_another_bucket() -> None:
-    """A source would skip user objects in a bucket where the platform's prefixes mean nothing."""
+    """Otherwise a source would skip user objects in a bucket where the platform's prefixes mean nothing."""
     assert own_prefixes("b", platform_bucket="p", **PLACES) == ("_s3notify/", "_s3notify-known/")

@@ -33,7 +33,7 @@ def pinned(known: TableSchema | None = None, *, inferred: bool = False, **column
 
 class TestPinned:
     def test_later_schema_keeps_the_columns_of_rows(self) -> None:
-        """A later parsing schema with fewer columns would remove columns from the table."""
+        """Otherwise a later parsing schema with fewer columns would remove columns from the table."""
         first = pinned(a="long")
         assert is_same(pinned(first, a="long"), first)
         second = pinned(first, b="long")
@@ -49,7 +49,7 @@ class TestPinned:
     @pytest.mark.parametrize("names", [("a",), ("a b", "c")])
     @pytest.mark.parametrize("derived", [False, True])
     def test_log_returns_the_schema_as_it_was_written(self, names: tuple[str, ...], *, derived: bool) -> None:
-        """A schema with mapped names would change when it is read back, or an empty table would have one."""
+        """Otherwise a schema with mapped names would change when it is read back, or an empty table would have one."""
         inner = json.loads(spark_schema(**dict.fromkeys(names, "date")))
         schema = pinned(inferred=True, s=inner, **dict.fromkeys(names, "long"))
         metadata, _ = described(schema, created_ms=1, table="t", derived=derived)
@@ -59,7 +59,7 @@ class TestPinned:
         assert schema_of(described(NO_SCHEMA, created_ms=1)[0]) is None
 
     def test_two_concurrent_inferences_parse_the_fields_of_both(self) -> None:
-        """One of two writers that infer at the same time would stop reading the other one's fields."""
+        """Otherwise one of two writers that infer at the same time would stop reading the other one's fields."""
         theirs = {SOURCE: spark_schema(a="long"), "x": "theirs", "y": "theirs"}
         mine = {SOURCE: spark_schema(a="double", b="string"), "x": "mine"}
         both = both_sources(theirs, mine)
@@ -70,7 +70,7 @@ class TestPinned:
 
 class TestMerged:
     def test_fields_are_merged_at_any_depth(self) -> None:
-        """Old fields would lose their type or place, or later rows without a field could not be stored."""
+        """Otherwise old fields would lose their type or place, or later rows without a field could not be stored."""
 
         def struct(*fields: tuple[str, Any], nullable: bool = True) -> dict[str, Any]:
             parts = [{"name": n, "type": t, "nullable": nullable, "metadata": {}} for n, t in fields]
@@ -128,7 +128,7 @@ class TestMerged:
         ],
     )
     def test_contradiction_inside_a_column_names_its_path(self, inner: Any, reason: str) -> None:
-        """Rows of two types would be in one column, or an object's nested field would stop the whole inference."""
+        """Otherwise rows of two types would be in one column, or one nested field would stop the whole inference."""
 
         def outer(kind: Any) -> str:
             return spark_schema(o=json.loads(spark_schema(x=kind)))
@@ -138,7 +138,7 @@ class TestMerged:
         assert json.loads(merged(outer("long"), outer(inner), strict=False)) == json.loads(outer("long"))
 
     def test_names_that_differ_only_in_case_are_one_column(self) -> None:
-        """The table would get two columns that Spark cannot tell apart."""
+        """Otherwise the table would get two columns that Spark cannot tell apart."""
         assert json.loads(merged(spark_schema(a="long"), spark_schema(A="long"), strict=False)) == json.loads(
             spark_schema(a="long")
         )
@@ -193,7 +193,7 @@ class TestLimits:
             grown(None, source=schema, rows="{}", inferred=False)
 
     def test_fields_of_a_new_column_that_differ_only_in_case_are_one(self) -> None:
-        """A new struct would have two fields that Spark cannot tell apart."""
+        """Otherwise a new struct would have two fields that Spark cannot tell apart."""
         outer = json.loads(spark_schema(s="long"))
         outer["fields"][0]["type"] = json.loads(spark_schema(a="long", A="long"))
         found = json.loads(merged("{}", json.dumps(outer), strict=False, bounded=True))

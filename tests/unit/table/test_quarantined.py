@@ -56,7 +56,7 @@ class Quarantine(Place):
 
 
 def test_unreadable_object_is_quarantined_with_its_reason():
-    """An unreadable object would stop its slot, or each batch would read it again."""
+    """Otherwise an unreadable object would stop its slot, or each batch would read it again."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
     place.quarantine(a=0)
     assert place.failing == ["a"]
@@ -71,7 +71,7 @@ def test_unreadable_object_is_quarantined_with_its_reason():
 
 
 def test_object_is_not_quarantined_before_the_last_attempt():
-    """The rows of the earlier version would leave although a later attempt may read the object."""
+    """Otherwise the rows of the earlier version would leave although a later attempt may read the object."""
     place = Quarantine(a=Body(etag="1", rows=2))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -81,7 +81,7 @@ def test_object_is_not_quarantined_before_the_last_attempt():
 
 
 def test_rows_of_an_earlier_version_leave():
-    """Readers would see rows of an object version that was overwritten by an unreadable one."""
+    """Otherwise readers would see rows of an object version that was overwritten by an unreadable one."""
     place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -94,7 +94,7 @@ def test_rows_of_an_earlier_version_leave():
 
 
 def test_rows_of_the_same_version_stay():
-    """A retry for the sake of some rejects would remove the committed rows if the object cannot be read any more."""
+    """Otherwise a retry of some rejects would remove the committed rows of an object that cannot be read any more."""
     place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.retry()
@@ -105,7 +105,7 @@ def test_rows_of_the_same_version_stay():
 
 
 def test_retried_object_leaves_with_the_commit_of_its_rows():
-    """An object would leave quarantine before its rows are committed."""
+    """Otherwise an object would leave quarantine before its rows are committed."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2))
     place.quarantine(a=0)
     place.unreadable = {}
@@ -135,7 +135,7 @@ def test_object_that_fails_again_returns_with_its_new_reason():
 
 
 def test_partly_read_object_is_read_on_from_its_offset():
-    """A retry would read the committed first rows of the object again."""
+    """Otherwise a retry would read the committed first rows of the object again."""
     place = Quarantine(a=Body(etag="1", rows=5, rejects=1))
     place.quarantine(a=3)
     state = place.state("a")
@@ -154,7 +154,7 @@ def test_partly_read_object_is_read_on_from_its_offset():
 
 @pytest.mark.parametrize("unreadable", [0, 1])
 def test_deleted_or_overwritten_object_leaves_quarantine(unreadable):
-    """The quarantine would keep an object version that does not exist any more."""
+    """Otherwise the quarantine would keep an object version that does not exist any more."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
     place.quarantine(a=unreadable, b=unreadable)
     place.unreadable = {}
@@ -167,7 +167,7 @@ def test_deleted_or_overwritten_object_leaves_quarantine(unreadable):
 
 
 def test_reasons_are_counted_by_kind():
-    """The counts would mix failing and rejected objects, or omit those that wait for a retry."""
+    """Otherwise the counts would mix failing and rejected objects, or omit those that wait for a retry."""
     place = Quarantine(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
@@ -182,7 +182,7 @@ def test_reasons_are_counted_by_kind():
 
 
 def test_quarantine_of_one_key_shows_its_reason_and_first_rejects():
-    """A user would not see why an object failed, or would see rejects of other objects."""
+    """Otherwise a user would not see why an object failed, or would see rejects of other objects."""
     place = Quarantine(
         a=Body(etag="1", rows=2, rejects=3), b=Body(etag="1", rows=1, rejects=1), c=Body(etag="1", rows=1)
     )
@@ -212,7 +212,7 @@ def test_quarantine_of_one_key_shows_its_reason_and_first_rejects():
     ],
 )
 def test_choice_retries_by_key_and_reason(choice, pending):
-    """A retry would include objects that the user has not chosen."""
+    """Otherwise a retry would include objects that the user has not chosen."""
     place = Quarantine(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
@@ -226,7 +226,7 @@ def test_choice_retries_by_key_and_reason(choice, pending):
 
 
 def test_signals_move_after_the_version_and_need_no_listing():
-    """The next batch would list the bucket, or would run before the request is committed."""
+    """Otherwise the next batch would list the bucket, or would run before the request is committed."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.retry(dry_run=True)
@@ -238,7 +238,7 @@ def test_signals_move_after_the_version_and_need_no_listing():
 
 
 def test_repetition_sends_a_lost_signal_again():
-    """A request whose signal was lost would never be read, or be committed twice."""
+    """Otherwise a request whose signal was lost would never be read, or be committed twice."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -255,7 +255,7 @@ def test_repetition_sends_a_lost_signal_again():
 
 
 def test_pending_objects_stay_pending():
-    """A second retry would cancel an earlier one for other keys."""
+    """Otherwise a second retry would cancel an earlier one for other keys."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.retry(Choice(keys=frozenset({"a"})))
@@ -282,7 +282,7 @@ def test_missing_table_has_no_quarantine():
 
 
 def test_all_slots_are_requested_in_one_version():
-    """A retry of many slots would take a version, and requests for rejects, for each slot."""
+    """Otherwise a retry of many slots would take a version, and requests for rejects, for each slot."""
     place = Quarantine()
     slots = [Slot(number) for number in range(10, 40)]
     for slot in slots:
@@ -302,7 +302,7 @@ def test_all_slots_are_requested_in_one_version():
 
 
 def test_slots_with_large_quarantine_take_several_versions(monkeypatch):
-    """A large retry would exceed the memory, or some of its slots would not be signalled."""
+    """Otherwise a large retry would exceed the memory, or some of its slots would not be signalled."""
     monkeypatch.setattr(quarantine, "REQUEST_MAX", 4)
     place = Quarantine()
     slots = [Slot(number) for number in range(10, 15)]
@@ -318,7 +318,7 @@ def test_slots_with_large_quarantine_take_several_versions(monkeypatch):
 
 
 def test_expired_object_is_not_read_again():
-    """A retry would request an object that no longer exists, and withdraw its rows."""
+    """Otherwise a retry would request an object that no longer exists, and withdraw its rows."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
     base, state = place.writer.snapshot, place.state("a")
@@ -331,7 +331,7 @@ def test_expired_object_is_not_read_again():
 
 
 def test_retry_starts_over_if_a_run_changed_the_slot():
-    """Objects that the run has read meanwhile would be read again."""
+    """Otherwise objects that the run has read meanwhile would be read again."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -347,7 +347,7 @@ def test_retry_starts_over_if_a_run_changed_the_slot():
 
 
 def test_retry_goes_on_if_a_run_changed_another_slot():
-    """A retry would look at its slots again for each version of any other slot."""
+    """Otherwise a retry would look at its slots again for each version of any other slot."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     other = SlotRounds(store=place.store, slot=Slot(8))
@@ -359,7 +359,7 @@ def test_retry_goes_on_if_a_run_changed_another_slot():
 
 
 def test_same_request_by_two_writers_is_made_once():
-    """The object would be requested twice."""
+    """Otherwise the object would be requested twice."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     done = place.retry(table=beaten(place.table, [place.retry]))
@@ -367,7 +367,7 @@ def test_same_request_by_two_writers_is_made_once():
 
 
 def test_retry_ends_if_others_are_always_first():
-    """A retry would never end, or would signal a request that is not committed."""
+    """Otherwise a retry would never end, or would signal a request that is not committed."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -383,7 +383,7 @@ def test_retry_ends_if_others_are_always_first():
 
 
 def test_earlier_round_is_planned_again():
-    """A round that was planned before the request would commit a state without it."""
+    """Otherwise a round that was planned before the request would commit a state without it."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -397,7 +397,7 @@ def test_earlier_round_is_planned_again():
 
 
 def test_pending_objects_are_limited(monkeypatch):
-    """A batch would hold too many states in memory, or the user would not learn that some objects were left."""
+    """Otherwise a batch would hold too many states in memory, or the user would not learn that objects were left."""
     monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
     place.run()
@@ -410,7 +410,7 @@ def test_pending_objects_are_limited(monkeypatch):
 
 
 def test_failing_objects_are_limited(monkeypatch):
-    """A slot would get more failing objects than fit. Beyond the limit, objects fail their slot instead."""
+    """Otherwise a slot would get more failing objects than fit. Beyond the limit, objects fail their slot instead."""
     monkeypatch.setattr(settle, "FAILING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
     place.quarantine(**dict.fromkeys(place.bucket, 0))
@@ -427,7 +427,7 @@ def test_failing_objects_are_limited(monkeypatch):
 
 
 def test_states_in_files_keep_reasons_and_requests():
-    """A table with many objects would lose reasons and requests, because its states are in files."""
+    """Otherwise a table with many objects would lose reasons and requests, because its states are in files."""
     place = Quarantine(**{f"{n}": Body(etag="1", rows=0) for n in range(300)})
     place.unreadable = {"7": 0}
     place.run(last_attempt=True, max_objects=1000)

@@ -127,12 +127,12 @@ def process(table, monkeypatch):
 
 
 def test_new_object_reads_neither_states_nor_packs(process):
-    """Each new object would cost more requests than its round."""
+    """Otherwise each new object would cost more requests than its round."""
     assert process.round(["raw/new.json"], "e1") == {**PROBE, "PUT data": 1, **VERSION}
 
 
 def test_overwritten_object_reads_one_page_and_rewrites_one_pack(process):
-    """An overwrite would read more than the object's page of states and the pack of its rows."""
+    """Otherwise an overwrite would read more than the object's page of states and the pack of its rows."""
     found = process.round([KEYS[7]], "e1")
     assert found == {**PROBE, "GET state": 1, "GET data": 1, "PUT data": 2, **VERSION}
     # The object's state is now in the manifest. Its rows are alone in a pack, which is removed.
@@ -140,7 +140,7 @@ def test_overwritten_object_reads_one_page_and_rewrites_one_pack(process):
 
 
 def test_many_new_objects_cost_no_request_each(process):
-    """Each of 694 objects in 500 slots would cost a request. Only pages that a filter wrongly accepts may cost one."""
+    """Otherwise each of 694 objects in 500 slots would cost a request."""
     keys = [f"raw/many/{n}.json" for n in range(694)]
     assert 450 < len({slot_of(key) for key in keys}) < 550
     found = process.round(keys, "e1")
@@ -157,7 +157,7 @@ def test_commit_of_1000_slots_costs_no_request_each(process):
 
 
 def test_many_overwritten_objects_read_neighbouring_pages_together(process):
-    """Overwrites would read each page separately, or take more than 2 requests for each rewritten pack."""
+    """Otherwise overwrites would read each page separately, or take more than 2 requests for each rewritten pack."""
     before = process.whole.newest().packs.keys()
     found = process.round(KEYS[1000:11_410:15], "e1")
     rewritten = len(before - process.whole.newest().packs.keys())

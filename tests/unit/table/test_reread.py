@@ -42,7 +42,7 @@ def place_of(count):
 
 
 def test_all_objects_are_read_again_once_and_their_rows_replaced():
-    """A backfill would leave old rows, or be requested again after its run."""
+    """Otherwise a backfill would leave old rows, or be requested again after its run."""
     place = place_of(4)
     before = place.writer.snapshot.packs.keys()
     assert place.backfill() == Backfilled(slots=(SLOT,), objects=4, rows=8)
@@ -59,7 +59,7 @@ def test_all_objects_are_read_again_once_and_their_rows_replaced():
 
 
 def test_backfill_larger_than_a_batch_reads_each_object_once():
-    """Objects would be read twice if the slot takes several batches, or if an object is read in parts."""
+    """Otherwise objects would be read twice if the slot takes several batches, or if an object is read in parts."""
     place = place_of(5)
     place.backfill()
     read = []
@@ -78,7 +78,7 @@ def test_backfill_larger_than_a_batch_reads_each_object_once():
 
 
 def test_changes_during_a_backfill_are_ingested():
-    """Updated, deleted or new objects would have to wait for the end of the backfill."""
+    """Otherwise updated, deleted or new objects would have to wait for the end of the backfill."""
     place = place_of(3)
     place.backfill()
     place.bucket = {"0": Body(etag="2", rows=1), "2": place.bucket["2"], "9": Body(etag="1", rows=1)}
@@ -88,7 +88,7 @@ def test_changes_during_a_backfill_are_ingested():
 
 
 def test_failing_object_keeps_its_rows_and_its_request():
-    """One unreadable object would lose its rows, or stop the others. After its last attempt it goes to quarantine."""
+    """Otherwise one unreadable object would lose its rows, or stop the others."""
     place = place_of(3)
     place.backfill()
     place.committed(unreadable={"1": 0})
@@ -103,7 +103,7 @@ def test_failing_object_keeps_its_rows_and_its_request():
 
 
 def test_requests_of_a_killed_run_wait_for_the_next_batch():
-    """Objects that the killed run has not read would never be read again."""
+    """Otherwise objects that the killed run has not read would never be read again."""
     place = place_of(3)
     assert place.backfill_by("run").objects == 3
     place.committed(max_objects=1)  # then the run is killed
@@ -118,7 +118,7 @@ def test_requests_of_a_killed_run_wait_for_the_next_batch():
 
 
 def test_repeated_request_is_signalled_again():
-    """A request that was killed between version and signal would never be read."""
+    """Otherwise a request that was killed between version and signal would never be read."""
     place = place_of(3)
 
     class Silent(Publisher):
@@ -144,7 +144,7 @@ def test_dry_run_counts_and_writes_nothing():
 
 
 def test_slot_without_objects_is_left_out():
-    """A backfill would signal slots, or fail on a table, without objects."""
+    """Otherwise a backfill would signal slots, or fail on a table, without objects."""
     place = place_of(1)
     place.bucket = {}
     place.run()
@@ -157,7 +157,7 @@ def test_slot_without_objects_is_left_out():
 
 
 def test_all_slots_are_requested_in_one_version():
-    """A backfill of many slots would take a version for each."""
+    """Otherwise a backfill of many slots would take a version for each."""
     place = place_of(2)
     others = [SlotRounds(store=place.store, slot=Slot(number)) for number in range(10, 30)]
     for other in others:
@@ -174,7 +174,7 @@ def test_all_slots_are_requested_in_one_version():
 
 
 def test_backfill_follows_a_commit_of_another_writer():
-    """Objects that another writer has just committed would not be read again."""
+    """Otherwise objects that another writer has just committed would not be read again."""
     place = place_of(2)
 
     def other():
@@ -190,14 +190,14 @@ def test_backfill_follows_a_commit_of_another_writer():
 
 
 def test_same_request_by_two_writers_is_made_once():
-    """Objects would be read twice."""
+    """Otherwise objects would be read twice."""
     place = place_of(2)
     assert place.backfill(beaten(place.table, [place.backfill])).objects == 2
     assert (place.facts.generation, place.facts.backfill) == (2, 2)
 
 
 def test_backfill_ends_if_others_are_always_first():
-    """A backfill would never end, or would signal a request that is not committed."""
+    """Otherwise a backfill would never end, or would signal a request that is not committed."""
     place = place_of(1)
 
     def always():
@@ -212,7 +212,7 @@ def test_backfill_ends_if_others_are_always_first():
 
 
 def test_earlier_round_is_planned_again():
-    """A round that was planned before the request would commit rows of the old code, and read them again later."""
+    """Otherwise an earlier round would commit rows of the old code after the request, and read them again later."""
     place = place_of(2)
     place.bucket["0"] = Body(etag="2", rows=1)
     planned = place.writer.plan(place.bucket)
@@ -227,7 +227,7 @@ def test_earlier_round_is_planned_again():
 
 
 def test_run_that_reads_the_slots_itself_goes_on_after_a_retry():
-    """A retry of the run would read again what the run has read, or signal slots that it reads itself."""
+    """Otherwise a retry of the run would read again what the run has read, or signal slots that it reads itself."""
     place = place_of(3)
     for _ in range(2):
         found = place.backfill_by("run 1")
@@ -245,7 +245,7 @@ def test_run_that_reads_the_slots_itself_goes_on_after_a_retry():
 
 
 def test_cut_version_does_not_hide_a_slot():
-    """A backfill would leave out a slot because vacuum has removed the version that last changed it."""
+    """Otherwise a backfill would leave out a slot because vacuum has removed the version that last changed it."""
     place = place_of(1)
     place.writer.name = "run 1"
     other = SlotRounds(store=place.store, slot=OTHER)
@@ -257,7 +257,7 @@ def test_cut_version_does_not_hide_a_slot():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rounds_and_requests_in_any_order_end_complete(seed):
-    """Some order of rounds and of both kinds of requests would lose rows, or leave them twice."""
+    """Otherwise some order of rounds and of both kinds of requests would lose rows, or leave them twice."""
     dice = random.Random(seed)
     place = place_of(5)
     staged = []

@@ -41,7 +41,7 @@ def change(site: RetypeSite, want: Wanted, others: Any = ()) -> Retype:
 
 
 def test_exact_change_is_no_change_of_data(site: RetypeSite) -> None:
-    """Readers of changes would see all rows again. Files with withdrawn rows, hidden or not, are included."""
+    """Otherwise readers of changes would see all rows again. Files with withdrawn rows, hidden or not, are included."""
     for turn in range(5):
         site.commit("a1", INT, n=[turn, None])
         site.commit("b1", INT, n=[turn, turn + 1])
@@ -81,7 +81,7 @@ def test_exact_widening_keeps_values(
 
 
 def test_change_to_text_changes_values(site: RetypeSite) -> None:
-    """Readers of changes would go on with values of the old type."""
+    """Otherwise readers of changes would go on with values of the old type."""
     site.commit("a1", LONG, n=[7, None])
     before = site.newest()
     made = change(site, wanted(n=pa.string()))
@@ -96,7 +96,7 @@ def test_change_to_text_changes_values(site: RetypeSite) -> None:
 
 
 def test_feed_goes_on_if_values_stay() -> None:
-    """A reader of changes would have to begin again after an exact change of a type."""
+    """Otherwise a reader of changes would have to begin again after an exact change of a type."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     site.commit("b1", INT, n=[2])
@@ -117,7 +117,7 @@ def test_feed_goes_on_if_values_stay() -> None:
 
 
 def test_values_that_do_not_fit_are_read_again() -> None:
-    """Values that do not fit would stay null, or all objects would be read again."""
+    """Otherwise values that do not fit would stay null, or all objects would be read again."""
     site = RetypeSite()
     site.commit("a1", LONG, n=[1, 10**17])
     site.commit("a2", LONG, n=[2])
@@ -138,7 +138,7 @@ def test_values_that_do_not_fit_are_read_again() -> None:
 
 
 def test_all_objects_are_read_again() -> None:
-    """Texts with several possible meanings would be converted without the objects, or `read_again` would be ignored."""
+    """Otherwise ambiguous texts would be converted without their objects, or `read_again` would be ignored."""
     for kinds, want in ((TEXT, wanted(n=pa.int64())), (LONG, wanted(read_again=True, n=pa.string()))):
         site = RetypeSite()
         site.commit("a1", kinds, n=["12" if kinds is TEXT else 12])
@@ -149,7 +149,7 @@ def test_all_objects_are_read_again() -> None:
 
 
 def test_rescued_values_are_read_again() -> None:
-    """A rescued value that fits the new type would stay in `_rescued`."""
+    """Otherwise a rescued value that fits the new type would stay in `_rescued`."""
     site = RetypeSite()
     kinds = {"n": pa.int32(), "_rescued": pa.string()}
     texts = ['{"n":"x"}', '{"m":"1","n.y":"x"}', '{"nn":"x","m":"n"}', None]
@@ -160,7 +160,7 @@ def test_rescued_values_are_read_again() -> None:
 
 
 def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many marks would exceed the memory, or an object that is being read in parts would go on in its middle."""
+    """Otherwise too many marks would exceed the memory, or a partly read object would be read on in its middle."""
     site = RetypeSite()
     site.commit("a1", LONG, n=[10**17], state={"reach_end": False, "offset": 5})
     site.commit("b1", LONG, n=[10**17])
@@ -222,7 +222,7 @@ def test_empty_table_has_no_column_to_change() -> None:
 
 
 def test_rows_added_meanwhile_are_converted(site: RetypeSite) -> None:
-    """A table with frequent commits could never change a type."""
+    """Otherwise a table with frequent commits could never change a type."""
     site.commit("a1", INT, n=[1])
     turns: list[int] = []
 
@@ -268,7 +268,7 @@ def test_same_change_by_two_writers_is_made_once() -> None:
 
 
 def test_later_of_two_different_changes_wins() -> None:
-    """The later change would convert packs that the earlier one has removed."""
+    """Otherwise the later change would convert packs that the earlier one has removed."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     other = RetypeSite(store=site.store)
@@ -278,7 +278,7 @@ def test_later_of_two_different_changes_wins() -> None:
 
 @pytest.mark.parametrize("new", [pa.int64(), pa.string()])
 def test_round_of_the_old_type_is_a_conflict(new: pa.DataType) -> None:
-    """Rows or rejects of the old type would be committed after the change, also in a new slot."""
+    """Otherwise rows or rejects of the old type would be committed after the change, also in a new slot."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     rows = site.planned("b1", INT, n=[2])
@@ -311,7 +311,7 @@ def test_change_of_a_restarted_table_is_refused() -> None:
 
 
 def test_change_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vacuum might remove the first converted files as garbage before the commit."""
+    """Otherwise vacuum might remove the first converted files as garbage before the commit."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     made = Retype(table=site.table, wanted=wanted(n=pa.int64()), base=site.newest())
@@ -338,7 +338,7 @@ class DyingStore(MemoryObjectStore):
 
 
 def test_change_killed_at_any_write_can_be_repeated() -> None:
-    """Readers would see a mixture of the old and the new table."""
+    """Otherwise readers would see a mixture of the old and the new table."""
     for left in range(40):
         store = DyingStore()
         site = RetypeSite(store=store)

@@ -63,7 +63,7 @@ def test_round_goes_on_if_others_changed_other_slots(rounds):
 
 
 def test_slot_that_others_changed_is_left_out(rounds):
-    """Rows, rejects, states or counts of the conflicting slot would be committed twice."""
+    """Otherwise rows, rejects, states or counts of the conflicting slot would be committed twice."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     mine = {**bucket, "a1": ("mine", (1, 3)), "a9": ("mine", (3, 3)), "b1": ("mine", (2, 3))}
@@ -86,7 +86,7 @@ def test_nothing_is_left_if_others_changed_all_slots(rounds):
 
 
 def test_rows_leave_packs_that_others_replaced(rounds):
-    """Overwritten rows would stay in the packs that replaced the planned ones."""
+    """Otherwise overwritten rows would stay in the packs that replaced the planned ones."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     second = two.planned({**bucket, "a1": ("mine", (7, 9))}, {A})
@@ -121,7 +121,7 @@ def test_two_rounds_do_not_merge_the_same_packs_twice(rounds):
 
 
 def test_rows_leave_packs_that_another_engine_merged(rounds):
-    """Overwritten rows would stay in the engine's file, which is unsorted and has no labels, slots and keys."""
+    """Otherwise overwritten rows would stay in the engine's file, which is unsorted and has no labels or bounds."""
     bucket, process = filled(rounds), rounds()
     bucket["c1"] = ("c", (1, 2))
     second = process.planned({**bucket, "a1": ("mine", (7, 8, 9))})
@@ -202,7 +202,7 @@ def test_damaged_slot_fails_alone(rounds):
 
 
 def test_round_of_many_slots_takes_few_requests(rounds):
-    """A round would make a request for each slot or object."""
+    """Otherwise a round would make a request for each slot or object."""
     store = CountingStore(MemoryObjectStore())
     process = Rounds(store=store)
     bucket = {f"{letter}{n}": (etag(n), (1, 2)) for letter in "abcdefghijklmnopqrstuvwxyz" for n in range(30)}
@@ -224,7 +224,7 @@ def test_dropped_files_are_not_named(rounds):
 
 
 def test_slots_of_an_erased_pack_are_left_out(rounds):
-    """The round would fail as a whole if `erase` has removed one of its packs. A new plan reads the slots again."""
+    """Otherwise the round would fail as a whole if `erase` has removed one of its packs."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     mine = {**bucket, "a1": ("mine", (1,)), "b1": ("mine", (2,)), "c1": ("mine", (3,))}

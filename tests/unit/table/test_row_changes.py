@@ -75,7 +75,7 @@ def _always(history, key, first, last):
 @pytest.mark.parametrize("vectors", [False, True])
 @given(steps=steps)
 def test_changes_between_any_two_versions_are_complete(vectors, steps):
-    """A reader would miss rows, also of rounds that were committed on top of others, in part, or together."""
+    """Otherwise a reader would miss rows, also of rounds that were committed on top of others, in part, or together."""
     process = committed(steps, vectors=vectors)
     newest = process.table.opened().version
     reader = process.table.reader
@@ -99,7 +99,7 @@ def test_change_has_the_time_of_its_version():
 
 
 def test_changes_of_some_slots_are_read_in_several_tasks():
-    """A reader of some slots would get other slots' rows, or rows would depend on the number of tasks."""
+    """Otherwise a reader of some slots would get other slots' rows, or rows would depend on the number of tasks."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({f"{c}1": ("e1", (1,)) for c in "abcdef"}))
     process.commit(process.planned({f"{c}1": ("e2", (2,)) for c in "abcdx"}))
@@ -158,7 +158,7 @@ def test_merged_packs_add_no_rows():
 
 
 def test_rounds_of_one_version_do_not_merge_each_others_packs():
-    """New rows would be in a pack without a change of data, which streams skip."""
+    """Otherwise new rows would be in a pack without a change of data, which streams skip."""
     for count in range(1, 8):
         process = Rounds(store=MemoryObjectStore())
         bucket = {f"a{n}": ("e", (1,)) for n in range(count)}
@@ -174,7 +174,7 @@ def test_rounds_of_one_version_do_not_merge_each_others_packs():
 
 
 def test_parts_of_an_object_are_added_one_after_the_other():
-    """A reader would get earlier parts again, or keep the parts of an older ETag."""
+    """Otherwise a reader would get earlier parts again, or keep the parts of an older ETag."""
     process = Rounds(store=MemoryObjectStore())
     slot = slot_of_key("a1")
     state = None
@@ -222,7 +222,7 @@ def test_sizes_count_objects_and_bytes():
 
 
 def test_rollback_ends_the_feed():
-    """A reader that goes on would not notice that earlier rows have left and others are back."""
+    """Otherwise a reader that goes on would not notice that earlier rows have left and others are back."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))
@@ -239,7 +239,7 @@ def test_rollback_ends_the_feed():
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_erased_object_is_one_deletion_without_its_rows(vectors):
-    """A reader that was up to date would stop at an erasure, because the files of the object no longer exist."""
+    """Otherwise an up-to-date reader would stop at an erasure, because the object's files no longer exist."""
     clock = HandClock()
     process = Rounds(
         store=MemoryObjectStore(clock=clock), clock=clock, vectors=vectors, more={"max_run_seconds": 100.0}
@@ -259,7 +259,7 @@ def test_erased_object_is_one_deletion_without_its_rows(vectors):
 
 
 def test_deleted_rows_need_the_version_that_had_them():
-    """A reader would fail in the middle. A version's removed files are kept only as long as the version before it."""
+    """Otherwise a reader would fail in the middle, because removed files are kept only as long as their last version."""
     clock = HandClock()
     process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})
     for n in range(2 * CHECKPOINT_EVERY + 2):

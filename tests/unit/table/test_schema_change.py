@@ -39,7 +39,7 @@ def test_column_changes_with_its_parsing_type() -> None:
 
 
 def test_column_of_a_transform_stays() -> None:
-    """A change of the parsing type would also change a column that a transform makes."""
+    """Otherwise a change of the parsing type would also change a column that a transform makes."""
     read = planned_change(KNOWN, columns(b="long"))
     assert (kinds(read.schema.source)["b"], kinds(read.schema.rows)["b"]) == ("long", "decimal(5,2)")
     assert (read.columns, [each.how for each in read.parsed]) == ((), ["again"])
@@ -50,7 +50,7 @@ def test_column_of_a_transform_stays() -> None:
 
 
 def test_column_is_found_by_its_name_in_objects_too() -> None:
-    """A user could not name a column as quarantine does, by its name in the objects."""
+    """Otherwise a user could not name a column as quarantine does, by its name in the objects."""
     held = columns(**{"order id": "long"})
     known = TableSchema(source=table_names(held, safe=True), rows=columns(order_id="long"), inferred=True)
     for name in ("order_id", "Order ID"):
@@ -90,7 +90,7 @@ def test_impossible_change_is_refused(wanted: str, options: dict[str, bool], err
 
 
 def test_contradictions_are_found_by_path() -> None:
-    """Columns that only one schema has, or a difference in nullability, would count as contradictions."""
+    """Otherwise columns that only one schema has, or a difference in nullability, would count as contradictions."""
     now = columns(a="long", s=struct(x="string", z="long"), new="date", b="decimal(5, 2)")
     assert [str(each) for each in contradictions(KNOWN.rows, now)] == [
         "column 's.x' is long in the table and now string"
@@ -116,7 +116,7 @@ def test_contradictions_are_found_by_path() -> None:
     ],
 )
 def test_suggested_command_resolves_the_contradiction(now: str, source: str, command: str) -> None:
-    """The user would run the command, and get the same error again."""
+    """Otherwise the user would run the command, and get the same error again."""
     with pytest.raises(UsageError) as refused:
         check_types("orders", KNOWN.rows, now, source=source)
     assert command in str(refused.value)

@@ -72,7 +72,7 @@ def test_older_checkpoint_leads_to_the_same_table(store):
 @pytest.mark.parametrize("key", [LAYOUT.checkpoint(3 * CHECKPOINT_EVERY), LAYOUT.last_checkpoint])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_crash_at_a_checkpoint_keeps_the_commit(store, key, fault):
-    """The commit would be lost, or no later writer would write the checkpoint."""
+    """Otherwise the commit would be lost, or no later writer would write the checkpoint."""
     with pytest.raises(CrashedError):
         grow(FaultyStore(store, at("put", fault, key=key)), CHECKPOINT_EVERY)
     grow(store, CHECKPOINT_EVERY)
@@ -93,7 +93,7 @@ def test_crash_at_a_checkpoint_keeps_the_commit(store, key, fault):
     ],
 )
 def test_damage_is_never_ignored(store, key, body):
-    """A cold or warm process would commit on top of a damaged log."""
+    """Otherwise a cold or warm process would commit on top of a damaged log."""
     store.put(key, body)
     before = {meta.key: meta.etag for meta in store.list("").objects}
     with pytest.raises(CorruptError):

@@ -78,7 +78,7 @@ ROUNDS = st.lists(
 
 @given(ROUNDS)
 def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
-    """A slot would be reported as stale without reason. Code versions do not return here."""
+    """Otherwise a slot would be reported as stale without reason. Code versions do not return here."""
     slot, number = Made(), 1
     for how, keys, another in rounds:
         number += another
@@ -91,7 +91,7 @@ def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, 
 def test_slot_never_counts_as_made_by_code_that_did_not_make_it(
     rounds: Sequence[tuple[str, list[str], bool]], codes: Sequence[str]
 ) -> None:
-    """Rows of old code would be reported as current after a return to an earlier version of the code."""
+    """Otherwise rows of old code would be reported as current after a return to an earlier version of the code."""
     slot = Made()
     for (how, keys, _), code in zip(rounds, codes, strict=False):
         slot.round(code, how, keys)
@@ -123,6 +123,6 @@ def test_slot_never_counts_as_made_by_code_that_did_not_make_it(
     ],
 )
 def test_code_version_of_a_slot(facts: SlotFacts, made_by: str) -> None:
-    """The reported version would be wrong, also for derived slots, which are replaced as a whole."""
+    """Otherwise the reported version would be wrong, also for derived slots, which are replaced as a whole."""
     assert facts.made_by("v2") == made_by
     assert facts.is_stale("v2") == (made_by != "v2")

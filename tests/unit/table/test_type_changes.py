@@ -72,7 +72,7 @@ def test_conversion_between_two_types(old: Any, new: Any, expected: str) -> None
 
 
 def test_exact_widening_is_transitive() -> None:
-    """Two exact changes one after the other would keep all values, but the same change in one step would not."""
+    """Otherwise two exact changes would keep all values, but the same change in one step would not."""
     for one in PLAIN:
         for two in PLAIN:
             for three in PLAIN:
@@ -103,7 +103,7 @@ VALUES: dict[str, list[Any]] = {
 @pytest.mark.parametrize("old", PLAIN)
 @pytest.mark.parametrize("new", PLAIN)
 def test_conversion_of_any_value_is_safe(old: str, new: str) -> None:
-    """A conversion would raise an error, put nulls in doubt, or change a value without putting it in doubt."""
+    """Otherwise a conversion would raise an error, report nulls as doubtful, or change a value without a report."""
     change = how(old, new)
     if change is None:
         return
@@ -159,7 +159,7 @@ def test_conversion_of_some_values(
 
 
 def test_parts_of_values_are_converted() -> None:
-    """Values inside structs and lists would keep the old type."""
+    """Otherwise values inside structs and lists would keep the old type."""
     old, new = pa.list_(pa.struct({"x": pa.int32()})), pa.list_(pa.struct({"x": pa.string()}))
     values = pa.array([[{"x": 1}, None], None, []], old)
     found, doubtful = converted(values, new, "text")
@@ -171,7 +171,7 @@ def test_parts_of_values_are_converted() -> None:
 
 @given(st.lists(st.floats() | st.none(), max_size=40))
 def test_double_is_converted_by_its_shortest_text(values: list[float | None]) -> None:
-    """A double like 0.1 would count as doubtful, although its shortest text is an exact decimal."""
+    """Otherwise a double like 0.1 would count as doubtful, although its shortest text is an exact decimal."""
     found, doubtful = converted(pa.array(values, pa.float64()), pa.decimal128(18, 2), "checked")
     for before, after, doubt in zip(values, found.to_pylist(), doubtful.to_pylist(), strict=True):
         assert doubt == (before is not None and after is None)

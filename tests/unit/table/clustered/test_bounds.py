@@ -64,7 +64,7 @@ def test_file_with_the_row_is_always_found(kind: pa.DataType, data: st.DataObjec
     ids=str,
 )  # fmt: skip
 def test_files_without_the_row_are_left_out(kind: pa.DataType, low: Any, within: Any, high: Any) -> None:
-    """A query would read files whose bounds exclude the value, or files without nulls for a null."""
+    """Otherwise a query would read files whose bounds exclude the value, or files without nulls for a null."""
     packs = [
         add([low, within], kind, "first"), add([high], kind, "second"), add([high, None], kind, "third"),
         add([None], kind, "nulls"),

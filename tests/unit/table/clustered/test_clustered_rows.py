@@ -44,7 +44,7 @@ def test_rows_are_added_and_withdrawn(source):
 
 
 def test_small_files_become_large_ones(source):
-    """A table with frequent commits would get more and more files."""
+    """Otherwise a table with frequent commits would get more and more files."""
     bucket = {}
     for n in range(40):
         bucket[f"a{n}"] = ("e", tuple(NUMBERS[n * 5 : n * 5 + 5]))
@@ -53,7 +53,7 @@ def test_small_files_become_large_ones(source):
 
 
 def test_row_that_left_is_searched_only_where_it_may_be(source):
-    """A withdrawal would read all files, also those whose bounds exclude the row."""
+    """Otherwise a withdrawal would read all files, also those whose bounds exclude the row."""
     bucket = {f"a{n}": ("e", tuple(k for k in NUMBERS if k % 4 == n)) for n in range(4)}  # a key each
     order = Clustered(columns=("id",), file_bytes=1)
     followed(source, bucket, clustered=order)
@@ -96,7 +96,7 @@ def test_new_order_rebuilds_the_table(source):
 
 
 def test_compaction_uses_the_current_file_size(source):
-    """A new file size would have no effect, or would rewrite all files at once."""
+    """Otherwise a new file size would have no effect, or would rewrite all files at once."""
     bucket = {f"a{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for n in range(8)}
     small = Clustered(columns=("id", "at"), file_bytes=1)
     followed(source, bucket, clustered=small)
@@ -113,7 +113,7 @@ def test_compaction_uses_the_current_file_size(source):
 
 
 def test_compaction_separates_ranges(source):
-    """A query would read many overlapping files, or compaction would merge a file twice or change rows."""
+    """Otherwise a query would read many overlapping files, or compaction would merge a file twice or change rows."""
     bucket = {}
     for n in range(12):
         bucket[f"a{n}"] = ("e", tuple(NUMBERS[n::12]))

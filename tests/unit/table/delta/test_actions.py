@@ -99,7 +99,7 @@ VERSIONS = st.builds(
 
 @given(VERSIONS)
 def test_version_is_read_as_it_was_written(version: LogVersion) -> None:
-    """A field of an action would be lost or changed."""
+    """Otherwise a field of an action would be lost or changed."""
     body = version.dumps()
     assert LogVersion.loads(body, where="v") == version
     assert not version.foreign
@@ -113,7 +113,7 @@ def test_note_with_a_lone_surrogate_leaves_the_log_readable() -> None:
 
 
 def test_missing_statistics_are_the_widest_bounds() -> None:
-    """Rows would be missed in files of engines that write no statistics, no counts, or null bounds."""
+    """Otherwise rows would be missed in files of engines that write no statistics, no counts, or null bounds."""
     wide = Add(path="p", size=1, rows=UNKNOWN_ROWS, modified_ms=1)
     assert "stats" not in wide.json()
     assert Add.of(wide.json()) == wide
@@ -125,7 +125,7 @@ def test_missing_statistics_are_the_widest_bounds() -> None:
 
 
 def test_file_without_bounds_may_hold_any_key() -> None:
-    """Rows of the greatest possible keys would be missed."""
+    """Otherwise rows of the greatest possible keys would be missed."""
     wide = Add(path="p", size=1, rows=1, modified_ms=1)
     for key in ("", "a", "\U0010ffff", "\U0010ffffx", "\U0010ffff" * 256):
         assert key <= LAST_KEY
@@ -133,7 +133,7 @@ def test_file_without_bounds_may_hold_any_key() -> None:
 
 
 def test_version_of_another_engine_is_foreign() -> None:
-    """A version with transactions of others, or with unknown actions, would count as the platform's."""
+    """Otherwise a version with transactions of others, or with unknown actions, would count as the platform's."""
     lines = [
         {"commitInfo": {"timestamp": 5, "operation": "OPTIMIZE"}},
         {"txn": {"appId": "stream", "version": 3}},
@@ -159,6 +159,6 @@ def test_version_of_another_engine_is_foreign() -> None:
     ],
 )
 def test_damaged_version_is_named(body: bytes) -> None:
-    """The user would not learn which object must be restored."""
+    """Otherwise the user would not learn which object must be restored."""
     with pytest.raises(CorruptError, match=r"^00\.json: "):
         LogVersion.loads(body, where="00.json")

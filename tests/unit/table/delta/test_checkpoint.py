@@ -67,7 +67,7 @@ STATES = st.builds(
 
 @given(STATES)
 def test_checkpoint_is_read_as_it_was_written(state: Checkpoint) -> None:
-    """A field of an action would be lost, or `_last_checkpoint` would have a wrong size."""
+    """Otherwise a field of an action would be lost, or `_last_checkpoint` would have a wrong size."""
     body, last = encode(state, version=7)
     assert decode(body, where="c") == state
     assert LastCheckpoint.loads(last.dumps(), where="l") == last
@@ -80,7 +80,7 @@ def test_checkpoint_is_read_as_it_was_written(state: Checkpoint) -> None:
 
 
 def test_many_files_take_little_room() -> None:
-    """A checkpoint of ten thousand files with similar statistics would be large."""
+    """Otherwise a checkpoint of ten thousand files with similar statistics would be large."""
     state = Checkpoint(
         protocol=Protocol(), metadata=METADATA, adds=tuple(add(f"data/{n}") for n in range(10_000))
     )
@@ -90,7 +90,7 @@ def test_many_files_take_little_room() -> None:
 
 
 def test_checkpoint_of_another_engine_is_read(tmp_path: Path) -> None:
-    """A table would not open after another engine wrote a checkpoint with several applications and removed files."""
+    """Otherwise a table would not open after another engine wrote a checkpoint, with applications and removed files."""
     for app in ("a", "b"):
         deltalake.write_deltalake(
             tmp_path,
@@ -122,7 +122,7 @@ def checkpoint_of(**columns: list[Any]) -> bytes:
 
 
 def test_statistics_in_columns_are_read() -> None:
-    """Counts and bounds in `stats_parsed` would be lost, or would replace those in JSON."""
+    """Otherwise counts and bounds in `stats_parsed` would be lost, or would replace those in JSON."""
     parsed = {
         "numRecords": 7,
         "minValues": {"_slot": 3, "_key": "a", "f": 0.5, "s": {"x": 1}},
@@ -138,13 +138,13 @@ def test_statistics_in_columns_are_read() -> None:
 
 
 def test_v2_checkpoint_is_recognized() -> None:
-    """The table would appear empty, because the files of a V2 checkpoint are elsewhere."""
+    """Otherwise the table would appear empty, because the files of a V2 checkpoint are elsewhere."""
     body = checkpoint_of(sidecar=[{"path": "x"}], domainMetadata=[{"domain": "d"}])
     assert decode(body, where="c").strange == ("domainMetadata", "sidecar")
 
 
 def test_damaged_checkpoint_is_named() -> None:
-    """The user would not learn which object is damaged, and what to do."""
+    """Otherwise the user would not learn which object is damaged, and what to do."""
     body, _ = encode(Checkpoint(protocol=Protocol(), metadata=METADATA), version=1)
     for broken in (b"", body[:-9], checkpoint_of(protocol=[]), checkpoint_of(add=[{"path": 1}])):
         with pytest.raises(CorruptError, match=r"^c: "):

@@ -22,7 +22,7 @@ BASE = ("appendOnly", "invariants")
 
 class TestSchema:
     def test_lineage_comes_first_and_all_columns_may_be_null(self) -> None:
-        """Readers would not find the lineage columns, or would not see their descriptions."""
+        """Otherwise readers would not find the lineage columns, or would not see their descriptions."""
         found = json.loads(delta_schema(PLAIN).schema)["fields"]
         assert [(each["name"], each["type"]) for each in found] == [
             ("_slot", "integer"),
@@ -66,7 +66,7 @@ class TestSchema:
     def test_protocol_requires_only_needed_features(
         self, columns: dict[str, Any], vectors: bool, protocol: Protocol
     ) -> None:
-        """A table would be closed to engines that could read it."""
+        """Otherwise a table would be closed to engines that could read it."""
         found = delta_schema(spark_schema(**columns), vectors=vectors)
         assert found.protocol == protocol
         assert found.properties.get("delta.enableDeletionVectors") == ("true" if vectors else None)
@@ -91,13 +91,13 @@ class TestSchema:
         ],
     )
     def test_column_that_delta_cannot_have_is_named(self, columns: dict[str, Any], message: str) -> None:
-        """The user would not learn which column must be cast or renamed."""
+        """Otherwise the user would not learn which column must be cast or renamed."""
         with pytest.raises(UsageError, match=message):
             delta_schema(spark_schema(**columns))
 
     @pytest.mark.parametrize("name", ["amount", "the amount"])
     def test_comments_of_the_user_stay(self, name: str) -> None:
-        """The comments in the user's DDL would be lost, inside a column or where names are mapped."""
+        """Otherwise the comments in the user's DDL would be lost, inside a column or where names are mapped."""
         told = {"nullable": True, "metadata": {"comment": "Before tax"}}
         inner = {"type": "struct", "fields": [{"name": "net", "type": "double", **told}]}
         columns = [{"name": name, "type": inner, **told}]
@@ -107,7 +107,7 @@ class TestSchema:
             assert column["metadata"]["comment"] == "Before tax"
 
     def test_ids_of_mapped_columns_stay(self) -> None:
-        """Engines would read wrong columns after the schema grew."""
+        """Otherwise engines would read wrong columns after the schema grew."""
 
         def ids(found: DeltaSchema) -> dict[str, int]:
             fields = json.loads(found.schema)["fields"]
@@ -132,7 +132,7 @@ class TestRaised:
     @pytest.mark.parametrize("wanted", PROTOCOLS)
     @pytest.mark.parametrize("known", PROTOCOLS)
     def test_raised_protocol_includes_both(self, known: Protocol, wanted: Protocol) -> None:
-        """A table would lose a feature that its files need, or its protocol would depend on the order of commits."""
+        """Otherwise a table would lose a feature that its files need, or its protocol would depend on the order."""
         found = raised(known, wanted)
         assert found == raised(wanted, known)
         assert raised(found, wanted) == found == raised(found, known)
@@ -163,8 +163,7 @@ class TestObjections:
         return self.found(configuration=dict(self.METADATA.configuration) | changed)
 
     def test_harmless_changes_are_accepted(self) -> None:
-        """A table would be refused after another engine changed a comment, the name, or a property that tunes the
-        engine."""
+        """Otherwise a table would be refused after another engine changed a comment or a tuning property."""
         assert self.found() == []
         assert self.found(self.SCHEMA.protocol, id="t") == []
         assert self.found(name="other", description="d", created_ms=9) == []
@@ -175,12 +174,12 @@ class TestObjections:
         assert self.found(schema=json.dumps(commented, indent=1)) == []
 
     def test_changed_protocol_is_refused(self) -> None:
-        """A raised or lowered protocol would be adopted."""
+        """Otherwise a raised or lowered protocol would be adopted."""
         (found,) = self.found(Protocol(reader=3, writer=7, writer_features=("rowTracking",)))
         assert found == "it changes the protocol from reader 1, writer 2 to reader 3, writer 7 (rowTracking)"
 
     def test_changed_id_partitions_and_columns_are_refused(self) -> None:
-        """Another engine could change the id, the partitions or the columns of the table."""
+        """Otherwise another engine could change the id, the partitions or the columns of the table."""
         fields = json.loads(self.METADATA.schema)["fields"]
         other = [each | {"nullable": False} if each["name"] == "id" else each for each in fields[:-1]]
         added = {"name": "new", "type": "long", "nullable": True, "metadata": {}}
@@ -199,7 +198,7 @@ class TestObjections:
         assert "cannot be read" in found
 
     def test_properties_that_bind_writers_are_refused(self) -> None:
-        """Another engine could set constraints that the platform ignores, or delete files that are still needed."""
+        """Otherwise another engine could set constraints that the platform ignores, or delete needed files."""
         assert self.properties(
             constraints__positive="amount > 0",
             appendOnly="true",

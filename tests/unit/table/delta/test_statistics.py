@@ -52,7 +52,7 @@ def bounds(values: list[Any], kind: pa.DataType, group: int = 2, name: str = "c"
 
 @given(st.lists(st.none() | TEXT, max_size=6))
 def test_bounds_of_texts_include_all_values(values: list[str | None]) -> None:
-    """A text would be outside its bounds, by the order of code points or of UTF-8 bytes."""
+    """Otherwise a text would be outside its bounds, by the order of code points or of UTF-8 bytes."""
     low, high = bounds(values, pa.string())
     there = [value for value in values if value is not None]
     assert (low is None) == (not there)
@@ -81,13 +81,13 @@ def test_bounds_of_texts_include_all_values(values: list[str | None]) -> None:
     ],
 )
 def test_upper_bound_of_texts_is_raised(greatest: str, bound: str | None) -> None:
-    """A long text would be above its bound, for example where the last character has no successor."""
+    """Otherwise a long text would be above its bound, for example where the last character has no successor."""
     assert bounds(["a", greatest], pa.string()) == ("a", bound)
 
 
 @given(st.lists(st.tuples(st.integers(0, 999), KEY), min_size=1, max_size=5))
 def test_bounds_of_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> None:
-    """A pack would be missed for a key that it holds, or read for many other keys."""
+    """Otherwise a pack would be missed for a key that it holds, or read for many other keys."""
     slots, keys = zip(*lineage, strict=True)
     rows = pa.table({"_slot": pa.array(slots, pa.int32()), "_key": pa.array(keys, pa.string())})
     add = add_of("data/p", footer_of(rows, 2), size=9, modified_ms=8, since=3, until=4)
@@ -98,7 +98,7 @@ def test_bounds_of_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> N
 
 
 def test_key_with_a_lone_surrogate_cannot_be_stored() -> None:
-    """The order of keys would differ from the order of their bytes."""
+    """Otherwise the order of keys would differ from the order of their bytes."""
     with pytest.raises(UnicodeEncodeError):
         pa.array(["\ud800"], pa.string())
 
@@ -106,7 +106,7 @@ def test_key_with_a_lone_surrogate_cannot_be_stored() -> None:
 @given(st.lists(st.none() | st.floats() | st.floats(width=32), max_size=5))
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
 def test_bounds_of_floats_include_all_values(kind: pa.DataType, values: list[float | None]) -> None:
-    """A predicate would miss NaN or infinity, for which JSON has no number."""
+    """Otherwise a predicate would miss NaN or infinity, for which JSON has no number."""
     stored = pa.array(values, kind).to_pylist()
     low, high = bounds(values, kind)
     there = [value for value in stored if value is not None]
@@ -119,7 +119,7 @@ def test_bounds_of_floats_include_all_values(kind: pa.DataType, values: list[flo
 
 
 def test_unchecked_floats_have_no_bounds() -> None:
-    """A predicate would miss NaN, which footers ignore."""
+    """Otherwise a predicate would miss NaN, which footers ignore."""
     rows = pa.table({"f": [1.0, math.nan], "s": [{"f": 1.0}, {"f": None}]})
     assert json.loads(stats_of(footer_of(rows)))["minValues"] == {}
     assert without_nan(rows) == {("s", "f")}
@@ -133,7 +133,7 @@ DECIMALS = st.decimals(Decimal("-1e18"), Decimal("1e18"), places=3) | st.integer
 
 @given(st.lists(st.none() | DECIMALS, max_size=5))
 def test_bounds_of_decimals_include_all_values(values: list[Decimal | None]) -> None:
-    """An engine that reads decimals as doubles would miss values with more digits than a double keeps."""
+    """Otherwise an engine that reads decimals as doubles would miss values with more digits than a double keeps."""
     low, high = bounds(values, pa.decimal128(22, 3))
     for value in values:
         if value is not None:
@@ -145,7 +145,7 @@ def test_bounds_of_decimals_include_all_values(values: list[Decimal | None]) -> 
 
 
 def test_decimal_without_room_above_has_no_bound() -> None:
-    """The rounded bound would have one digit too many for its type."""
+    """Otherwise the rounded bound would have one digit too many for its type."""
     most = Decimal("99999999999999.999")
     assert bounds([most, Decimal(0)], pa.decimal128(17, 3)) == (0, None)
     assert bounds([-most, Decimal("0.001")], pa.decimal128(17, 3)) == (None, Decimal("0.001"))
@@ -157,7 +157,7 @@ MICROSECONDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**16), 10**17)
 @given(st.lists(st.none() | MICROSECONDS, max_size=5))
 @pytest.mark.parametrize("zone", ["UTC", None])
 def test_bounds_of_times_are_rounded_outward(zone: str | None, values: list[int | None]) -> None:
-    """A predicate would miss times that are not whole milliseconds, or outside the calendar."""
+    """Otherwise a predicate would miss times that are not whole milliseconds, or outside the calendar."""
     low, high = bounds(values, pa.timestamp("us", zone))
     there = [value for value in values if value is not None]
 
@@ -176,7 +176,7 @@ def test_bounds_of_times_are_rounded_outward(zone: str | None, values: list[int 
 
 
 def test_bounds_of_dates_are_within_the_calendar() -> None:
-    """A date that Python and the log cannot express would be a bound."""
+    """Otherwise a date that Python and the log cannot express would be a bound."""
     assert bounds([0, -719_162, 2_932_896], pa.date32()) == ("0001-01-01", "9999-12-31")
     assert bounds([1, None, -719_163], pa.date32()) == (None, "1970-01-02")
     assert bounds([2_932_897, 1], pa.date32()) == ("1970-01-02", None)
@@ -189,7 +189,7 @@ def test_bounds_of_integers_are_exact() -> None:
 
 
 def test_nested_columns_have_nested_statistics() -> None:
-    """Fields of structs would be confused with columns whose names have dots, or lists and maps would get bounds."""
+    """Otherwise fields of structs would be confused with names that have dots, or lists and maps would get bounds."""
     rows = pa.table(
         {
             "_slot": pa.array([1, 2], pa.int32()),
@@ -211,7 +211,7 @@ def test_nested_columns_have_nested_statistics() -> None:
 
 
 def test_first_columns_and_lineage_have_statistics() -> None:
-    """Packs would not be found by slot and key if these columns come late."""
+    """Otherwise packs would not be found by slot and key if these columns come late."""
     names = [*(f"c{n}" for n in range(50)), "_slot", "_key"]
     rows = pa.table({name: ["a" * 500] for name in names})
     found = stats(rows)
@@ -220,7 +220,7 @@ def test_first_columns_and_lineage_have_statistics() -> None:
 
 
 def test_invalid_or_long_text_has_no_bound() -> None:
-    """A bound would exclude rows of another row group, or the statistics could not be written."""
+    """Otherwise a bound would exclude rows of another row group, or the statistics could not be written."""
     broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
     assert stats(pa.table({"c": broken}))["minValues"] == {"c": "a"}
     assert stats(pa.table({"c": broken}))["maxValues"] == {}
@@ -234,7 +234,7 @@ def test_file_without_rows_has_statistics() -> None:
 
 
 def test_hidden_rows_leave_bounds_wide() -> None:
-    """An engine would take the bounds of a file with hidden rows for exact values."""
+    """Otherwise an engine would take the bounds of a file with hidden rows for exact values."""
     rows = pa.table({"_slot": pa.array([1, 2, 3], pa.int32()), "_key": ["a", "é", "\U0001f600"]})
     add = add_of("data/p", footer_of(rows), size=9, modified_ms=8, since=3, until=4)
     found = hidden(add, Vector(storage="i", body="", size=0, rows=2))

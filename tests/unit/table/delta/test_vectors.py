@@ -40,7 +40,7 @@ ROWS = st.sets(st.integers(0, EVERY - 1), max_size=50) | SPREAD | st.builds(rang
 
 @given(st.lists(ROWS, max_size=4))
 def test_rows_are_decoded_as_they_were_encoded(packs: list[set[int] | range]) -> None:
-    """Other rows would be hidden, with vectors in the log or in the round's file."""
+    """Otherwise other rows would be hidden, with vectors in the log or in the round's file."""
     found = encode({str(n): rows for n, rows in enumerate(packs)}, file=FILE)
     for n, rows in enumerate(packs):
         vector = found.vectors[str(n)]
@@ -52,7 +52,7 @@ def test_rows_are_decoded_as_they_were_encoded(packs: list[set[int] | range]) ->
 
 
 def test_vector_has_the_protocol_format() -> None:
-    """Other engines would not read the vectors. The example is from Delta Kernel's tests."""
+    """Otherwise other engines would not read the vectors. The example is from Delta Kernel's tests."""
     (vector,) = encode({"p": [3, 4, 7, 11, 18, 29]}, file=FILE).vectors.values()
     assert vector == Vector(
         storage="i", body="^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", size=44, rows=6
@@ -62,7 +62,7 @@ def test_vector_has_the_protocol_format() -> None:
 
 
 def test_name_of_a_file_is_found_from_the_log() -> None:
-    """Other engines would not find the file of a vector, with or without a folder."""
+    """Otherwise other engines would not find the file of a vector, with or without a folder."""
     found = encode({"p": range(0, 60_000, 2)}, file=FILE)
     vector = found.vectors["p"]
     assert vector.storage == "u"
@@ -79,13 +79,13 @@ def test_name_of_a_file_is_found_from_the_log() -> None:
 
 @given(st.binary(max_size=40))
 def test_z85_is_reversible(data: bytes) -> None:
-    """Vectors in the log would be decoded to other bytes."""
+    """Otherwise vectors in the log would be decoded to other bytes."""
     assert _from_z85(_z85(data)) == data + b"\0" * (-len(data) % 4)
 
 
 @given(st.integers(0, 200), st.integers(0, 255), st.booleans())
 def test_damaged_vector_is_refused(at: int, byte: int, inline: bool) -> None:
-    """A changed byte would hide other rows without an error."""
+    """Otherwise a changed byte would hide other rows without an error."""
     rows = range(0, 300 if inline else 30_000, 3)
     found = encode({"p": rows}, file=FILE)
     vector, body = found.vectors["p"], bytearray(found.body or b"")
@@ -104,7 +104,7 @@ def test_damaged_vector_is_refused(at: int, byte: int, inline: bool) -> None:
 
 
 def test_vector_of_another_file_is_refused() -> None:
-    """A vector that belongs to another file would hide wrong rows."""
+    """Otherwise a vector that belongs to another file would hide wrong rows."""
     found = encode({"p": [1, 5], "q": range(0, 30_000, 3)}, file=FILE)
     small, large = found.vectors["p"], found.vectors["q"]
     assert set(read(small, None, rows=6)) == {1, 5}

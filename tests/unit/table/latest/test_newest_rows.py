@@ -76,7 +76,7 @@ def test_key_leaves_with_its_last_row(source):
 
 
 def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
-    """A late older row would bring a deleted key back, or the key would stay deleted after the deletion has left."""
+    """Otherwise a late older row would restore a deleted key, or the key would stay deleted without the deletion."""
     first = {"a1": ("e", (OLD,)), "b1": ("e", (DELETED,))}
     assert followed(source, first) == {}
     assert followed(source, {**first, "c1": ("e", (NEW,))}) == {}
@@ -86,7 +86,7 @@ def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
 
 
 def test_rows_of_an_erased_object_are_replaced(source):
-    """Erased rows would stay, because the erasing version does not say which rows they were."""
+    """Otherwise erased rows would stay, because the erasing version does not say which rows they were."""
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     source = KeyedRounds(store=store, clock=clock, vectors=source.vectors, more={"max_run_seconds": 100.0})
@@ -160,7 +160,7 @@ def test_source_without_rows_makes_no_table(source):
 
 
 def test_round_with_one_row_takes_few_requests(source):
-    """A round with one row would read more than the changes, the row's pack and the states of its key."""
+    """Otherwise a round with one row would read more than the changes, the row's pack and the states of its key."""
     bucket = {f"a{n}": ("e", (row(f"k{n % 3}", 1),)) for n in range(9)}
     followed(source, bucket)
     store = CountingStore(source.store)
@@ -194,7 +194,7 @@ def test_rounds_go_on_after_compaction(source):
 
 
 def test_round_killed_at_any_write_can_be_repeated(source):
-    """A row would be lost, or occur twice, after a crash."""
+    """Otherwise a row would be lost, or occur twice, after a crash."""
     base = dict(source.store._objects)
     for kill in range(40):
         source.store._objects = dict(base)
@@ -232,7 +232,7 @@ def after_writes(number):
 
 
 def test_second_of_two_writers_has_nothing_left(source):
-    """The table would get the same changes twice."""
+    """Otherwise the table would get the same changes twice."""
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})
     first = following(NEWEST, source)

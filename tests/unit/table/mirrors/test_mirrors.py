@@ -27,7 +27,7 @@ def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.mark.server
 def test_every_version_is_shown(place: Place) -> None:
-    """A mirror would miss the versions of batches or of rollbacks."""
+    """Otherwise a mirror would miss the versions of batches or of rollbacks."""
     (url,) = {f"s3://{place.store.config.bucket}/{place.source.table().layout.prefix}"}
     place.put("a", 1)
     place.run("1")
@@ -41,7 +41,7 @@ def test_every_version_is_shown(place: Place) -> None:
 
 @pytest.mark.server
 def test_failing_mirror_does_not_delay_commits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version would not be committed, or its rows would stay missing in the mirror."""
+    """Otherwise a version would not be committed, or its rows would stay missing in the mirror."""
     with monkeypatch.context() as broken:
         broken.setattr(ToyMirror, "fails", True)
         place.put("a", 1)
@@ -55,7 +55,7 @@ def test_failing_mirror_does_not_delay_commits(place: Place, monkeypatch: pytest
 
 @pytest.mark.server
 def test_symlink_manifest_lists_exactly_the_live_files(place: Place) -> None:
-    """Engines that read the list would show other rows than the table has."""
+    """Otherwise engines that read the list would show other rows than the table has."""
     location = replace(place.source.location, mirror="symlink")
     place.source = replace(place.source, location=location)
     for batch in ("1", "2"):
@@ -71,7 +71,7 @@ def test_symlink_manifest_lists_exactly_the_live_files(place: Place) -> None:
 
 @pytest.mark.server
 def test_commands_update_the_mirror(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list would name files that an erasure has removed."""
+    """Otherwise the list would name files that an erasure has removed."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     place.source = replace(place.source, location=replace(place.source.location, mirror="symlink"))
@@ -92,7 +92,7 @@ def test_commands_update_the_mirror(place: Place, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.server
 def test_slow_writer_does_not_show_an_earlier_version(place: Place) -> None:
-    """A late writer would replace the list of a later version."""
+    """Otherwise a late writer would replace the list of a later version."""
     place.source = replace(place.source, location=replace(place.source.location, mirror="symlink"))
     place.put("a", 1)
     place.run("1")

@@ -84,7 +84,7 @@ def test_each_row_is_rewritten_about_once_for_each_class() -> None:
 
 
 def test_rows_that_compress_well_count_as_rows() -> None:
-    """A round that merges such packs by their bytes alone would decode gigabytes."""
+    """Otherwise a round that merges such packs by their bytes alone would decode gigabytes."""
     sizes = replace(SIZES, row=10)
     full = [pack(f"{n}", 500, n, rows=6_400) for n in range(50)]
     assert compaction(full, sizes) == []

@@ -76,7 +76,7 @@ def test_big_slot_is_divided_into_packs_of_the_target_size() -> None:
 
 
 def test_pack_ends_after_many_rows_that_compress_well() -> None:
-    """The withdrawal of one such row would rewrite millions."""
+    """Otherwise the withdrawal of one such row would rewrite millions."""
     rows = rows_of([(slot, "k", "e", n) for slot in range(8) for n in range(100)])
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     assert len([*write([rows], sizes)]) == 1
@@ -159,7 +159,7 @@ def test_missing_columns_are_null_after_a_merge() -> None:
 
 
 def test_merge_writes_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge would hold all rows of an object in memory, which may be gigabytes."""
+    """Otherwise a merge would hold all rows of an object in memory, which may be gigabytes."""
     packs = [
         pack
         for part in range(2)

@@ -90,7 +90,7 @@ def test_conflicting_slot_leaves_no_state_of_the_round():
 
 
 def test_each_step_merges_a_part_of_a_large_table(monkeypatch):
-    """A round would merge a large part of the states at once. Only the smallest step may exceed the budget."""
+    """Otherwise a round would merge a large part of the states. Only the smallest step may exceed the budget."""
     monkeypatch.setattr(state_merge, "STATE_FILE_BYTES", (20_000, 40_000))
     monkeypatch.setattr(state_merge, "STATE_LEVEL_BYTES", 60_000)
     monkeypatch.setattr(state_merge, "STATE_MERGE_BYTES", 300_000)
