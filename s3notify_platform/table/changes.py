@@ -32,7 +32,7 @@ Reason = Literal[
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 GROUP_ROWS: Final = 16 << 10
-"""Changes in one row group of the file. A row group is in memory as a whole."""
+"""The number of changes in one row group of the file. A row group is in memory as a whole."""
 
 _LABELS: Final = (("etag", pa.string()), ("since", pa.int64()), ("until", pa.int64()))
 SCHEMA: Final = pa.schema(

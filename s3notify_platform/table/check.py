@@ -40,10 +40,10 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import kept_versions
 
 SLOTS_AT_ONCE: Final = 50
-"""Slots whose objects are in memory at the same time."""
+"""The number of slots whose objects are in memory at the same time."""
 
 SHOWN: Final = 100
-"""Problems that are listed. All problems are counted."""
+"""The most problems that are listed; all problems are counted."""
 
 COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 

@@ -78,14 +78,14 @@ class LogTable:
         return self.reader.layout
 
     def newest(self) -> Snapshot | Absent:
-        """The newest snapshot. Errors of `LogReader.open`."""
+        """The newest snapshot. Raises like `LogReader.open`."""
         kept = self.memory.kept()
         found = self.reader.open() if kept is None else self.reader.refresh(kept)
         self.memory.keep(found)
         return found
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
-        """Commit a change that was planned on `base`. Errors of `Committer.commit`."""
+        """Commit a change that was planned on `base`. Raises like `Committer.commit`."""
         return self.noted(self.committer.commit(change, base))
 
     def noted(self, done: CommitResult) -> CommitResult:

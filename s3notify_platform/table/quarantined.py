@@ -184,7 +184,8 @@ def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot]) -> Iterator
 def key_quarantine(table: LogTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
     """The quarantine of an object, with at most `limit` of its rejects; None if it is empty.
 
-    Requests of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold its rejects.
+    Requests: those of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold its
+    rejects.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -208,7 +209,7 @@ def rejects_packs(base: Snapshot, slot: Slot, state: ObjectState) -> list[Add]:
 def first_rejects(
     table: LogTable, packs: Iterable[Add], slot: Slot, state: ObjectState, *, limit: int
 ) -> pa.Table:
-    """The first rejects of an object version in these packs, in order. Requests of `reading.read`."""
+    """The first rejects of an object version in these packs, in order. Requests: those of `reading.read`."""
     found = REJECT_SCHEMA.empty_table()
     for batch in read_slots(table.reader.store, table.layout, packs, [slot], REJECT_SCHEMA):
         rows = pa.Table.from_batches([batch])
@@ -306,7 +307,7 @@ def retry(
 
     `signals`: the publisher of the source's keyspace; None for a run that reads the slots itself. Safe to repeat.
     Requests: see the module's docstring; also those of `StateReader.lookup`, those of a commit for each new request
-    (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Errors of
+    (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Raises like
     `LogTable.newest` and `Committer.commit`.
     """
     base = table.newest()

@@ -52,7 +52,7 @@ class Request(Change, Protocol):
 def ask_again(
     table: LogTable, base: Snapshot, request: Request, signals: Publisher | None, *, dry_run: bool
 ) -> Snapshot:
-    """Commit the request, and signal its slots. Returns the snapshot after the commit. Errors of `Committer.commit`.
+    """Commit the request, and signal its slots. Returns the snapshot after the commit. Raises like `Committer.commit`.
 
     The request gets a separate version. So a backfill can name the version that requests it.
     """
@@ -126,7 +126,7 @@ class _Backfill:
 
 
 def stale_slots(table: LogTable, code: str) -> list[Slot]:
-    """The slots that code other than `code` has made; empty if `code` is "". Requests of `LogTable.newest`."""
+    """The slots that code other than `code` has made; empty if `code` is "". Requests: those of `LogTable.newest`."""
     found = table.newest() if code else None
     slots = found.manifest.slots if isinstance(found, Snapshot) else {}
     return [slot for slot, facts in slots.items() if facts.is_stale(code)]
@@ -143,9 +143,9 @@ def backfill(
     """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
 
     Failing objects stay in quarantine. Slots without a commit are left out. A slot that is too large for one batch
-    takes several commits, which never read an object twice. Safe to repeat. Requests of `LogTable.newest`, 3 PUTs for
-    the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Errors of
-    `LogTable.newest` and `Committer.commit`.
+    takes several commits, which never read an object twice. Safe to repeat. Requests: those of `LogTable.newest`, 3
+    PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written.
+    Errors of `LogTable.newest` and `Committer.commit`.
 
     `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry requests
     nothing for slots that this batch has read. This takes 1 GET for each version that was the last to change one of the

@@ -383,7 +383,7 @@ def _escaped(text: str) -> str:
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
     """The objects that are read again if the change is made on top of this snapshot. Nothing is written.
 
-    Requests of `reading.read` for the columns concerned; none if no value can be in doubt.
+    Requests: those of `reading.read` for the columns concerned; no request if no value can be in doubt.
     """
     change, doubts = wanted.of(snapshot), Doubts()
     old = arrow_schema(snapshot.metadata.schema)

@@ -46,7 +46,7 @@ class SlotRound:
     """The part of a round that concerns one slot.
 
     `changes`: the new states of objects by key, with a mark (`gone`) for objects that have left. `before`: the earlier
-    states of those objects that had one. `label`: the label of the slot's new rows. The other fields are as in
+    states, for objects that had one. `label`: the label of the slot's new rows. The other fields are as in
     `SlotFacts`; None leaves them unchanged.
     """
 

@@ -82,7 +82,7 @@ def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, i
 
 
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
-    """The changes after the version `since`, up to and including `until`. Errors of `sizes_of`.
+    """The changes after the version `since`, up to and including `until`. Raises like `sizes_of`.
 
     `deletes`: True if rows that left are wanted; `since` must then be kept. In memory: the key of each object that was
     changed or has left.

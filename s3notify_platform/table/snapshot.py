@@ -166,7 +166,7 @@ class LogReader:
         )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
-        """`snapshot` with the later versions. The table is read cold if the log is another one. Errors of `open`."""
+        """`snapshot` with the later versions. The table is read cold if the log is another one. Raises like `open`."""
         asked_at = self.clock.monotonic()
         asks: list[Callable[[], Any]] = [lambda: self._since(snapshot), self.known.read]
         since, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)

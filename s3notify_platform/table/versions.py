@@ -74,7 +74,9 @@ def version_at(reader: LogReader, at_ms: int) -> int:
     if not (earlier := [version for version, meta in found.items() if meta.modified_ms <= at_ms]):
         oldest = min(found, default=None)
         kept = "there is no table" if oldest is None else f"the oldest version that is kept is {oldest}"
-        raise NotFoundError(f"the table below {reader.layout.prefix!r} at {at_ms}: {kept}")
+        raise NotFoundError(
+            f"the table below {reader.layout.prefix!r} had no version at {at_ms} (Unix ms): {kept}"
+        )
     return max(earlier)
 
 

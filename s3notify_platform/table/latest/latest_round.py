@@ -36,7 +36,7 @@ from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 
 KEYS_AT_ONCE: Final = 50_000
-"""Keys whose states are looked up together."""
+"""The number of keys whose states are looked up together."""
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
@@ -57,7 +57,7 @@ def key_changes(
     """The changes of keys on top of `base`, by the table in the module's docstring.
 
     `came`: the newest of the added rows, in the form of `newest_of`. `left`: the `_slot`, `_key` and `_etag` of the
-    rows that left. Requests of `StateReader.lookup`, and of `search`.
+    rows that left. Requests: those of `StateReader.lookup`, and of `search`.
     """
     places = _places(came, left)
     held = _states(table, base, places)

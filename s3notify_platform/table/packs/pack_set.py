@@ -40,10 +40,10 @@ from s3notify_platform.table.packs.round_packs import (
 )
 
 READS_IN_FLIGHT: Final = 4
-"""Packs that are in memory at the same time."""
+"""The number of packs that are in memory at the same time."""
 
 ORDERED_ROWS: Final = 64 << 10
-"""Rows in a row group of another engine's pack after it was sorted."""
+"""The number of rows in a row group of another engine's pack after it was sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

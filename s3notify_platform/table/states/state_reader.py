@@ -64,7 +64,7 @@ class StateReader:
     def of_slots(
         self, states: StateSet, slots: Collection[Slot]
     ) -> Iterator[tuple[Slot, dict[str, ObjectState]]]:
-        """The states of each of these slots, in order, by key. One slot is in memory. Requests of `columns`."""
+        """The states of each of these slots, in order, by key. One slot is in memory. Requests: those of `columns`."""
         for slot, columns in self.columns(states, slots):
             yield slot, states_of(columns)
 

@@ -387,7 +387,7 @@ def emptied(store, *numbers):
 
 
 def test_number_of_an_erased_version_is_not_used_again(store):
-    """Otherwise a writer with an old snapshot would create a version in place of an erased one, and no reader would see it."""
+    """Otherwise a writer with an old snapshot would create a version in place of an erased one, unseen by readers."""
     table = Table(store=store)
     base = commit(table, 1)
     newest = commit(table, 1)

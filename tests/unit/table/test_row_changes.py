@@ -259,7 +259,7 @@ def test_erased_object_is_one_deletion_without_its_rows(vectors):
 
 
 def test_deleted_rows_need_the_version_that_had_them():
-    """Otherwise a reader would fail in the middle, because removed files are kept only as long as their last version."""
+    """Otherwise a reader would fail in the middle, as removed files are kept only as long as their last version."""
     clock = HandClock()
     process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})
     for n in range(2 * CHECKPOINT_EVERY + 2):

@@ -78,7 +78,7 @@ ROUNDS = st.lists(
 
 @given(ROUNDS)
 def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
-    """Otherwise a slot would be reported as stale without reason. Code versions do not return here."""
+    """Otherwise a slot would be reported as stale without reason. In this test, no earlier code version returns."""
     slot, number = Made(), 1
     for how, keys, another in rounds:
         number += another
