@@ -10,9 +10,12 @@ The check covers these points, for rows and for rejects:
 A derived table has no states. Each of its slots must have as many rows as the manifest says, in packs whose bounds
 include the slot.
 
-Requests: 1 LIST for each 1000 versions and 1 GET for each version; 1 GET for each pack; 1 GET (2 with a vector in a
-file) for each pack and each group of `SLOTS_AT_ONCE` slots that the pack may hold; the requests of
-`StateReader.columns`.
+Requests:
+
+    - 1 LIST for each 1000 versions, and 1 GET for each version
+    - 1 GET for each pack
+    - 1 GET (2 with a vector in a file) for each pack and each group of `SLOTS_AT_ONCE` slots that the pack may hold
+    - the requests of `StateReader.columns`
 """
 
 from collections import Counter

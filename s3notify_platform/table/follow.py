@@ -8,11 +8,18 @@ Steps
     3. One version of the table records both the change and the version of the source that it leads to. So a step that
        is repeated finds nothing left to do, and a step that was killed is begun again.
 
-The table is rebuilt as one version in these cases: it is new; the feed is not kept, or a version went back; too much
-changed in one version; its definition, or the type of a column, has changed.
+The table is rebuilt as one version in these cases:
 
-Requests of a step with little to do: the requests of `LogTable.newest` for both tables and of `row_changes`, 1 GET for
-each pack that was added or removed, the requests of the kind, and the requests of a commit.
+    - The table is new.
+    - The feed is not kept, or a version of the source went back.
+    - One version of the source changed too much.
+    - The table's definition, or the type of a column, has changed.
+
+Requests of a step with little to do:
+
+    - those of `LogTable.newest` for both tables, and of `row_changes`
+    - 1 GET for each pack that was added or removed
+    - those of the kind, and those of a commit
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +95,7 @@ class Step:
 
 
 class Kind(Protocol):
-    """A way to make one table of another. Each of its changes sets the manifest's `follows` to `Step.follows`."""
+    """A way to make one table from another one. Each of its changes sets the manifest's `follows` to `Step.follows`."""
 
     @property
     def definition(self) -> str:

@@ -119,7 +119,7 @@ class KeyQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """The objects that are, or would be, read again: failing objects, and objects with the chosen rejected `records`.
+    """The objects that a retry requests, or would request: failing ones, and ones with chosen rejects (`records`).
 
     `waiting`: how many of them had been requested before. `left`: how many exceed `WAITING_MAX` and need another call.
     """

@@ -150,7 +150,7 @@ def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """A converted pack. `adds`: None if the pack has none of the columns, and stays."""
+    """A converted pack. `adds`: None if the pack has no such column, and stays."""
 
     adds: tuple[Add, ...] | None
     doubts: Doubts
@@ -233,9 +233,8 @@ class Retype:
         limit = self.table.committer.max_run_seconds / 2
         if self.table.committer.clock.monotonic() - self._began >= limit:
             raise FencedError(
-                f"the packs below {self.table.layout.prefix!r} were not all converted within {limit:.0f} s, after "
-                "which vacuum may remove the first ones as garbage: repeat the command from a machine nearer to "
-                "the bucket"
+                f"the packs below {self.table.layout.prefix!r} were not all converted within {limit:.0f} s, and "
+                "vacuum may remove the first ones as garbage: repeat the command nearer to the bucket"
             )
 
     def _schema(self, base: Snapshot) -> tuple[MetaData, Protocol]:

@@ -8,10 +8,12 @@
 | any other number, a timestamp, binary | another number, date, string | checked |
 | all else | anything | again |
 
-*exact*: each value stays the same. *text*: each value becomes a text, which may differ from the text in its object
-(`007`, `1.50`). *checked*: a value stays if it is the same in the new type; otherwise its object must be read again.
-*again*: the objects of all values must be read again. A type with fields or elements changes as these do. If one of
-them is checked, the whole value is read again.
+- *exact*: each value stays the same.
+- *text*: each value becomes a text, which may differ from the text in its object (`007`, `1.50`).
+- *checked*: a value stays if it is the same in the new type; otherwise its object must be read again.
+- *again*: the objects of all values must be read again.
+
+A type with fields or elements changes as these do. If one of them is checked, the whole value is read again.
 
 Types are Spark's JSON, values are Arrow's.
 """

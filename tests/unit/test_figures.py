@@ -7,7 +7,7 @@ from tests.benchmarks.figures import Figure
 
 
 def test_readme_has_the_headlines_of_the_figures():
-    """Somebody edited one of the files by hand; `poe bench` writes both."""
+    """Otherwise the README would show figures that no benchmark has measured."""
     readme = report.README.read_text()
     assert report.with_headlines(readme, report.FIGURES.read_text()) == readme
 

@@ -1,8 +1,12 @@
 """The table's schema in Delta's form, with the protocol and the properties that it needs. Pure.
 
-A table requires of engines only the versions that its schema demands: reader 1 and writer 2; column mapping (2 and 5)
-if a name has characters that Delta reserves; table features (3 and 7) for timestamps without zone, and for deletion
-vectors. Every column may be null, because files that were written before the column was added do not have it.
+A table requires of engines only the versions that its schema demands:
+
+    - reader 1 and writer 2
+    - column mapping (2 and 5), if a name has characters that Delta reserves
+    - table features (3 and 7), for timestamps without zone, and for deletion vectors
+
+Every column may be null, because files that were written before the column was added do not have it.
 
 `objections` lists the changes by another engine that cannot be adopted.
 

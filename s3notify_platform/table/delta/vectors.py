@@ -4,10 +4,11 @@ A vector is a set of row numbers, counted from 0 over the whole file. Small vect
 ones of a round share one file, so that a round writes at most one more object. The file's folder has a name that begins
 with `_`, because `vacuum(full=True)` of delta-rs does not know vectors, and removes their files in other folders.
 
-    vector       magic (4 bytes, little endian), number of bitmaps (8), for each: high 32 bits of its rows (4), and
-                 a Roaring bitmap in the portable format
-    in the log   the vector as Z85, padded by zeros to four bytes
-    file         version (1 byte), then for each vector: size (4, big endian), vector, CRC-32 (4, big endian)
+    - A vector has magic (4 bytes, little endian), the number of bitmaps (8), and for each bitmap the high 32 bits of
+      its rows (4) and a Roaring bitmap in the portable format.
+    - In the log, a vector is Z85, padded by zeros to four bytes.
+    - A file has its version (1 byte), and for each vector its size (4, big endian), the vector, and its CRC-32 (4, big
+      endian).
 
 Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. It is
 expanded only after these checks.

@@ -110,7 +110,7 @@ def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
     columns = {
         each.name: given.get(each.name, pa.repeat(empty.get(each.type, 0), count)) for each in STATE_SCHEMA
     }
-    assert columns.keys() >= FIELDS.keys(), "each field of a state"
+    assert columns.keys() >= FIELDS.keys(), "some fields of a state are missing"
     return pa.table(columns).cast(STATE_SCHEMA).combine_chunks().to_batches()[0]
 
 

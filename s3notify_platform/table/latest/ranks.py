@@ -1,17 +1,21 @@
 """Texts by which rows are compared: the key of a row, and the rank that says which row of a key is newer. Pure.
 
-A rank is a text. Ranks compare by their characters, so Arrow, Spark, Parquet and Python give the same order. The parts
-of a rank follow each other:
+A rank is a text. Ranks compare by their characters, so Arrow, Spark, Parquet and Python give the same order. A rank
+joins these parts:
 
-    the columns of `order_by`    of each value `1` and a text that has the value's order; of null `0`
-    `_modified`, the object's    the same
-    the object's key             as text
-    `_offset`                    as number
+| part | text |
+|---|---|
+| each column of `order_by` | `1` and a text that sorts like the value; `0` for null |
+| the object's `_modified` | the same |
+| the object's key | as a text |
+| `_offset` | as a number |
 
-    whole numbers, dates, times, booleans   16 hexadecimal digits, counted from the least number of 64 bits
-    decimals                                32 of them, by their unscaled number
-    floats                                  16 of them; -0.0 as 0.0, NaN after all others, as in Spark
-    texts                                   their characters, and an end that comes before any other character
+| value | text |
+|---|---|
+| a whole number, date, time or boolean | 16 hexadecimal digits, counted from the least number of 64 bits |
+| a decimal | 32 hexadecimal digits of its unscaled number |
+| a float | 16 hexadecimal digits; -0.0 like 0.0, NaN after all others, as in Spark |
+| a text | its characters, and an end that sorts before any other character |
 
 So null is older than all values, and no two rows of a table have the same rank.
 """

@@ -2,9 +2,9 @@
 
 A round merges files of one size class (`PackSizes`) if it finds more than `in_class` of them, oldest labels first. A
 file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at most B /
-target files and `in_class` files for each class, besides the files of its newest round, as long as the budget permits.
-Each row is rewritten about once for each class. Young packs, whose objects are the likeliest to change again, stay
-apart from old ones.
+target full files, and `in_class` files for each class. The files of the newest round are added to these, and the budget
+may delay merges. Each row is rewritten about once for each class. Young packs, whose objects are the likeliest to
+change again, stay apart from old ones.
 
 A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. A pack of which a vector hides more
 than the share `hidden` is rewritten without those rows. New rows of the round are never in a pack that is rewritten.

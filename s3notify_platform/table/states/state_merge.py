@@ -202,8 +202,8 @@ class Erasure:
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
     """Remove the keys, and marks of deleted keys among them, from the files and inline states that hold them.
 
-    No other file changes. 1 GET for the tail of each file that may hold a key, unless the tail is cached. 1 GET for
-    each file whose filter accepts a key.
+    No other file changes. Requests: 1 GET for the tail of each file that may hold a key, unless the tail is cached, and
+    1 GET for each file whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}
@@ -238,7 +238,7 @@ def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) ->
 def _left(
     pages: Iterator[pa.RecordBatch], erased: Collection[Place], held: list[bool]
 ) -> Iterator[pa.RecordBatch]:
-    """The pages without the erased places. `held` becomes true if there was one."""
+    """The pages without the erased places. Sets `held[0]` to True if there was one."""
     for page in pages:
         some = pa.array([key for _, key in erased], pa.string())
         rows = pc.is_in(page.column("key"), some)

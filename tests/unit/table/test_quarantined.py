@@ -282,7 +282,7 @@ def test_missing_table_has_no_quarantine():
 
 
 def test_all_slots_are_requested_in_one_version():
-    """Otherwise a retry of many slots would take a version, and requests for rejects, for each slot."""
+    """Otherwise each slot of a retry would take a separate version, and separate requests for its rejects."""
     place = Quarantine()
     slots = [Slot(number) for number in range(10, 40)]
     for slot in slots:
