@@ -153,7 +153,7 @@ class Committer:
         return result
 
     def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
-        """Commit changes that wait at the same time as one version. Returns the result of each; errors of `commit`."""
+        """Commit waiting changes as one version. Returns the result of each. Raises like `commit`."""
         deadline = self.clock.monotonic() + self.commit_seconds
         base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
         base = self._released(base, holder, deadline)

@@ -58,9 +58,10 @@ class SnapshotMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
-    """A table. Without `commits` it can only be read. `data`: its packs. `quarantine`: the packs of its rejects.
+    """A table. `data`: its packs. `quarantine`: the packs of its rejects.
 
-    `url`: the URL of its prefix. `mirror`: the name of the mirror that shows the table elsewhere (`mirrors`).
+    `committer`: refuses every commit if the table may only be read. `url`: the URL of the table's prefix. `mirror`: the
+    name of the mirror that shows the table elsewhere (`mirrors`).
     """
 
     reader: LogReader

@@ -311,7 +311,7 @@ class LogReader:
         listed = sorted(version for version in numbers if version is not None and version > base)
         since = range(base + 1, base + 1 + len(listed))
         if listed != [*since]:
-            raise OtherLogError(f"of versions {base + 1} to {listed[-1]} only {len(listed)} exist")
+            raise OtherLogError(f"some of the versions {base + 1} to {listed[-1]} are missing")
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:

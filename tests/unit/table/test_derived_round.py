@@ -126,7 +126,7 @@ def test_rows_leave_packs_that_others_merged(derived):
         held[slot] = values(slot, "x")
     two = derived()
     second = two.planned({B: ["mine"]}, source=2)
-    # With the fourth small pack, a merge is due.
+    # The fourth small pack makes a merge due.
     for slot in (3, 4, 5):
         one.commit(one.planned({slot: values(slot, "x")}))
         held[slot] = values(slot, "x")

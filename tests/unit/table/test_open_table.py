@@ -1,4 +1,4 @@
-"""Opens tables: which ones open, which ones are refused with which remedy, and how a table goes on after a loss."""
+"""Tables that open, tables that are refused with a remedy, and tables that go on after a loss."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +36,7 @@ def commit(store, *slots):
 
 
 def no_backlog():
-    """Notes nothing."""
+    """A backlog that records nothing."""
 
 
 def record(store):

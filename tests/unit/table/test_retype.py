@@ -1,4 +1,4 @@
-"""Columns get other types by one version, beside other writers: each cell of the table in `table.retype`."""
+"""Columns get other types by one version, while other writers commit: each cell of the table in `table.retype`."""
 
 import datetime as dt
 from decimal import Decimal
@@ -218,7 +218,7 @@ def test_empty_table_has_no_column_to_change() -> None:
         retyped(site.table, site.newest(), wanted(n=pa.int64()))
 
 
-# Beside others
+# Concurrent writers
 
 
 def test_rows_added_meanwhile_are_converted(site: RetypeSite) -> None:

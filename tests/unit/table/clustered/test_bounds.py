@@ -1,4 +1,4 @@
-"""The files that may hold a row: each file that does hold it, and as few others as the statistics allow."""
+"""Finds the files that may hold a row: each file that holds it, and as few others as the statistics allow."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The files that compaction merges: small and overlapping ones, each once, and no file with a separate range."""
+"""The files that compaction merges: small and overlapping ones, each once. Files with separate ranges stay."""
 
 import json
 

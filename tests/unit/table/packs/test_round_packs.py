@@ -1,4 +1,4 @@
-"""Packs: written rows are stored in order; withdrawn rows are removed, and no other rows."""
+"""Packs: written rows are stored in order; withdrawn rows are removed, and other rows stay."""
 
 import io
 from collections import Counter
