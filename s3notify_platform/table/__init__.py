@@ -1,8 +1,8 @@
 """The table as one Delta log: object states, rows and rejects of all slots, committed as one version a round.
 
-A round of a batch becomes one version of the log. It consists of packs (data files of many slots), a manifest (the rest
-of the state as of that version), and the version itself, which is created if absent. A file that no version names is
-garbage.
+A round of a batch becomes one version of the log. The version consists of packs (data files of many slots), a manifest
+(the rest of the state as of that version), and the entry in the log, which is created if absent. A file that no version
+names is garbage.
 
 Reading order:
 

@@ -1,8 +1,8 @@
 """The changes that a version makes to the states of objects; the change feed is made from them. Pure.
 
 A change carries the labels of the object's rows before and after. The earlier rows are in packs of the version before,
-the new rows in packs of this version. So the feed finds inserted and deleted rows by the states. It does not compare
-packs that were rewritten.
+the new rows in packs of this version. So the feed finds inserted and deleted rows by the states. The feed does not
+compare packs that were rewritten.
 
 The manifest of a version holds its changes if they are few. Otherwise they are in a Parquet file that the manifest
 names.
@@ -107,7 +107,7 @@ def state_changes(
 
 
 def erased(slot: Slot, key: str, before: ObjectState) -> StateChange:
-    """The change of an erased object. It keeps neither the key nor the ETag."""
+    """The change of an erased object. The change keeps neither the key nor the ETag."""
     old = Labels(etag="", since=before.since, until=before.until)
     return StateChange(slot=slot, key=key_hash(key), reason="erased", old=old)
 

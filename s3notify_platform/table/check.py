@@ -7,8 +7,8 @@ The check covers these points, for rows and for rejects:
     - Each object has as many rows as its state says, with the state's ETag and labels, and no row twice.
     - The counts of each slot are the sums over its states.
 
-A derived table has no states. Each of its slots must have as many rows as the manifest says, in packs whose bounds
-include the slot.
+A derived table has no states. Each slot of a derived table must have as many rows as the manifest says, in packs whose
+bounds include the slot.
 
 Requests:
 

@@ -15,8 +15,8 @@ the rows were made from. So a crash between the commits to both tables is detect
 | began the table again, under another id | has nothing left to commit |
 
 Packs are small (`DERIVED`). So replacing one slot writes at most `MAX_OTHERS` bytes besides its own rows. These bytes
-are rows of other slots that share packs with it, and of packs that are merged. A batch may write as much for each of
-its slots. If it replaces half of the bytes of the packs that it touches, it writes at most twice its rows.
+are rows of other slots in the same packs, and rows of merged packs. A batch may write as much for each of its slots. If
+it replaces half of the bytes of the packs that it touches, it writes at most twice its rows.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Steps
     1. The table's manifest names the version of the source's table that it was made from (`follows`). The change feed
-       since that version has all later changes (`row_changes`). One step takes as many of them as fit into memory.
+       since that version has all later changes (`row_changes`). One step takes as many changes as fit into memory.
     2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
        in another order (`clustered`).
     3. One version of the table records both the change and the version of the source that it leads to. So a step that
@@ -62,7 +62,7 @@ CONFLICTS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change to be made on top of the snapshot `held` of `table`. It leads to `target` of `source`.
+    """A change to be made on top of the snapshot `held` of `table`. The change leads to `target` of `source`.
 
     `columns`: the columns of `target`. `metadata`, `protocol`: the table's new ones; None leaves them unchanged.
     `note`: for the history.
@@ -95,7 +95,7 @@ class Step:
 
 
 class Kind(Protocol):
-    """A way to make one table from another one. Each of its changes sets the manifest's `follows` to `Step.follows`."""
+    """A way to make one table from another one. Its changes set the manifest's `follows` to `Step.follows`."""
 
     @property
     def definition(self) -> str:

@@ -1,8 +1,9 @@
 """A record of the table that is kept outside its prefix, so that lost versions are noticed.
 
-`known` is one record for each table. It is stored as `_s3notify-known/{source}` in the platform's bucket or another
-one, or in the records table. It has the table's id, its identity, and the newest version with the number `n` of its
-manifest. The id is also in the log (`metaData.id`, `txn.appId`), in the sensor's cursor, and in checkpoints of streams.
+`known` is one record for each table. The record is stored as `_s3notify-known/{source}` in the platform's bucket or
+another one, or in the records table. The record has the table's id, its identity, and the newest version with the
+number `n` of its manifest. The id is also in the log (`metaData.id`, `txn.appId`), in the sensor's cursor, and in
+checkpoints of streams.
 
 Invariants
     - `known` is created first. Version 0 of the log is then created with the id in `known`.
@@ -117,7 +118,7 @@ class Known:
         return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":
-        """The record of the table that replaces this one. It has no versions yet."""
+        """The record of the table that replaces this one. The new record has no versions yet."""
         return Known(table=table, former=(self.table, *self.former)[:FORMER_MAX], sensor=self.sensor)
 
 

@@ -1,8 +1,8 @@
 """The part of a table's state that the log does not hold: counts by slot, files of object states, files of rejects.
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
-before its version, and never changed. A manifest that no version names is garbage. It holds counts, not keys, so its
-size does not depend on the table's size: at most `MANIFEST_BYTES`.
+before its version, and never changed. A manifest that no version names is garbage. A manifest holds counts, not keys,
+so its size does not depend on the table's size: at most `MANIFEST_BYTES`.
 
 A manifest is stored as JSON, with the counts as columns. Item i of a column belongs to slot i.
 """

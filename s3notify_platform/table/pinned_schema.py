@@ -205,7 +205,7 @@ class _Merge:
     room: _Room | None
 
     def merged(self, old: Any, new: Any, path: str, level: int) -> Any:
-        """One merged type. `level`: the depth of its parts."""
+        """The merged type. `level`: the depth of its parts."""
         strict = self.strict
         match _kind(old), _kind(new):
             case "struct", "struct":

@@ -1,8 +1,8 @@
 """Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
 
 There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
-packs of these records. *Failing objects* could not be read completely. Their states hold the reason, and the traceback
-of an unforeseen error.
+packs of these records. *Failing objects* could not be read completely. The states of failing objects hold the reason,
+and the traceback of an unforeseen error.
 
 After a fix, `retry` has objects read again, by the steps of `reread`. Reading goes on where it had ended, or else
 begins at the start. A record or object leaves quarantine only in the version that ingests its rows, or finds its object
@@ -11,7 +11,7 @@ deleted. If it fails again, it stays in quarantine with the new reason.
 Limits: at most `WAITING_MAX` objects of a slot are pending at the same time, because a batch keeps their states in
 memory until they are read. Further objects need another call. One version requests the retry for several slots with up
 to `REQUEST_MAX` failing objects and rejects together, or for one slot. An object that is being read in parts, and has
-not failed, is already pending. Its rejects can be retried after it was read to its end.
+not failed, is already pending. The rejects of such an object can be retried after it was read to its end.
 
 Requests to examine slots: those of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects. Slots
 share the packs of rejects, so no request is for one slot alone.

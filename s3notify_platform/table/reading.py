@@ -1,12 +1,12 @@
 """Rows, or rejects, of slots of a snapshot as Arrow record batches: with Spark, or without.
 
-The driver distributes the packs that may have rows of the slots to tasks, evenly by bytes. It knows these packs from
-the log (`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack is
-divided among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
+The driver distributes the packs that may have rows of the slots to tasks, evenly by bytes. The driver finds these packs
+in the log (`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack
+is divided among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
 
-A task reads the footer of each pack, then the row groups that may have rows of its slots. It reads only the requested
-columns. Packs of other engines are read in the same way if their row groups say which slots they have; otherwise they
-are read whole.
+A task reads the footer of each pack, then the row groups that may have rows of its slots. A task reads only the
+requested columns. Packs of other engines are read in the same way if their row groups say which slots they have;
+otherwise they are read whole.
 
 Order: rows of one pack come in the pack's order, by (`_slot`, `_key`, `_offset`). Packs of other engines may have
 another order. The rows of a slot, and even of an object, may be in several packs. Sort them if the order matters.

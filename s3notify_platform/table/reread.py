@@ -4,7 +4,7 @@ Steps
     1. Commit one version with the request for all slots. The request is a mark in the states of objects (`again`, by
        `quarantine`), or says that all rows planned before this version must be read again (`backfill`).
     2. Move the slots' signals, marked as queued, then the root. The next batch reads these slots.
-    3. The batch reads the requested objects although their ETags are the same. Its version removes the request.
+    3. The batch reads the requested objects although their ETags are the same. The batch's version removes the request.
 
 | another writer, since the request was planned | the request |
 |---|---|
@@ -148,9 +148,9 @@ def backfill(
     Errors of `LogTable.newest` and `Committer.commit`.
 
     `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry requests
-    nothing for slots that this batch has read. This takes 1 GET for each version that was the last to change one of the
-    slots. If such a run is killed and never retried, its requests stay. Nothing signals the slot, and it keeps its
-    rows; the next batch of the slot, for any cause, reads the rest.
+    nothing for slots that this batch has read. The retry makes 1 GET for each version that was the last to change one
+    of the slots. If such a run is killed and never retried, its requests stay. Nothing signals the slot, and it keeps
+    its rows; the next batch of the slot, for any cause, reads the rest.
     """
     base = table.newest()
     if isinstance(base, Absent):

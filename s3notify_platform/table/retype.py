@@ -1,12 +1,12 @@
 """Changes the types of a table's columns by one version: its schema, and each pack with such a column, rewritten.
 
 Packs are rewritten even where Parquet could widen a type. Delta allows files with narrower types only with the feature
-`typeWidening`. This feature raises the reader version, and many engines lack it. Without the feature, delta-rs and
+`typeWidening`. The feature raises the reader version, and many engines lack it. Without the feature, delta-rs and
 DuckDB read most such files. Polars reads only an `int` as `bigint` and a `float` as `double` (`test_retyped_readers`).
 
 Steps
-    1. Convert the live packs, and store the results, which no version names yet. This takes several passes, because
-       batches go on meanwhile.
+    1. Convert the live packs, and store the results, which no version names yet. The conversion takes several passes,
+       because batches go on meanwhile.
     2. Commit the version with the schema and all new packs. Packs that a batch has added meanwhile are converted in
        between. A change that loses to other writers again and again holds the table (`Known.held`).
     3. The same version requests a new read of each object with a value that cannot be converted. The request is a mark

@@ -103,7 +103,7 @@ class SlotRound:
 
 
 def _leave(state: ObjectState, before: ObjectState) -> bool:
-    """True if the rows of the earlier state leave. They stay if the new state has the same ETag and first label."""
+    """True if the rows of the earlier state leave. The rows stay if the new state has the same ETag and first label."""
     return state.gone or state.since != before.since or state.etag != before.etag
 
 

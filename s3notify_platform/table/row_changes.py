@@ -7,8 +7,8 @@ Guarantees
     - Each change has the version that made it, that version's time, and the reason why its object changed.
 
 The rows that a version adds are in new packs, which have the label of its round. A version also rewrites earlier packs,
-to withdraw rows or to merge. These packs have earlier labels, and are not read. The rows that left are in packs that
-were live as of the first version, but are not as of the last one.
+to withdraw rows or to merge. Rewritten packs have earlier labels, and are not read. The rows that left are in packs
+that were live as of the first version, but are not as of the last one.
 
 An erased object is one deletion: its slot and the `changes.key_hash` of its key, in place of its rows.
 
@@ -178,7 +178,8 @@ class Inserts:
 class Deletes:
     """Rows that left. `left`: their objects, each with the first version that removed rows.
 
-    `task` is None if these objects were erased. Each of them then has one row, with nulls for values that are not kept.
+    `task` is None if these objects were erased. Each erased object then has one row, with nulls for values that are not
+    kept.
     """
 
     task: ReadTask | None

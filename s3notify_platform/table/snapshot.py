@@ -1,8 +1,8 @@
 """The newest state of a table, read cold or refreshed. Pure except for `LogReader`.
 
 A process keeps its snapshot. Before each round the process reads `known`, and lists the snapshot's version and the
-later ones, both in one round trip. It opens the table again if its version is missing or another one, or if `n` or the
-id differs. In these cases a backup was restored, or the table was removed and made again.
+later ones, both in one round trip. The process opens the table again if the snapshot's version is missing or another
+one, or if `n` or the id differs. In these cases a backup was restored, or the table was removed and made again.
 
 The age of a snapshot counts from the time before its version was first read, by the process's own clock. The log is
 never cut within the longest run. So a process with a young snapshot sees every version that was created since. `erase`

@@ -135,8 +135,8 @@ def column_ddl(name: str, kind: Any) -> str:
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
     """Values in another type, and a mask of those whose objects must be read again.
 
-    Such a value is null until then, unless its text can be read as a value of the new type. `change`: the result of
-    `how` for both types.
+    A value in the mask is null until then, unless its text can be read as a value of the new type. `change`: the result
+    of `how` for both types.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:

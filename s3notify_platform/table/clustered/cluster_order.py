@@ -25,7 +25,7 @@ class Clustered:
     file_bytes: int = CLUSTER_FILE_BYTES
 
     def dumps(self) -> str:
-        """A text that identifies the definition. It omits the size of files, so a new size rewrites nothing."""
+        """A text that identifies the definition. The text omits the size of files, so a new size rewrites nothing."""
         return json.dumps({"cluster_by": self.columns})
 
     @property

@@ -1,8 +1,8 @@
 """The next version of a clustered table: new rows are added, rows that left are withdrawn, small files are merged.
 
 A row that left is searched in the files whose statistics include its values (`bounds`). These files are few, because
-the rows are sorted. They are rewritten without the row, or hide it by a deletion vector. Files of one size class are
-merged as in other tables (`packs.rewrite_choice`). The merged rows are sorted again.
+the rows are sorted. The files are rewritten without the row, or hide it by a deletion vector. Files of one size class
+are merged as in other tables (`packs.rewrite_choice`). The merged rows are sorted again.
 
 | another writer, since the round was planned | the round |
 |---|---|
@@ -155,7 +155,8 @@ class ClusteredRound:
 
 
 def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
-    """These files as one, or as several full ones, sorted, without the rows that vectors hide. 1 GET for each file."""
+    """Merges these files into one sorted file, or several full ones, without the rows that vectors hide. 1 GET for
+    each."""
     rows = [pa.concat_tables(table.data.opened(pack).groups()) for pack in packs]
     together = clustered.in_order(pa.concat_tables(rows, promote_options="default"))
     since, until = min(pack.since for pack in packs), max(pack.until for pack in packs)

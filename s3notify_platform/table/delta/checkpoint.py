@@ -1,8 +1,9 @@
 """Checkpoints of the log: all that a reader needs of the versions up to one, in one Parquet file. Pure.
 
-This platform writes a classic checkpoint in a single file, which every engine reads. It has the protocol, `metaData`,
-the newest `txn` of each application, live files with tags, statistics and deletion vectors, and recently removed files.
-Checkpoints of other engines are read, too, even if statistics are columns (`stats_parsed`) instead of JSON.
+This platform writes a classic checkpoint in a single file, which every engine reads. The checkpoint has the protocol,
+`metaData`, the newest `txn` of each application, live files with tags, statistics and deletion vectors, and recently
+removed files. Checkpoints of other engines are read, too, even if statistics are columns (`stats_parsed`) instead of
+JSON.
 
 Time and memory are proportional to the number of files.
 

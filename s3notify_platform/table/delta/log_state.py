@@ -1,8 +1,8 @@
 """The state of a log, version by version, and the versions of other engines that are adopted. Pure.
 
 A version of the platform follows the version before it. A version of another engine is adopted if it changes no data.
-Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). That version restores
-the state before them.
+Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). The undoing version
+restores the state before the foreign ones.
 """
 
 from collections.abc import Mapping, Sequence

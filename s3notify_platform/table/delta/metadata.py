@@ -31,7 +31,7 @@ LINEAGE: Final = (
     ("_etag", "string"),
     ("_offset", "long"),
 )
-"""The first columns of each pack. They name the object that a row is from."""
+"""The first columns of each pack. These columns name the object that a row is from."""
 
 PROPERTIES: Final = {
     # The platform's vacuum removes files and log. With these settings another engine's cleanup finds nothing old

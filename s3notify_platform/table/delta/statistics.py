@@ -1,4 +1,4 @@
-"""Statistics of a pack, from its Parquet footer. They let readers skip the pack. Pure.
+"""Statistics of a pack, from its Parquet footer. Statistics let readers skip the pack. Pure.
 
 Guarantee: a bound holds for every row, in the order that engines compare by. A column without a safe bound has no
 bound. So a predicate selects the same rows with statistics as without.
@@ -155,7 +155,7 @@ def without_nan(rows: pa.Table) -> frozenset[Path]:
 
 
 def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
-    """The action that adds the file with its rows hidden by `vector`. It replaces `add`, which is removed."""
+    """The action that adds the file with its rows hidden by `vector`. It replaces `add`, which is then removed."""
     stats: dict[str, Any] = json.loads(add.stats or "{}")
     stats["tightBounds"] = False
     text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)

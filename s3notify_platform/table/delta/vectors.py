@@ -10,8 +10,8 @@ with `_`, because `vacuum(full=True)` of delta-rs does not know vectors, and rem
     - A file has its version (1 byte), and for each vector its size (4, big endian), the vector, and its CRC-32 (4, big
       endian).
 
-Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. It is
-expanded only after these checks.
+Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. A vector
+is expanded only after these checks.
 
 Sources: Delta Transaction Log Protocol, "Deletion Vector Format"; ZeroMQ RFC 32 (Z85); RoaringFormatSpec.
 """

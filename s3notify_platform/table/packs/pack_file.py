@@ -27,8 +27,8 @@ LOOKED_AT: Final = 256
 """The number of rows that are examined to choose the encoding of a file's columns."""
 
 LEVEL: Final = 3
-"""The level of zstd. It makes 4% fewer bytes than level 1 in about the same time. Higher levels double the time for a
-gain of 2%."""
+"""The level of zstd. This level makes 4% fewer bytes than level 1 in about the same time. Higher levels double the time
+for a gain of 2%."""
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
@@ -285,7 +285,7 @@ def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.Par
 
 
 def deltas_of(rows: pa.Table) -> dict[str, str]:
-    """The encodings of columns of mostly distinct values. These columns get no dictionary. Pure."""
+    """The encodings of columns of mostly distinct values. Columns with such an encoding get no dictionary. Pure."""
     first = rows.slice(0, LOOKED_AT)
     return {
         column.name: encoding

@@ -101,7 +101,7 @@ class PackSet:
     _made: dict[object, tuple[list[tuple[str, NewPack]], Counter[int]]] = field(default_factory=dict)
 
     def fresh(self, *, vectors: bool | None = None) -> "PackSet":
-        """A copy for one change. It keeps no packs of earlier changes."""
+        """A copy of this set for one change, without the packs of earlier changes."""
         return replace(self, vectors=self.vectors if vectors is None else vectors, _made={})
 
     def changed(
@@ -198,7 +198,7 @@ class PackSet:
             found.files[self.layout.file(self.path(name))] = pack.body
 
     def merged(self, olds: Sequence[Add]) -> PackChanges:
-        """These packs as one, or as several full ones, without the rows that vectors hide. 1 GET for each pack."""
+        """Merges these packs into one, or several full ones, without the rows that vectors hide. 1 GET for each."""
         rewrite = Rewrite(
             paths=tuple(old.path for old in olds),
             leaving={},

@@ -106,8 +106,8 @@ def _by_slot(
     """Packs that end after a slot once they are full.
 
     Within a slot, a pack ends at twice the size, or at `own` bytes if it holds only this slot. So a slot shares at most
-    two packs. It begins in a pack with less than `target` bytes of other slots before it. It ends in a pack with less
-    than twice as many after it. A merge does not divide the rows of a pack below `target` again.
+    two packs. The slot begins in a pack with less than `target` bytes of other slots before it. The slot ends in a pack
+    with less than twice as many bytes after it. A merge does not divide the rows of a pack below `target` again.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):

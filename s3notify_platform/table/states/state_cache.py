@@ -38,7 +38,7 @@ class StoredRanges:
 
 
 def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
-    """These bytes of a file, complete. `CorruptError`: they are missing. 1 GET."""
+    """Reads these bytes of a file. `CorruptError`: some of them are missing. 1 GET."""
     try:
         found = ranges.read(file.name, start, end)
     except NotFoundError as error:

@@ -1,11 +1,11 @@
 """A state file: object states sorted by (slot, key), in pages, each with a filter of its keys. Pure.
 
-The file is Parquet, and any reader of Parquet can open it. Its row groups are the pages. The filters come after the
-last page, where readers do not look. Then comes the footer, whose metadata has the place of each page and each filter.
-Filters and footer are the *tail*. A process needs only the tail to know which page may hold a key. `StateFile`, in the
-manifest, has the tail's length and checksum. Pages have Parquet's checksums.
+The file is Parquet, and any reader of Parquet can open it. The row groups of the file are the pages. The filters come
+after the last page, where readers do not look. Then comes the footer, whose metadata has the place of each page and
+each filter. Filters and footer are the *tail*. A process needs only the tail to know which page may hold a key.
+`StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
-Places are (slot, key). A file holds places from `first` to below `end`. These bounds contain only keys that the file
+Places are (slot, key). A file holds places from `first` to below `end`. The bounds contain only keys that the file
 holds, so an erased key leaves with the states.
 """
 
@@ -45,7 +45,8 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A state file as the manifest names it. `states` counts all, `gone` the marks of keys whose objects have left.
+    """A state file as the manifest names it. `states`: the number of all states. `gone`: the number of marks of keys
+    whose objects have left.
 
     `tail` is the length of the tail in bytes, and `check` its CRC-32.
     """

@@ -1,8 +1,8 @@
 """A Bloom filter of keys: says if a page of states may hold a key. Pure.
 
-A page of n states has n * `BITS` bits. Each key sets `PROBES` of them, by bytes of its BLAKE3 hash. The hash of the
-slot uses other bytes, because all keys of a page may be in one slot. The filter wrongly accepts about 0.3% of absent
-keys.
+A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits, by bytes of its BLAKE3 hash. The hash of
+the slot uses other bytes, because all keys of a page may be in one slot. The filter wrongly accepts about 0.3% of
+absent keys.
 
 Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.
 """
@@ -51,7 +51,7 @@ def filter_of(keys: Iterable[str]) -> bytes:
 
 
 def may_hold(body: bytes | memoryview, key: KeyHash) -> bool:
-    """True if the filter may have been made of this key. False is certain."""
+    """True if the filter may contain the key. False is certain."""
     start, step = key
     size = 8 * len(body)
     for n in range(PROBES):

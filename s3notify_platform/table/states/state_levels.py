@@ -5,17 +5,17 @@ where a newer file overrides an older one. Then come the levels 1, 2, …: a low
 files of a level have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until the mark reaches the
 lowest level that may hold the key.
 
-A round makes the next set by `StateSet.after`. Its changes go inline, or into a file of level 0. A merge of older files
-(`state_merge`) may be committed with them. A merge holds no change of the round, so either can be committed without the
-other. If another writer has created the version, `Next.rebased` puts the same changes on top of the other writer's. It
-drops the merge if the other writer has merged any of the same files.
+A round makes the next set by `StateSet.after`. The changes of the round go inline, or into a file of level 0. A merge
+of older files (`state_merge`) may be committed with the changes. A merge holds no change of the round, so either can be
+committed without the other. If another writer has created the version, `Next.rebased` puts the same changes on top of
+the other writer's. `rebased` drops the merge if the other writer has merged any of the same files.
 
 Invariants
     - Inline states are newer than all files with the same key.
     - Two files of one level never have a common place, except in level 0.
-    - A merge takes the oldest files of level 0, or neighbours of one level. It also takes all files of the next level
-      that are between their first and last place. So if two merges take no common file, neither writes into the range
-      of the other, nor below it.
+    - A merge takes the oldest files of level 0, or neighbours of one level. A merge also takes all files of the next
+      level that are between the first and last place of these files. So if two merges take no common file, neither
+      writes into the range of the other, nor below it.
 """
 
 import json
@@ -139,7 +139,7 @@ class Next:
     def rebased(self, theirs: StateSet, *, without: Collection[Slot] = ()) -> "Next":
         """The same changes after `theirs`, except for the slots `without`, whose changes are dropped.
 
-        Files under names of `self.bodies` may already be written. Those that `states` no longer names are garbage.
+        Files under names of `self.bodies` may already be written. Files that `states` no longer names are garbage.
         """
         changes = {slot: states for slot, states in self.changes.items() if slot not in without}
         own = self.own if len(changes) == len(self.changes) else None
@@ -182,7 +182,7 @@ def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
 
 
 def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
-    """Both together; `later` overrides. `only_old`: only the remaining part of `earlier`."""
+    """Both changes together; `later` overrides. `only_old`: only the remaining part of `earlier`."""
     joined: dict[Slot, Mapping[str, ObjectState]] = {}
     for slot in {*earlier, *later}:
         before, after = earlier.get(slot, {}), later.get(slot, {})

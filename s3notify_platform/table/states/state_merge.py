@@ -139,7 +139,7 @@ def _step(states: StateSet, upper: Sequence[StateFile]) -> MergePlan:
 
 
 def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
-    """Do a planned step. Its new files are returned, and must still be written. 1 GET for each file.
+    """Do a planned step. The new files are returned, and must still be written. 1 GET for each file.
 
     `CorruptError`: a file is missing, or differs from what was written.
     """

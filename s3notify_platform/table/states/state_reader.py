@@ -64,7 +64,7 @@ class StateReader:
     def of_slots(
         self, states: StateSet, slots: Collection[Slot]
     ) -> Iterator[tuple[Slot, dict[str, ObjectState]]]:
-        """The states of each of these slots, in order, by key. One slot is in memory. Requests: those of `columns`."""
+        """The states of each of these slots, in order, by key. In memory: one slot. Requests: those of `columns`."""
         for slot, columns in self.columns(states, slots):
             yield slot, states_of(columns)
 
@@ -213,7 +213,7 @@ class StateReader:
             yield page_of(tail, number, body, start)
 
     def _read(self, tail: Tail, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Pages in order. They are not cached."""
+        """Pages in order. These pages are not cached."""
         for run in _together(tail, numbers):
             kept = [page for number in run if (page := self.cache.page(tail.file, number)) is not None]
             yield from kept if len(kept) == len(run) else self._run(tail, run)
