@@ -37,9 +37,9 @@ class SlotFacts:
     `generation`: the version that last changed the slot; 0 if no version has. `objects`: live objects.
     `without_records`: see `ObjectState`. `failing`: objects in quarantine as a whole. `pending`: objects to be read
     further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it. `code_version`: of the
-    code that made the newest rows. `other_code`: objects whose rows other code made, that is, rows planned before the
-    label `code_since`; failing objects do not count. `backfill`: rows that were planned before this version must be
-    read again; 0: no rows. `source`: the version of the source's table that a derived slot was made from.
+    code that made the newest rows. `other_code`: objects with rows of other code, which were planned before the label
+    `code_since`. Failing objects do not count. `backfill`: rows that were planned before this version must be read
+    again; 0: no rows. `source`: the version of the source's table that a derived slot was made from.
     """
 
     generation: int = 0

@@ -128,7 +128,7 @@ def _parsing(metadata: MetaData) -> str:
 
 @dataclass(slots=True)
 class _Room:
-    """How much a schema may still grow."""
+    """The room that a schema has for more columns and bytes."""
 
     columns: int
     bytes: int

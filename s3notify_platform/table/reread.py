@@ -104,7 +104,7 @@ class _Backfill:
         asked = {
             slot: replace(facts, backfill=base.version + 1)
             for slot, facts in left.items()
-            if slot not in own and facts.backfill != facts.generation  # equal: it was requested just now
+            if slot not in own and facts.backfill != facts.generation  # if equal, it was requested just now
         }
         if not asked:
             return None

@@ -5,9 +5,9 @@ later ones, both in one round trip. The process opens the table again if the sna
 one, or if `n` or the id differs. In these cases a backup was restored, or the table was removed and made again.
 
 The age of a snapshot counts from the time before its version was first read, by the process's own clock. The log is
-never cut within the longest run. So a process with a young snapshot sees every version that was created since. `erase`
-replaces each version that it removes by an empty object, so that no sleeping writer can create the version. A reader
-that finds an empty object opens the table again, at a later checkpoint.
+never cut within the duration of the longest run. So a process with a young snapshot sees every version that was created
+since. `erase` replaces each version that it removes by an empty object, so that no sleeping writer can create the
+version. A reader that finds an empty object opens the table again, at a later checkpoint.
 
 Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused by name,
 until a rollback undoes them (`log_state`).
@@ -89,7 +89,7 @@ def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
 
 
 def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
-    """The state in a checkpoint, also of another engine. Pure. `CorruptError`, `UsageError`."""
+    """The state in a checkpoint, also of another engine. Pure. Raises `CorruptError` or `UsageError`."""
     found = decode(body, where=where)
     if found.strange:
         raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
@@ -140,7 +140,7 @@ class LogReader:
         refused = ""
         for _ in range(OPEN_ATTEMPTS):
             asked_at = self.clock.monotonic()
-            # `known` is read before the log: a version that it names is then in the log, or is missing.
+            # `known` is read before the log. So if the log lacks the known version, the version is missing.
             known, record = self.known.read()
             try:
                 found = self._replayed(asked_at)
@@ -250,7 +250,7 @@ class LogReader:
         return state
 
     def _all_stored(self, versions: Sequence[int]) -> list[StoredObject]:
-        """These versions. `OtherLogError`: one is missing."""
+        """Reads these versions. `OtherLogError`: one of them is missing."""
         found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
         if len(found) < len(versions):
             raise OtherLogError("a version was removed while the log was read")
@@ -351,7 +351,7 @@ class LogReader:
         return replace(found, etag=version.meta.etag)
 
     def _readable(self, version: int) -> list[StoredObject]:
-        """The versions from this one on, up to the first missing or damaged one."""
+        """The consecutive versions from this one on, up to the first missing or damaged one."""
         found: list[StoredObject] = []
         with suppress(CorruptError):
             while (stored := self._stored(version + len(found))) is not None:

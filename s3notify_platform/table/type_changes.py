@@ -35,7 +35,7 @@ _WHOLE: Final = {"float": 24, "double": 53}
 """How many bits of integers the type can hold exactly."""
 
 _EXACT_DIGITS: Final = 15
-"""Significant digits that a double keeps of any decimal."""
+"""The number of significant digits that a double keeps of any decimal."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)

@@ -14,7 +14,7 @@ from s3notify_platform.table.delta.statistics import without_nan
 from s3notify_platform.table.packs.pack_file import LEVEL, NewPack, deltas_of, leaves
 
 GROUP_BYTES: Final = 16 << 20
-"""Arrow bytes of a row group. Engines use the statistics of row groups to read a part of a file."""
+"""The Arrow bytes of a row group. Engines use the statistics of row groups to read a part of a file."""
 
 
 def files(rows: pa.Table, clustered: Clustered) -> Iterator[NewPack]:

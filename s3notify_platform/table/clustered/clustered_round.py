@@ -155,8 +155,7 @@ class ClusteredRound:
 
 
 def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
-    """Merges these files into one sorted file, or several full ones, without the rows that vectors hide. 1 GET for
-    each."""
+    """Merges files into one sorted file, or several full ones, without the rows that vectors hide. 1 GET for each."""
     rows = [pa.concat_tables(table.data.opened(pack).groups()) for pack in packs]
     together = clustered.in_order(pa.concat_tables(rows, promote_options="default"))
     since, until = min(pack.since for pack in packs), max(pack.until for pack in packs)

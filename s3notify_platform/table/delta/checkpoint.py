@@ -81,7 +81,7 @@ class LastCheckpoint:
 
 
 _OWN: Final = b"s3notify"
-"""Metadata of a checkpoint that this platform wrote."""
+"""The metadata key that marks checkpoints of this platform."""
 
 _STRINGS: Final = pa.map_(pa.string(), pa.string())
 _VECTOR: Final = pa.struct(

@@ -55,9 +55,10 @@ def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
 def after(
     state: LogState, version: LogVersion, *, where: str, adopt: bool = True, undone: bool = False
 ) -> LogState:
-    """The state after this version. Pure. `adopt`: accept a foreign version that changes no data. `undone`: accept any.
+    """The state after this version. Pure.
 
-    `CorruptError`: the version does not follow from the state. `UsageError`: another engine made a forbidden change.
+    `adopt`: accept a foreign version that changes no data. `undone`: accept any foreign version. `CorruptError`: the
+    version does not follow from the state. `UsageError`: another engine made a forbidden change.
     """
     number = state.version + 1
     if version.foreign and not adopt and not undone:

@@ -198,7 +198,7 @@ def _implied(protocol: Protocol) -> set[str]:
 
 
 def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
-    """The protocol that includes both. A table's protocol is never lowered."""
+    """The protocol that includes both protocols. A table's protocol is never lowered."""
     if known is None:
         return wanted
     if max(known.reader, wanted.reader) < 3 and max(known.writer, wanted.writer) < 7:

@@ -34,13 +34,13 @@ from s3notify_platform.table.delta.actions import Add, Vector
 from s3notify_platform.table.delta.metadata import LINEAGE
 
 COLUMNS: Final = 32
-"""Columns that have statistics. A field inside a struct counts as a column."""
+"""The number of columns that have statistics. A field inside a struct counts as a column."""
 
 STRING_CHARS: Final = 32
 """The number of characters in a bound of strings."""
 
 EXACT_DIGITS: Final = 15
-"""Digits that a decimal keeps when it is converted to a double and back."""
+"""The number of digits that a decimal keeps when it is converted to a double and back."""
 
 _LAST: Final = "\U0010ffff"
 _WHOLE: Final = frozenset(name for name, _ in LINEAGE)
@@ -233,7 +233,7 @@ def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
 
 
 def _raised(text: str, chars: int | None) -> str | None:
-    """The text itself, or a shorter text that sorts after every text that begins like it; None if no text does."""
+    """An upper bound: the text itself, or a shorter text that sorts after all texts that begin like it; else None."""
     if chars is None or len(text) <= chars:
         return text
     kept = text[:chars].rstrip(_LAST)

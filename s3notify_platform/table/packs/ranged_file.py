@@ -79,7 +79,7 @@ def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_R
 
 
 def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> list[Span]:
-    """The spans of these columns of a row group (None: all). A name includes the names below it (`name.`). Pure."""
+    """The spans of these columns of a row group (None: all). A name selects the fields below it, too. Pure."""
     found = []
     for number in range(group.num_columns):
         column = group.column(number)

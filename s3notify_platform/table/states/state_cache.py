@@ -24,7 +24,7 @@ class Ranges(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRanges:
-    """`Ranges` over a store. `key`: returns the key of a file, by its name (`TableLayout.state`)."""
+    """Reads state files from a store. `key`: returns the key of a file, by its name (`TableLayout.state`)."""
 
     store: Ranged
     key: Callable[[str], str]

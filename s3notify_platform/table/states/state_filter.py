@@ -14,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 
 BITS: Final = 12
-"""Bits for each key."""
+"""The number of bits for each key."""
 
 PROBES: Final = 8
 

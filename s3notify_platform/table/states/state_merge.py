@@ -33,7 +33,7 @@ FAN_OUT: Final = 10
 """The factor between the sizes of two neighbouring levels."""
 
 OVERLAP: Final = 4
-"""About the most files of the next level that a merged file overlaps."""
+"""The most files of the next level that a merged file overlaps, approximately."""
 
 FILES_IN_FLIGHT: Final = 8
 
