@@ -384,7 +384,7 @@ class LogReader:
         if known.table != table:
             return f"its log belongs to table {table}, and not to {known.table}"
         if known.version > version:
-            return f"its log ends with version {version}, but version {known.version} was committed"
+            return f"its log ends with version {version}, and version {known.version} was committed"
         if dict(lineage).get(known.version, known.number) != known.number:
             return f"version {known.version} is not the one that was committed"
         return ""
