@@ -1,8 +1,8 @@
 """Rows, or rejects, of slots of a snapshot as Arrow record batches: with Spark, or without.
 
-The driver distributes the packs that may have rows of the slots to tasks, evenly by bytes. The driver finds these packs
-in the log (`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack
-is divided among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
+The driver finds the packs that may have rows of the slots, by the log, and distributes them to tasks, evenly by bytes
+(`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack is divided
+among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
 
 A task reads the footer of each pack, then the row groups that may have rows of its slots. A task reads only the
 requested columns. Packs of other engines are read in the same way if their row groups say which slots they have;

@@ -1,9 +1,9 @@
 """The state of each object of a table, as a small log-structured merge tree. Pure: no request.
 
 A manifest holds a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0,
-where a newer file overrides an older one. Then come the levels 1, 2, …: a lower number overrides a higher one, and the
-files of a level have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until the mark reaches the
-lowest level that may hold the key.
+where a newer file overrides an older one. Then come the levels 1, 2, …, where a lower level overrides a higher one. The
+files of one of these levels have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until the mark
+reaches the lowest level that may hold the key.
 
 A round makes the next set by `StateSet.after`. The changes of the round go inline, or into a file of level 0. A merge
 of older files (`state_merge`) may be committed with the changes. A merge holds no change of the round, so either can be
