@@ -39,7 +39,7 @@ _NAMES: Final = {kind: name for name, kind in _PRIMITIVES.items()}
 
 
 def spark_schema(columns: pa.Schema) -> str:
-    """Inverse of `arrow_schema`: Spark's JSON of these columns, all of which may be null. Pure."""
+    """Inverse of `arrow_schema`: these columns as Spark's JSON; each may be null. Pure."""
     return json.dumps({"type": "struct", "fields": [*map(_spark_field, columns)]})
 
 
@@ -61,7 +61,7 @@ def _spark_type(kind: pa.DataType) -> Any:
 
 
 def arrow_schema(schema: str) -> pa.Schema:
-    """The columns of a table (`MetaData.schema`) in Arrow's types; times in UTC. Pure."""
+    """The columns of a table (`MetaData.schema`) in Arrow's types, with times in UTC. Pure."""
     return pa.schema([*_fields(json.loads(schema)["fields"])])
 
 

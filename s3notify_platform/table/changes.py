@@ -1,9 +1,11 @@
-"""The changes of a version to the states of objects, from which a change feed is made. Pure.
+"""The changes that a version makes to the states of objects; the change feed is made from them. Pure.
 
-Labels say in which packs the rows of an object are: those of before are in the version before, those of now in this
-one. So a feed reads the rows that came and went by the states, not by comparing packs that were rewritten.
+A change carries the labels of the object's rows before and after. The earlier rows are in packs of the version before,
+the new rows in packs of this version. So the feed finds inserted and deleted rows by the states. The feed does not
+compare packs that were rewritten.
 
-Few changes stand in the manifest of their version, more in a Parquet file that the manifest names.
+The manifest of a version holds its changes if they are few. Otherwise they are in a Parquet file that the manifest
+names.
 """
 
 import io
@@ -23,13 +25,14 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 Reason = Literal[
     "new", "overwritten", "deleted", "expired", "backfilled", "continued", "quarantined", "erased"
 ]
-"""Why a state changed. `expired`: its object has left by the bucket's lifecycle, its rows stay. `backfilled`: read
-again, although it had not changed. `continued`: read further. `quarantined`: as a whole."""
+"""The reason why a state changed. `expired`: the bucket's lifecycle deleted the object, and its rows stay.
+`backfilled`: the object was read again although it had not changed. `continued`: the object was read further.
+`quarantined`: the whole object failed."""
 
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 GROUP_ROWS: Final = 16 << 10
-"""Changes of a row group of a file, which are in memory together."""
+"""The number of changes in one row group of the file. A row group is in memory as a whole."""
 
 _LABELS: Final = (("etag", pa.string()), ("since", pa.int64()), ("until", pa.int64()))
 SCHEMA: Final = pa.schema(
@@ -45,7 +48,7 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """The ETag that an object was read as, and between which labels its rows were planned."""
+    """The ETag of the object version that was read, and the first and last label under which its rows were planned."""
 
     etag: str
     since: int
@@ -54,9 +57,9 @@ class Labels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """The change of one object. `old`: None: it had no state; `new`: None: it has none any more.
+    """The change of one object. `old` is None if the object had no state; `new` is None if it has no state any more.
 
-    Of an erased object, `key` is `key_hash` of its key, and there is no ETag.
+    For an erased object, `key` is the `key_hash` of its key, and `etag` is empty.
     """
 
     slot: Slot
@@ -66,12 +69,12 @@ class StateChange:
     new: Labels | None = None
 
     def row(self) -> list[Any]:
-        """As the manifest has it."""
+        """The change as a list, in the manifest's format."""
         return [self.slot, self.key, REASONS.index(self.reason), _row(self.old), _row(self.new)]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "StateChange":
-        """Inverse of `row`. `ValueError`, `TypeError`, `IndexError` for anything else."""
+        """Inverse of `row`. `ValueError`, `TypeError` or `IndexError` if it is not such a list."""
         slot, key, reason, old, new = row
         return cls(slot=Slot(slot), key=key, reason=REASONS[reason], old=_labels(old), new=_labels(new))
 
@@ -90,7 +93,7 @@ def _labels(row: Sequence[Any] | None) -> Labels | None:
 def state_changes(
     slot: Slot, pairs: Iterable[tuple[ObjectState, ObjectState | None]]
 ) -> Iterator[StateChange]:
-    """The changes that lead to these states, each with the one before. Marks that no reader sees are left out."""
+    """The change from the earlier state to the new one, for each pair. Changes that no reader can see are left out."""
     for state, before in pairs:
         if (before is None and state.gone) or (before is not None and _seen(state) == _seen(before)):
             continue
@@ -104,13 +107,13 @@ def state_changes(
 
 
 def erased(slot: Slot, key: str, before: ObjectState) -> StateChange:
-    """The change of an object of which nothing may be kept."""
+    """The change of an erased object. The change keeps neither the key nor the ETag."""
     old = Labels(etag="", since=before.since, until=before.until)
     return StateChange(slot=slot, key=key_hash(key), reason="erased", old=old)
 
 
 def key_hash(key: str) -> str:
-    """By which someone who has a key finds that it was erased."""
+    """The hash of a key. A person who has the key can see by its hash that it was erased."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -137,14 +140,14 @@ def _reason(state: ObjectState, before: ObjectState | None) -> Reason:
 
 
 def fits_inline(changes: Sequence[StateChange]) -> bool:
-    """Whether a manifest holds them itself. Pure."""
+    """True if the changes are few enough for the manifest itself. Pure."""
     if len(changes) > CHANGES_INLINE:
         return False
     return len(json.dumps([each.row() for each in changes], ensure_ascii=False)) <= CHANGES_INLINE_BYTES
 
 
 def encode(changes: Sequence[StateChange]) -> bytes:
-    """A file of changes."""
+    """The changes as the body of a Parquet file."""
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
         for start in range(0, len(changes), GROUP_ROWS):
@@ -170,7 +173,7 @@ def _fields(labels: Labels | None) -> dict[str, Any] | None:
 
 
 def decode(rows: pa.RecordBatch) -> Iterator[StateChange]:
-    """The changes of some rows of a file. `KeyError`, `TypeError` for anything else."""
+    """The changes in these rows of a file. `KeyError` or `TypeError` if the rows have another format."""
     for row in rows.to_pylist():
         old, new = (None if row[name] is None else Labels(**row[name]) for name in ("old", "new"))
         yield StateChange(slot=Slot(row["slot"]), key=row["key"], reason=row["reason"], old=old, new=new)

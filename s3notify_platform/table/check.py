@@ -1,12 +1,21 @@
-"""Checks a table: its log, its packs and the states of its objects say the same.
+"""Checks a table: its log, its packs and the states of its objects must agree.
 
-Checked: each version follows the one before; each live file is there, and has the rows that the log says; the rows of
-each object are those that its state says, of its ETag and labels, none twice; each slot's counts are those of its
-states. All of it for the rejects, too. A derived table has no states: each of its slots has as many rows as the
-manifest says, within the bounds of their packs.
+The check covers these points, for rows and for rejects:
 
-Requests: 1 LIST for each 1000 versions and 1 GET for each; 2 GETs for each pack and each group of `SLOTS_AT_ONCE`
-slots that it holds rows of; those of `StateReader.columns`.
+    - Each version follows the version before it.
+    - Each live file exists, and has as many rows as the log says.
+    - Each object has as many rows as its state says, with the state's ETag and labels, and no row twice.
+    - The counts of each slot are the sums over its states.
+
+A derived table has no states. Each slot of a derived table must have as many rows as the manifest says, in packs whose
+bounds include the slot.
+
+Requests:
+
+    - 1 LIST for each 1000 versions, and 1 GET for each version
+    - 1 GET for each pack
+    - 1 GET (2 with a vector in a file) for each pack and each group of `SLOTS_AT_ONCE` slots that the pack may hold
+    - the requests of `StateReader.columns`
 """
 
 from collections import Counter
@@ -34,17 +43,17 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import kept_versions
 
 SLOTS_AT_ONCE: Final = 50
-"""Slots whose objects are in memory together."""
+"""The number of slots whose objects are in memory at the same time."""
 
 SHOWN: Final = 100
-"""Problems that are shown; more are counted."""
+"""The most problems that are listed; all problems are counted."""
 
 COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheck:
-    """How a check ended. `problems`: a sentence each, at most `SHOWN`; `found`: how many there are."""
+    """The result of a check. `problems`: one sentence each, at most `SHOWN`. `found`: the number of problems."""
 
     version: int
     packs: int
@@ -55,7 +64,7 @@ class TableCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """True if no problem was found."""
         return not self.found
 
 
@@ -80,8 +89,8 @@ def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked
         for slot, found in table.states.of_slots(snapshot.manifest.states, group):
             objects += len(found)
             problems += _problems_of_slot(slot, found, rows, rejects, snapshot.manifest.slot(slot))
-        problems += [f"{key!r} of slot {slot} has rows and no state" for slot, key in rows.counts]
-        problems += [f"{key!r} of slot {slot} has rejects and no state" for slot, key in rejects.counts]
+        problems += [f"{key!r} of slot {slot} has rows but no state" for slot, key in rows.counts]
+        problems += [f"{key!r} of slot {slot} has rejects but no state" for slot, key in rejects.counts]
     return TableCheck(
         version=snapshot.version,
         packs=len(snapshot.packs),
@@ -106,7 +115,7 @@ def _problems_of_log(reader: LogReader, snapshot: Snapshot) -> Iterator[str]:
             yield f"version {version} does not follow the one before it"
         number = body.number
     if number is not None and number != snapshot.number:
-        yield f"version {snapshot.version} names another manifest than the one that was read"
+        yield f"version {snapshot.version} names a manifest other than the one that was read"
 
 
 def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
@@ -117,50 +126,50 @@ def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
             yield str(error)
             continue
         if rows != pack.rows:
-            yield f"{pack.path} has {rows} rows, and the log says {pack.rows}"
+            yield f"{pack.path} has {rows} rows, but the log says {pack.rows}"
 
 
 def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     """The problems of a derived table's slots."""
     counts: Counter[int] = Counter()
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # said once, with the files
+        with suppress(CorruptError):  # reported once already, by the check of the files
             found = Counter(
                 slot for rows in packs.opened(pack).groups() for slot in rows["_slot"].to_pylist()
             )
             counts += found
             if found and not pack.slots[0] <= min(found) <= max(found) <= pack.slots[1]:
-                yield f"{pack.path} has rows of slots {min(found)} to {max(found)}, and the log says {pack.slots}"
+                yield f"{pack.path} has rows of slots {min(found)} to {max(found)}, but the log says {pack.slots}"
     facts = snapshot.manifest.slots
     for slot in sorted(counts.keys() | facts.keys()):
         said = snapshot.manifest.slot(Slot(slot)).rows
         if counts[slot] != said:
-            yield f"slot {slot} has {counts[slot]} rows, and its manifest says {said}"
+            yield f"slot {slot} has {counts[slot]} rows, but its manifest says {said}"
     if snapshot.manifest.states.files or snapshot.manifest.states.inline or snapshot.manifest.rejects:
-        yield "a derived table has states of objects, or rejects"
+        yield "a derived table must have neither states of objects nor rejects"
 
 
 def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
-    """The problems of a table that has the rows of another one."""
+    """The problems of a clustered table."""
     seen: set[tuple[str, int]] = set()
     count = 0
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # said once, with the files
+        with suppress(CorruptError):  # reported once already, by the check of the files
             for rows in packs.opened(pack).groups():
                 places = [*zip(rows["_key"].to_pylist(), rows["_offset"].to_pylist(), strict=True)]
                 yield from (
-                    f"the row at {offset} of {key!r} is there twice" for key, offset in seen & {*places}
+                    f"the row at {offset} of {key!r} occurs twice" for key, offset in seen & {*places}
                 )
                 seen.update(places)
                 count += len(places)
     said = sum(facts.rows for facts in snapshot.manifest.slots.values())
     if count != said:
-        yield f"there are {count} rows, and the manifest says {said}"
+        yield f"the table has {count} rows, but its manifest says {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Objects:
-    """Rows by slot and key, with the ETags that they have and the labels that their packs have."""
+    """The number of rows by slot and key, the ETags in these rows, and the labels of the packs that hold them."""
 
     counts: Counter[tuple[int, str]]
     etags: dict[tuple[int, str], set[str]]
@@ -184,7 +193,7 @@ def _objects(packs: PackSet, live: Iterable[Add], slots: list[Slot], problems: l
                     problems,
                 )
         except CorruptError:
-            pass  # said once, with the files
+            pass  # reported once already, by the check of the files
     return found
 
 
@@ -193,7 +202,7 @@ def _count(
 ) -> None:
     for slot, key, etag, offset in zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True):
         if (key, offset) in seen:
-            problems.append(f"the row at {offset} of {key!r} is there twice")
+            problems.append(f"the row at {offset} of {key!r} occurs twice")
         seen.add((key, offset))
         found.counts[slot, key] += 1
         found.etags.setdefault((slot, key), set()).add(etag)
@@ -207,7 +216,8 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        # Of an object with more rejects not all are kept, and one says how many there were, for each part of it.
+        # An object with more than `MAX_REJECTS` rejects keeps only some of them. One more reject for each part of the
+        # object says how many there were.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
         yield from _problems_of_object(slot, state, rejects, expected, what="rejects")
@@ -223,7 +233,7 @@ def _problems_of_slot(
     }
     for name, count in counted.items():
         if count != getattr(facts, name):
-            yield f"slot {slot} has {count} {name} by its states, and its manifest says {getattr(facts, name)}"
+            yield f"slot {slot} has {count} {name} by its states, but its manifest says {getattr(facts, name)}"
 
 
 def _problems_of_object(
@@ -232,9 +242,9 @@ def _problems_of_object(
     key = state.key
     count = found.counts.pop((slot, key), 0)
     if count != expected:
-        yield f"{key!r} of slot {slot} has {count} {what}, and its state says {expected}"
+        yield f"{key!r} of slot {slot} has {count} {what}, but its state says {expected}"
     if etags := found.etags.get((slot, key), set()) - {state.etag}:
-        yield f"{key!r} of slot {slot} has {what} of ETag {min(etags)}, and its state has {state.etag}"
+        yield f"{key!r} of slot {slot} has {what} of ETag {min(etags)}, but its state has {state.etag}"
     for since, until in found.labels.get((slot, key), ()):
         if state.until < since or until < state.since:
-            yield f"{key!r} of slot {slot} has {what} in a pack of other labels than its state"
+            yield f"{key!r} of slot {slot} has {what} in a pack whose labels differ from those in its state"

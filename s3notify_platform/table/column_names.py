@@ -1,8 +1,8 @@
 """Names of columns in the table, and in the objects that they are read from. Pure.
 
 A parsing schema (`TableSchema.source`) has the table's names, at any depth. A field that has another name in the
-objects keeps that one in its metadata. So a column has its name for good: fields that come later, and another setting,
-change only the names of new columns.
+objects keeps that name in its metadata. So a column never changes its name. New fields, or a change of the setting,
+affect only the names of new columns.
 """
 
 import json
@@ -14,29 +14,31 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 _IN_OBJECTS: Final = "s3notify.name"
-"""Metadata of a field: its name in the objects, where the table has another one."""
+"""Metadata of a field: its name in the objects, if the table uses another name."""
 
 
 def safe_name(name: str) -> str:
-    """The name with letters, digits and _ alone, which no engine has to quote and no table feature has to map.
+    """The name with letters, digits and _ only. Engines can use it without quotes, and Delta without column mapping.
 
-    Each run of other characters is one _, and at the ends none: `Amount (EUR)` is `Amount_EUR`.
+    Each run of other characters becomes one _, except at the ends, where it is removed: `Amount (EUR)` becomes
+    `Amount_EUR`.
     """
     return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
 
 
 def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[str] = ()) -> str:
-    """The schema (Spark's JSON, names as in objects) under the names that the table gives its fields.
+    """The schema with the table's names. `schema` is Spark's JSON with the names that the fields have in objects.
 
-    `held`: the parsing schema so far; its fields keep their names. New ones have `safe` names, or their own. A name
-    that another field has, in whatever case, or a safe one that is `taken`, gets a number: `a_b_2`.
+    `held`: the current parsing schema; its fields keep their names. New fields get `safe` names, or keep their own. A
+    name gets a number (`a_b_2`) if another field has it, ignoring case. A safe name that is in `taken` gets a number,
+    too.
     """
     naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
     return json.dumps(naming.named(json.loads(schema), json.loads(held)))
 
 
 def object_names(schema: str) -> str:
-    """Inverse of `table_names`: a parsing schema under the names that its fields have in objects."""
+    """Inverse of `table_names`: a parsing schema with the names that its fields have in objects."""
     return json.dumps(_each_field(json.loads(schema), _as_in_objects))
 
 
@@ -46,7 +48,7 @@ def bare_names(schema: str) -> str:
 
 
 def name_in_objects(column: Mapping[str, Any]) -> str:
-    """The name in objects of a field of a parsing schema."""
+    """The name that a field of a parsing schema has in objects."""
     return str(column.get("metadata", {}).get(_IN_OBJECTS, column["name"]))
 
 
@@ -65,7 +67,7 @@ class _Naming:
     taken: Collection[str]
 
     def named(self, kind: Any, held: Any) -> Any:
-        """One type; `held` is what the parsing schema has in its place."""
+        """One type with the table's names. `held` is the type at the same place in the parsing schema."""
         if not isinstance(kind, dict):
             return kind
         earlier = held if isinstance(held, dict) else {}
@@ -77,7 +79,7 @@ class _Naming:
         }
 
     def fields(self, fields: Sequence[Json], held: Sequence[Json]) -> list[Json]:
-        """The fields of a struct. Those whose names stay come first: another one's safe name never takes theirs."""
+        """The fields of a struct. Unchanged names are assigned first, so that no safe name takes one of them."""
         earlier = {name_in_objects(field): field for field in held}
         used = {field["name"].casefold() for field in held}
         names = {}
@@ -111,7 +113,7 @@ _PARTS: Final = ("elementType", "keyType", "valueType")
 
 
 def _each_field(kind: Any, change: Callable[[Json], Json]) -> Any:
-    """A type with each of its fields, at any depth, changed."""
+    """The type, after `change` was applied to each of its fields at any depth."""
     if not isinstance(kind, dict):
         return kind
     if "fields" in kind:

@@ -1,28 +1,29 @@
-"""The next version of a table: one conditional write, after all files that it names.
+"""The next version of a table: one conditional write, after all files that the version names.
 
 Steps
-    1. Ask the change what follows the snapshot (`proposal`).
-    2. Write its files, and the manifest under a fresh number `n`.
-    3. Create version v + 1, if it is absent (`conditional_commit`: natively, or under a lease).
-    4. Another writer was first: read the versions in between, wait a little, and begin again with the newest. So, too,
-       if a file is missing that only an older version names: an object was erased meanwhile. A command that rewrites
-       the table and is beaten again and again holds it (`Known.held`): others wait for it, before they begin, and
-       before their third attempt.
-    5. Note the version in `known`. Write a checkpoint, if the last one is far behind.
+    1. Ask the change for its proposal on top of the snapshot (`proposal`).
+    2. Write the proposal's files, and the manifest under a fresh number `n`.
+    3. Create version v + 1 if it is absent (`conditional_commit`: natively, or under a lease).
+    4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
+       snapshot. The same happens if a file is missing that only an older version names, because an object was erased
+       meanwhile. A command that rewrites the table, and loses again and again, holds the table (`Known.held`). Other
+       writers wait for this command before they begin, and before their third attempt and each later one.
+    5. Note the version in `known`. Write a checkpoint if the last one is far behind.
 
 Invariants
-    - Only step 3 makes anything visible. Files of a failed attempt are named by nothing. They are not deleted here, as
-      an attempt in doubt may have been applied.
-    - `n` is new at each attempt, so the version that is there is this attempt's exactly if it has its `n`.
-    - No version is created below the newest one. A process that slept could, where the log has been cut meanwhile: so
-      nothing is committed on a snapshot that is older than half of the longest run; and if the write came late,
-      neither a checkpoint nor `known` may be past it, else only a new plan shows whether the change counts.
-    - A writer that finds another `n` in `known` under its version was replaced. Only an overrun lease allows that. So
-      with leases a version's body is staged under `n` first, by which `put_back` restores it; and a version counts only
-      if `known` does not have another `n` for a version that it follows.
+    - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted
+      here, because an attempt in doubt may have been applied.
+    - `n` is new at each attempt. So a version in the log was created by this attempt exactly if it has this `n`.
+    - No version is created below the newest one. A process that slept while the log was cut could create such a
+      version. So no commit builds on a snapshot that is older than half of the longest run. If the write came late, the
+      version counts only if no checkpoint and no known version is past it. Otherwise a new plan shows whether the
+      change counts.
+    - A writer was replaced if `known` has another `n` for its version. Only an overrun lease allows that. So with
+      leases the body of a version is first staged under `n`, from where `put_back` restores it. A version counts only
+      if `known` does not have another `n` for one of the versions that it builds on.
 
-Requests of a commit that meets no other: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`; once in
-`CHECKPOINT_EVERY` versions 1 GET and 2 PUTs more. With leases 1 PUT more, and those of `DynamoCommit`.
+Requests of a commit without a competing writer: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`. Once
+in `CHECKPOINT_EVERY` versions, 1 GET and 2 PUTs are added. Leases add 1 PUT, and the requests of `DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,25 +53,25 @@ from s3notify_platform.table.proposal import Change, Proposal, applied, next_ver
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
 
 MAX_RUN_SECONDS: Final = 6 * 3600.0
-"""The longest that a run may take from its look at the table to its commit. Nothing that is younger is removed."""
+"""The longest time from a run's look at the table to its commit. Younger files are never removed."""
 
 COMMIT_SECONDS: Final = 120.0
-"""For so long a change is tried again because other writers were first."""
+"""How long a change is tried again while other writers are first."""
 
 HELD_SECONDS: Final = 1.0
-"""Between two looks at whether the table is still held."""
+"""The pause between two checks that the table is still held."""
 
 CHECKPOINT_EVERY: Final = 20
 
 BACKOFF_BASE_SECONDS: Final = 0.02
 BACKOFF_CEILING_SECONDS: Final = 5.0
-"""So that of 200 writers at once few are at it at a time: with 2 s they make twice the attempts."""
+"""With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s they need twice the attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The change is visible in this snapshot. `proposal`: what became of it."""
+    """The change is visible in this snapshot. `proposal`: the proposal that was committed."""
 
     snapshot: Snapshot
     proposal: Proposal
@@ -88,7 +89,7 @@ CommitResult = Committed | NothingLeft
 
 @dataclass(slots=True, kw_only=True)
 class Wanted:
-    """A change on its way, with the snapshot that it was planned on."""
+    """A change that waits for its commit, with the snapshot that it was planned on."""
 
     change: Change
     base: Snapshot
@@ -100,8 +101,8 @@ class Wanted:
 class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
-    `leases`: whether `commits` goes by leases. `at_once`: requests. `together`: shared by all committers of a process
-    to this table; one of them commits for those that wait.
+    `leases`: True if `commits` works by leases. `at_once`: the most requests in flight. `together`: shared by all
+    committers of a process to this table; one of them commits for all that wait.
     """
 
     reader: LogReader
@@ -114,7 +115,7 @@ class Committer:
     together: GroupCommit = field(default_factory=GroupCommit)
 
     def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
-        """Create version 0 of a table, if there is none. 2 PUTs, 1 for `known`."""
+        """Create version 0 of a table, if there is none. 2 PUTs, and 1 for `known`."""
         number = self._number()
         version = LogVersion(
             number=number,
@@ -133,25 +134,26 @@ class Committer:
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
         """Make `change`, planned on `base`, the next version.
 
-        `ConflictError`: others were first, for `commit_seconds`: nothing is committed, plan again. `FencedError`: the
-        snapshot is too old, or the version came late or was replaced: plan again, which shows whether it counts.
-        `UnknownOutcomeError`: it may be committed; the next run finds out. Raises what `change` raises.
+        `ConflictError`: other writers were first for `commit_seconds`, and nothing is committed; plan again.
+        `FencedError`: the snapshot is too old, or the version came late or was replaced; plan again, which shows
+        whether it counts. `UnknownOutcomeError`: the change may be committed; the next run finds out. An error of
+        `change` is raised unchanged.
         """
-        # Not together with one that only reads, or commits in another mode, which is refused elsewhere.
+        # Only changes of one commit mode share a version. A mode that can only read refuses its commits elsewhere.
         result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
         return result
 
     def commit_alone(self, change: Change, base: Snapshot, *, holder: str = "") -> CommitResult:
-        """As `commit`, in a version of its own. `holder`: the command, if it may hold the table."""
+        """Like `commit`, in a separate version. `holder`: the command, if it may hold the table."""
         (result,) = self.commit_together([Wanted(change=change, base=base)], holder=holder)
         if isinstance(result, Exception):
             raise result
         return result
 
     def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
-        """Make changes that wait at the same time one version. The result of each; raises as `commit`."""
+        """Commit waiting changes as one version. Returns the result of each. Raises like `commit`."""
         deadline = self.clock.monotonic() + self.commit_seconds
         base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
         base = self._released(base, holder, deadline)
@@ -180,7 +182,7 @@ class Committer:
                 base = self._released(replace(base, known=known, record=record), holder, deadline)
 
     def _released(self, base: Snapshot, holder: str, deadline: float) -> Snapshot:
-        """The newest snapshot, once nobody else holds the table; the one given if nobody does."""
+        """`base` if nobody else holds the table; otherwise the newest snapshot after the table was released."""
         known, record = base.known, base.record
         if not _is_held(known, holder):
             return base
@@ -189,14 +191,14 @@ class Committer:
             if known is not None and _is_held(known, holder):
                 if self.clock.monotonic() >= deadline:
                     raise ConflictError(
-                        f"{self._table} is held by `s3notify {known.held}`: wait until it has ended, and plan "
-                        "again. If it was killed, repeat it"
+                        f"{self._table} is held by `s3notify {known.held}`: wait until that command has ended, "
+                        "and plan again. If the command was killed, repeat it"
                     )
                 self.clock.sleep(HELD_SECONDS)
         return self._newer(replace(base, known=known, record=record))
 
     def _newer(self, base: Snapshot) -> Snapshot:
-        """The newest snapshot: the one given and the versions since; read cold if the log was cut meanwhile."""
+        """`base` with the versions created since. The table is read cold if the log was cut meanwhile."""
         try:
             return self.reader.forward(base)
         except OtherLogError:
@@ -206,7 +208,7 @@ class Committer:
             return found
 
     def _not_damaged(self, group: Sequence[Wanted], base: Snapshot) -> Snapshot | None:
-        """The newest snapshot, if a file is missing that only an older one names: `erase` has removed it."""
+        """The newest snapshot, if a change failed on a file that `erase` has removed; else None."""
         damaged = [each for each in group if isinstance(each.failed, CorruptError)]
         if not damaged or (newer := self._newer(base)).number == base.number:
             return None
@@ -223,9 +225,9 @@ class Committer:
         return Committed(snapshot=found, proposal=wanted.proposal)
 
     def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
-        """The proposals of the changes, one on top of the other, and the snapshot that they lead to.
+        """The proposals, each on top of the one before, and the snapshot that results from all of them.
 
-        The files of all but the last are written.
+        Writes the files of all proposals but the last one.
         """
         number = self._number()
         current = base
@@ -236,7 +238,7 @@ class Committer:
                     self._check_young(each.base)
                     proposal = each.change.onto(current)
                     if proposal and each is not group[-1]:
-                        self._put_all(proposal.files)  # the next change may read them
+                        self._put_all(proposal.files)  # the next change may read these files
                     each.proposal = proposal
                 except Exception as error:  # noqa: BLE001 - it is the result of this change alone
                     each.failed = error
@@ -272,12 +274,13 @@ class Committer:
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
 
     def _counts(self, known: Known, version: int, number: int) -> bool:
-        """Whether a version that was created is one of those that lead to the known one."""
+        """True if the created version is the known one, or one that the known version builds on."""
         if known.version <= version:
             return (known.version, known.number) == (version, number)
         if not self.leases:
             return True
-        # The version that is there now may have replaced the one that the next one follows, or may be it.
+        # An overrun lease may have replaced a version after the next one was built on it. So each version must be the
+        # parent that the next one names.
         expected = known.number
         for later in range(known.version, version, -1):
             found = self.reader.version(later)
@@ -291,7 +294,7 @@ class Committer:
         return {layout.staged_version(version.number): version.dumps()} if self.leases else {}
 
     def _created(self, version: int, number: int, body: bytes) -> ETag | None:
-        """The ETag of this version, if it is ours; None if it is another writer's."""
+        """The ETag of this version if this writer created it; None if another writer did."""
         key = self.reader.layout.version(version)
         try:
             outcome = self.commits.put_if_absent(key, body)
@@ -315,7 +318,7 @@ class Committer:
             )
 
     def _check_not_late(self, current: Snapshot) -> None:
-        """`FencedError`: the version was created below a newer history, of which the log was cut meanwhile."""
+        """Raises `FencedError` if the version was created below a newer history, after the log was cut."""
         version, last = current.version, self.reader.last_checkpoint()
         known, _ = self.reader.known.read()
         replaced = known is not None and known.version == version and known.number != current.number
@@ -325,7 +328,7 @@ class Committer:
     def checkpointed(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot, with a checkpoint if the last one is `CHECKPOINT_EVERY` versions behind.
 
-        A failure is none of the commit's: the next one tries again.
+        A failed checkpoint does not fail the commit. The next commit tries it again.
         """
         if snapshot.version - max(snapshot.checkpoint, 0) < CHECKPOINT_EVERY:
             return snapshot
@@ -335,9 +338,9 @@ class Committer:
             return snapshot
 
     def checkpoint(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with a checkpoint. `_last_checkpoint` names it, or a later one.
+        """The snapshot, with a checkpoint. `_last_checkpoint` names this checkpoint or a later one.
 
-        1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: it may not be there; try again.
+        1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)
@@ -360,7 +363,7 @@ class Committer:
                 outcome = self.commits.put_if_match(key, name.dumps(), held.meta.etag)
             if isinstance(outcome, Written):
                 return
-        raise UnavailableError(f"{key}: others write it all the time; try again")
+        raise UnavailableError(f"{key}: other writers change it all the time; try again")
 
     @property
     def _table(self) -> str:
@@ -374,11 +377,11 @@ class Committer:
         in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
 
     def _put(self, key: str, body: bytes) -> None:
-        # The name is new, so a repeated write writes the same.
+        # The name is new, so a repeated write stores the same body.
         if not isinstance(outcome := self.reader.store.put(key, body), Written):
             raise UnavailableError(f"{key}: {outcome}: try again")
 
 
 def _is_held(known: Known | None, holder: str) -> bool:
-    """Whether another command than `holder` holds the table."""
+    """True if a command other than `holder` holds the table."""
     return known is not None and known.held not in ("", holder)

@@ -1,22 +1,22 @@
-"""A round of a derived slot table as a change: each of its slots is replaced as a whole by new rows.
+"""A round of a derived slot table as a change: new rows replace each of its slots as a whole.
 
-A derived table has the same log, and neither states of objects nor rejects. Its rows have `_slot` as their first
-column, and need no other column of ours. It keeps by slot from which version of the source's table the rows were made:
-so a crash between the commits to both tables is found, and the slot is made again.
+A derived table has the same log, but neither states of objects nor rejects. `_slot` is the first column of its rows,
+and no other column of the platform is needed. The manifest keeps for each slot the version of the source's table that
+the rows were made from. So a crash between the commits to both tables is detected, and the slot is made again.
 
 | another writer, since the round was planned | the round |
 |---|---|
-| changed other slots | goes on, on top of that version; their rows stay |
+| changed other slots | goes on, on top of that version; the other slots' rows stay |
 | made one of its slots from its source version, or from a later one | leaves that slot out: it is done |
 | made one of its slots from an earlier version, or rolled it back | replaces it |
-| merged or replaced a pack that has rows of its slots | takes them out of the packs that took its place |
-| let the schema grow, the same columns alike | goes on, with the columns of both |
-| gave a column another type than the round | leaves out the slots that have rows: a conflict |
-| began the table again, under another id | nothing of it is left |
+| merged or replaced a pack that has rows of its slots | removes these rows from the packs that replaced it |
+| let the schema grow, without a change of common columns | goes on, with the columns of both |
+| gave a column a type other than the round's | leaves out the slots that have rows: a conflict |
+| began the table again, under another id | has nothing left to commit |
 
-Packs are small (`DERIVED`), so that replacing one slot writes at most `MAX_OTHERS` bytes more than its rows: those of
-other slots that share packs with it, and of packs that are merged. A batch may write as much for each of its slots; it
-writes twice its rows at most where it replaces half of the bytes of the packs that it touches.
+Packs are small (`DERIVED`). So replacing one slot writes at most `MAX_OTHERS` bytes besides its own rows. These bytes
+are rows of other slots in the same packs, and rows of merged packs. A batch may write as much for each of its slots. If
+it replaces half of the bytes of the packs that it touches, it writes at most twice its rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,17 +37,17 @@ from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.snapshot import Snapshot
 
 MAX_OTHERS: Final = 16 << 20
-"""Bytes that replacing one slot writes at most, besides its rows."""
+"""The most bytes that replacing one slot writes, besides its rows."""
 
 DERIVED: Final = PackSizes(
     target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
 )
-"""Packs of derived tables: 3 (`target` + `group`) bytes of other slots, and `budget`, are less than `MAX_OTHERS`."""
+"""Sizes of derived tables' packs: 3 (`target` + `group`) bytes of other slots, and `budget`, are below `MAX_OTHERS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlot:
-    """A slot made again. `source`: the version of the source's table that its rows, so many, were made from."""
+    """New rows of a slot. `rows`: their number. `source`: the source table's version that they were made from."""
 
     rows: int
     source: int
@@ -56,10 +56,11 @@ class NewSlot:
 
 @dataclass(slots=True, kw_only=True)
 class Replacement:
-    """Slots of a derived table, made again, planned on the snapshot `base`. Give it to `Committer.commit`.
+    """New rows for slots of a derived table, planned on the snapshot `base`. Give it to `Committer.commit`.
 
-    `rows`: packs of these slots, stored already, under the label `base.version` + 1. The rest is as in `RoundChange`.
-    Afterwards `done` has the slots that another writer has made, and `dropped` says why others were left out.
+    `rows`: packs of these slots, already stored, under the label `base.version` + 1. The other fields are as in
+    `RoundChange`. After the commit, `done` has the slots that another writer has made. `dropped` says why other slots
+    were left out.
     """
 
     base: Snapshot
@@ -86,7 +87,7 @@ class Replacement:
         left = {slot: each for slot, each in self.slots.items() if slot not in without}
         if not left:
             return None
-        # All rows of the slot leave, also if they are not as many as the manifest says: that mends it.
+        # All rows of the slot are removed, even if their number differs from the manifest's: that repairs the slot.
         leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
         rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
         metadata, protocol = self._schema(base)

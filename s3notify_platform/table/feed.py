@@ -1,11 +1,11 @@
 """The changes of the states of objects, version by version, for as long as versions are kept.
 
-A consumer keeps a version. Later it asks for what changed since: rows that an `old` label names are in the packs of the
-version before, those of a `new` one in the packs of the version itself (`reading.read_slots`, filtered by the key).
-The concatenation of all changes, applied to the states as of `since`, gives those as of `until`.
+A consumer remembers a version, and later asks for the changes since then. Rows named by an `old` label are in the packs
+of the version before. Rows named by a `new` label are in the packs of the version itself (`reading.read_slots`,
+filtered by the key). All changes together, applied to the states as of `since`, give the states as of `until`.
 
-Requests: 2 GETs for each version. 1 more, or 1 for each 8 MB, for each version of more than `CHANGES_INLINE` changes,
-and 1 for the footer of a large one.
+Requests: 2 GETs for each version. A version of more than `CHANGES_INLINE` changes takes 1 GET more, or 1 for each 8 MB
+of their file; a large file takes 1 more for its footer.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +24,12 @@ from s3notify_platform.table.versions import kept_versions
 
 
 class NoFeedError(UsageError):
-    """A version of which the changes are not kept row by row, so that a reader has to begin again."""
+    """The changes of a version cannot be given row by row, so a reader must begin again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
-    """The changes of one version. `body`: the version itself. `changes`: streamed; `count`: how many."""
+    """The changes of one version. `body`: the version itself. `changes`: streamed; `count`: their number."""
 
     version: int
     body: LogVersion
@@ -38,10 +38,10 @@ class VersionChanges:
 
 
 def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionChanges]:
-    """The changes after the version `since`, up to that of `until`; those of other engines have none.
+    """The changes after the version `since`, up to and including `until`. Versions of other engines have no changes.
 
-    `NotFoundError` naming the versions that are kept: one of them is not there; begin with a snapshot, and go on from
-    its version. In memory: the manifests of some versions, and some thousand changes.
+    `NotFoundError`: one of the versions is not kept; the message names the kept ones. Begin with a snapshot, and go on
+    from its version. In memory: the manifests of some versions, and some thousand changes.
     """
     if since < -1:
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
@@ -76,7 +76,7 @@ def _of(reader: LogReader, version: int) -> tuple[LogVersion, Manifest | None]:
 
 
 def not_kept(reader: LogReader, version: int) -> NotFoundError:
-    """The error of whoever asks for changes of a version that is not kept."""
+    """The error for a version whose changes are not kept."""
     kept = kept_versions(reader)
     there = f"versions {min(kept)} to {max(kept)} are kept" if kept else "there is no table"
     return NotFoundError(

@@ -1,18 +1,25 @@
-"""Keeps a table in step with another one that it is made from as a whole, exactly once.
+"""Keeps a table in step with the source's table that it is made from. Each change takes effect exactly once.
 
 Steps
-    1. The manifest of the table says which version of its source it was made from (`follows`). All that changed since
-       is the change feed from there (`row_changes`), as much of it at a time as fits into memory.
-    2. Its kind (`Kind`) makes a change of that: the newest row of each key (`latest`), or the same rows in another
-       order (`clustered`).
-    3. One version of the table has the change, and the version of the source that it leads to. So a step that is
-       repeated finds nothing left to do, and one that was killed is begun again.
+    1. The table's manifest names the version of the source's table that it was made from (`follows`). The change feed
+       since that version has all later changes (`row_changes`). One step takes as many changes as fit into memory.
+    2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
+       in another order (`clustered`).
+    3. One version of the table records both the change and the version of the source that it leads to. So a step that
+       is repeated finds nothing left to do, and a step that was killed is begun again.
 
-The table is rebuilt as one version: at first; where the feed is not kept, or a version went back; where more changed
-at once than fits; where another definition, or another type of a column, is wanted.
+The table is rebuilt as one version in these cases:
 
-Requests of a step with little to do: those of `LogTable.newest` for both tables and of `row_changes`, 1 GET for each
-pack that has come or left, those of the kind, and of a commit.
+    - The table is new.
+    - The feed is not kept, or a version of the source went back.
+    - One version of the source changed too much.
+    - The table's definition, or the type of a column, has changed.
+
+Requests of a step with little to do:
+
+    - those of `LogTable.newest` for both tables, and of `row_changes`
+    - 1 GET for each pack that was added or removed
+    - those of the kind, and those of a commit
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,18 +53,19 @@ from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
-"""Changed objects, and bytes that came with them, of one step; if one version has more, the table is rebuilt."""
+"""The most changed objects, and the most bytes added with them, in one step. If one version has more, the table is
+rebuilt."""
 
 CONFLICTS: Final = 6
-"""Times that another writer may be first."""
+"""How many times another writer may be first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change to be made on top of the snapshot `held` of `table`, which leads to `target` of `source`.
+    """A change to be made on top of the snapshot `held` of `table`. The change leads to `target` of `source`.
 
-    `columns`: those of `target`. `metadata`, `protocol`: of the table from now on; None: as they are. `note`: for the
-    history.
+    `columns`: the columns of `target`. `metadata`, `protocol`: the table's new ones; None leaves them unchanged.
+    `note`: for the history.
     """
 
     table: LogTable
@@ -72,44 +80,44 @@ class Step:
 
     @property
     def label(self) -> int:
-        """That of its rows."""
+        """The label of the rows that the step writes."""
         return self.held.version + 1
 
     @property
     def follows(self) -> Followed:
-        """Where it leads to."""
+        """The source version that the step leads to."""
         return Followed(table=self.target.table, version=self.target.version)
 
     @property
     def place(self) -> tuple[ObjectStore, TableLayout]:
-        """Where the rows of the source are."""
+        """The store and the layout of the source's rows."""
         return self.source.reader.store, self.source.layout
 
 
 class Kind(Protocol):
-    """A way to make one table of another. Changes leave `Step.follows` in the manifest, or nothing of them."""
+    """A way to make one table from another one. Its changes set the manifest's `follows` to `Step.follows`."""
 
     @property
     def definition(self) -> str:
-        """A text that no other kind or definition has; it is kept with the table."""
+        """A text that identifies the kind and its definition; it is kept with the table."""
         ...
 
     def check(self, columns: pa.Schema) -> None:
-        """`UsageError` if these columns of the source are not those that it needs."""
+        """`UsageError` if these columns of the source do not suffice."""
         ...
 
     def schema(
         self, source: MetaData, *, created_ms: int, vectors: bool
     ) -> tuple[MetaData, actions.Protocol]:
-        """The `metaData` and `protocol` for a source of this `metaData`, without an id and the definition. Pure."""
+        """The table's `metaData` and `protocol` for a source with this `metaData`, without id and definition. Pure."""
         ...
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """The change that the feed leads to, and how many rows or keys it changes. `NoFeedError`: rebuild it."""
+        """The change for this feed, and how many rows or keys it changes. `NoFeedError`: rebuild the table."""
         ...
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """The change by which all of the table is made from `step.target`; None of it is left of before.
+        """The change that makes the whole table from `step.target`, and removes all former rows.
 
         `step.columns` is empty if the source has no schema yet.
         """
@@ -118,9 +126,9 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """All of a table, rebuilt, on top of `base`. `slots`: the facts of those that have rows or keys.
+    """A rebuilt table, on top of `base`. `slots`: the facts of the slots that have rows or keys.
 
-    If another writer has led the table on since, nothing of it is left to do.
+    If another writer has advanced the table since, nothing is left to do.
     """
 
     base: Snapshot
@@ -151,14 +159,15 @@ class Rebuilt:
 
 
 class _TooMuchError(Exception):
-    """More changed at once than fits into a step."""
+    """One version has more changes than fit into a step."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FollowResult:
-    """How it ended: the version of the table (-1: none), and that of its source that it is made from; its rows.
+    """The result: the version of the table (-1: no table), the source version that it is made from, and its rows.
 
-    `changed`: rows or keys, as the kind counts them. `rebuilt`: why it was rebuilt; "" if it was not.
+    `changed`: the number of changed rows or keys, as the kind counts them. `rebuilt`: why the table was rebuilt; "" if
+    it was not.
     """
 
     version: int = -1
@@ -170,7 +179,7 @@ class FollowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingTable:
-    """A table, the one that it follows, and what it is made of that. `name`, `identity`: as in `open_table`."""
+    """A table, the table that it follows, and its kind. `name`, `identity`: as in `open_table`."""
 
     source: LogTable
     table: LogTable
@@ -183,10 +192,11 @@ class FollowingTable:
     step_bytes: int = STEP_BYTES
 
     def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
-        """Lead the table to the newest version of its source. Safe to repeat, also at once.
+        """Advance the table to the newest version of its source. Safe to repeat, and to run concurrently.
 
-        `rebuild`: from all rows, whatever it has. `UsageError`: the kind's columns are missing, or are of no use.
-        `ConflictError`: others were first again and again. Errors of `open_table` and `Committer.commit` else.
+        `rebuild`: make the table from all rows of the source. `UsageError`: the kind's columns are missing or unusable.
+        `ConflictError`: other writers were first again and again. Other errors are those of `open_table` and
+        `Committer.commit`.
         """
         done, conflicts = FollowResult(), 0
         while True:
@@ -219,37 +229,40 @@ class FollowingTable:
             conflicts += 1
             if conflicts > CONFLICTS:
                 raise ConflictError(
-                    f"the table below {self.table.layout.prefix!r}: other writers were first {conflicts} times: try "
-                    "again"
+                    f"the table below {self.table.layout.prefix!r}: other writers were first {conflicts} times: "
+                    "try again"
                 )
 
     def _opened(self) -> Snapshot:
         first = described(NO_SCHEMA, created_ms=self.clock.wall_ms())
         found = open_table(self.table, self.name, self.identity, create=first)
-        assert found.snapshot is not None, "it was created"
+        assert found.snapshot is not None, "the table was just created"
         return found.snapshot
 
     def _is_of(self, held: Snapshot) -> bool:
         return held.metadata.configuration.get(DEFINITION) == self.kind.definition
 
     def _why_rebuilt(self, held: Snapshot, now: Snapshot) -> str:
-        """Why the table is to be rebuilt; "" if it can go on from where it is."""
+        """Why the table must be rebuilt; "" if it can advance from its version."""
         follows = held.manifest.follows
         if follows is None:
             return "it was never made"
         if follows.table != now.table or follows.version > now.version:
-            return f"it was made from table {follows.table}, in whose place there is {now.table}"
+            return (
+                f"it was made from version {follows.version} of table {follows.table}, and the source is at "
+                f"version {now.version} of table {now.table}"
+            )
         if schema_of(now.metadata) is None:
-            return "the source's table is as before its first batch"
+            return "the source's table has no schema yet"
         if not self._is_of(held):
-            return "its definition is another one"
+            return "its definition has changed"
         metadata, _ = self._schema(held, now)
         if united(held.metadata.schema, metadata.schema) is None:
             return "a column has another type"
         return ""
 
     def _change(self, held: Snapshot, now: Snapshot, why: str, batch: str) -> tuple[Change, int, str]:
-        """The next change, how much it changes, and why the table is rebuilt by it; "" if it is not."""
+        """The next change, how many rows or keys it changes, and why it rebuilds the table; "" if it does not."""
         if not why:
             try:
                 return (*self._step(held, now, batch), "")
@@ -275,7 +288,7 @@ class FollowingTable:
 
     def _step(self, held: Snapshot, now: Snapshot, batch: str) -> tuple[Change, int]:
         follows = held.manifest.follows
-        assert follows is not None, "else it is rebuilt"
+        assert follows is not None, "a table that follows nothing is rebuilt"
         until = self._until(follows.version, now.version)
         target = now if until == now.version else snapshot_of(self.source.reader, until)
         columns = arrow_schema(target.metadata.schema)
@@ -297,7 +310,7 @@ class FollowingTable:
         return self.kind.changed(step, row_changes(self.source.reader, follows.version, until))
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
-        """Schema and protocol of the table, for these columns of its source."""
+        """Schema and protocol of the table for these columns of its source."""
         found, protocol = self.kind.schema(
             source.metadata, created_ms=self.clock.wall_ms(), vectors=self.vectors
         )
@@ -311,7 +324,9 @@ class FollowingTable:
             objects, size = objects + more_objects, size + more_bytes
             if objects > self.step_objects or size > self.step_bytes:
                 if last == since:
-                    raise _TooMuchError(f"{objects} objects, {size} bytes changed at once")
+                    raise _TooMuchError(
+                        f"one version has more changes than a step may take: {objects} objects, {size} bytes"
+                    )
                 return last
             last = version
         return last

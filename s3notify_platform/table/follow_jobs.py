@@ -1,6 +1,6 @@
-"""The work on a whole table that tables which follow it take now and then: as a port, and done in this process.
+"""The occasional work on all rows that a following table needs: a port, and an implementation in this process.
 
-In this process all rows of the table are in memory: for small tables.
+The implementation loads all rows of the table into memory, so it suits small tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class FollowJobs(NewestJobs, ClusterJobs, Protocol):
 
 
 class InProcess(FollowJobs):
-    """In this process. `source`, `table`: the table that is followed, and the one that follows it."""
+    """Does the work in this process. `source`: the table that is followed. `table`: the table that follows it."""
 
     def __init__(self, source: LogTable, table: LogTable, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._source, self._table, self._clock = source, table, clock
@@ -58,7 +58,7 @@ class InProcess(FollowJobs):
 
 
 def stored(table: LogTable, rows: pa.Table, clustered: Clustered, label: int) -> list[StagedPack]:
-    """Files of these sorted rows, stored. 1 PUT for each."""
+    """Store these sorted rows as files, and return the files. 1 PUT for each."""
     found: list[StagedPack] = []
     for each in files(rows, clustered):
         staged, bodies = table.data.staged([each], label=label)
@@ -69,10 +69,10 @@ def stored(table: LogTable, rows: pa.Table, clustered: Clustered, label: int) ->
 
 
 def wanted_keys(keys: Mapping[Slot, Collection[str]]) -> pa.StringArray:
-    """Keys as a column. Pure."""
+    """The keys as a column. Pure."""
     return pa.array([key for some in keys.values() for key in some], pa.string())
 
 
 def only(rows: pa.RecordBatch, keys: pa.StringArray) -> pa.RecordBatch:
-    """The rows on their way that have one of these keys. Pure."""
+    """The rows that have one of these keys. Pure."""
     return rows.filter(pc.is_in(rows.column("_key"), keys))

@@ -1,18 +1,19 @@
 """A record of the table that is kept outside its prefix, so that lost versions are noticed.
 
-`known` is one record for each table: `_s3notify-known/{source}` in the platform's bucket or another one, or in the
-records table. It has the table's id, its identity, and the newest version with the number `n` of its manifest. The id
-stands also in the log (`metaData.id`, `txn.appId`), in the sensor's cursor, and in checkpoints of streams.
+`known` is one record for each table. The record is stored as `_s3notify-known/{source}` in the platform's bucket or
+another one, or in the records table. The record has the table's id, its identity, and the newest version with the
+number `n` of its manifest. The id is also in the log (`metaData.id`, `txn.appId`), in the sensor's cursor, and in
+checkpoints of streams.
 
 Invariants
-    - `known` is created first, with the id under which version 0 of the log is then created.
-    - A version is noted after it was created. So `known` may be behind the log after a crash, and is never ahead: a log
-      that ends before the known version is missing commits.
-    - The same version with another `n` is not the one that was committed: its writer's lease had ended, or the log was
-      restored from a backup.
-    - A table that starts over has another id, and lists the former ones: version numbers come again.
+    - `known` is created first. Version 0 of the log is then created with the id in `known`.
+    - A version is noted after it was created. So `known` may be behind the log after a crash, but is never ahead. A log
+      that ends before the known version has lost commits.
+    - A version with the known number but another `n` is not the one that was committed. Either its writer's lease had
+      ended, or the log was restored from a backup.
+    - A table that starts over has another id, and lists its former ids, because version numbers are used again.
 
-Requests: `read` 1; `note` 1 write, and 1 read and 1 write more for each other writer that was first.
+Requests: `read` takes 1. `note` takes 1 write, and 1 read and 1 write more for each other writer that was first.
 """
 
 import json
@@ -29,32 +30,32 @@ from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.updates import Updates
 
 KNOWN: Final = "_s3notify-known"
-"""Partition of these records; on a bucket, the folder."""
+"""The partition of these records; on a bucket, the folder."""
 
 ATTEMPTS: Final = 30
 
 PUT_BACK: Final = "s3notify table put-back"
-"""The command for a version that an overrun lease has replaced (`put_back`)."""
+"""The command that restores a version that an overrun lease has replaced (`put_back`)."""
 
 LINEAGE: Final = 64
-"""Newest versions whose numbers a snapshot has."""
+"""How many of the newest versions a snapshot knows by number."""
 
 Lineage = tuple[tuple[int, int], ...]
 """Versions and the numbers of their manifests, as they were read, ascending."""
 
 FORMER_MAX: Final = 20
-"""Ids of earlier tables that are kept."""
+"""How many ids of earlier tables are kept."""
 
 
 def known_key(platform_prefix: str) -> str:
-    """Key of a table's record: the source's name, or the platform prefix if that is no usual one. Pure."""
+    """The key of a table's record: the source's name, or the platform prefix if that is not a usual one. Pure."""
     usual = re.fullmatch(r"_s3notify/([^/]+)/", platform_prefix)
     return usual[1] if usual else platform_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The settings that a table cannot change: with others, it would be another table."""
+    """The settings that a table cannot change. With other settings it would be another table."""
 
     bucket: str
     prefix: str
@@ -62,7 +63,7 @@ class Identity:
     hash: str = HASH
 
     def leads_to(self, other: "Identity") -> bool:
-        """Whether `migrate` can make the other from this one: a longer or shorter prefix, or other slots."""
+        """True if `migrate` can make the other table from this one: a longer or shorter prefix, or other slots."""
         nested = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
 
@@ -78,12 +79,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The record. `version` -1: nothing was committed yet; `number`: `n` of that version's manifest.
+    """The record. `version`: -1 if nothing was committed yet. `number`: the `n` of that version's manifest.
 
-    `identity`: None until a run opens the table; `former`: ids of the tables before it. `endpoint` of the source's
-    bucket, and `sensor`, the epoch of the sensor that last opened a batch, are for warnings. `confirmed`: any number of
-    objects may leave the table on top of versions up to this one. `rewriting`: the former table's objects are being
-    removed (`migrate`). `held`: the command of a rewrite for which other writers wait (`s3notify {held}`).
+    `identity`: None until a run opens the table. `former`: ids of the tables before it. `endpoint` (of the source's
+    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: on top
+    of versions up to this one, any number of objects may leave the table. `rewriting`: `migrate` is removing the former
+    table's objects. `held`: the command of a rewrite for which other writers wait (`s3notify {held}`).
     """
 
     table: str
@@ -98,12 +99,12 @@ class Known:
     held: str = ""
 
     def dumps(self) -> bytes:
-        """JSON."""
+        """The record as JSON."""
         return json.dumps(asdict(self) | {"v": 2}, separators=(",", ":")).encode()
 
     @classmethod
     def loads(cls, body: bytes, where: str) -> "Known":
-        """Inverse of `dumps`; `CorruptError` naming `where`."""
+        """Inverse of `dumps`. `CorruptError` names `where`."""
         try:
             found = json.loads(body)
             of = {each.name: found[each.name] for each in fields(cls)}
@@ -113,19 +114,19 @@ class Known:
             raise CorruptError(f"{where}: not the record of a table ({body[:80]!r}): restore it") from error
 
     def topic_user(self, slots: int) -> TopicUser:
-        """The table as a user of its topic. `slots`: of its source."""
+        """The table as a user of its topic. `slots`: the number of slots of its source."""
         return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":
-        """The record of the table that takes its place, without versions."""
+        """The record of the table that replaces this one. The new record has no versions yet."""
         return Known(table=table, former=(self.table, *self.former)[:FORMER_MAX], sensor=self.sensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRecord:
-    """Reads and changes the record of one table. Thread-safe; any process may change it.
+    """Reads and changes the record of one table. Thread-safe; any process may change the record.
 
-    `where`: its place, for messages.
+    `where`: the record's place, for messages.
     """
 
     records: RecordStore
@@ -134,16 +135,16 @@ class KnownRecord:
     clock: Clock = SYSTEM_CLOCK
 
     def read(self) -> tuple[Known | None, Record | None]:
-        """The record, and as it is stored. 1 read."""
+        """The decoded record, and the stored one. 1 read."""
         found = self.records.read(KNOWN, self.key)
         return self._decoded(found), found
 
     def change(
         self, change: Callable[[Known | None], Known | None], *, seen: Record | None = None
     ) -> tuple[Known | None, Record | None]:
-        """Replace the record. `change` may be applied twice. `seen`: as it was last read, which saves a read.
+        """Replace the record. `change` may be called twice. `seen`: the record as it was last read, which saves a read.
 
-        1 read and 1 write; no write if nothing changes. `UnavailableError`: repeat it.
+        1 read and 1 write; no write if nothing changes. `UnavailableError`: repeat the call.
         """
 
         def decide(record: Record | None) -> tuple[bytes | None, Known | None]:
@@ -166,17 +167,18 @@ class KnownRecord:
         seen: Record | None = None,
         below: Lineage = (),
     ) -> tuple[Known | None, Record | None]:
-        """Note a version that was created. Returns the record afterwards, which may name a later one.
+        """Record a version that was created. Returns the record afterwards, which may name a later version.
 
-        `below`: versions that it was created on. If the record has another number for one of them, it stays as it is.
+        `below`: the versions that it builds on. If the record has another number for one of them, the record stays
+        unchanged.
         """
         numbers = dict(below)
 
         def noted(known: Known | None) -> Known | None:
             if known is None or known.table != table or known.version >= version:
-                return known  # forgotten meanwhile, or another writer was faster
+                return known  # the table was forgotten meanwhile, or another writer was faster
             if numbers.get(known.version, known.number) != known.number:
-                return known  # the version does not count: one that it follows was replaced
+                return known  # the version does not count: one of the versions that it builds on was replaced
             return replace(known, version=version, number=number)
 
         return self.change(noted, seen=seen)
@@ -186,7 +188,7 @@ class KnownRecord:
         self.change(lambda now: replace(now, held=command) if now and not now.held else now)
 
     def release(self, command: str) -> None:
-        """Let other writers go on, also if an earlier run of the command has held them. 1 read, and 1 write if so."""
+        """Let other writers go on, even if an earlier run of the command held them. 1 read, and 1 write if so."""
         self.change(lambda now: replace(now, held="") if now and now.held == command else now)
 
     def _decoded(self, record: Record | None) -> Known | None:

@@ -13,14 +13,14 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """Keys of one table below `prefix`, which ends in `/`. The prefix is what a Delta engine is pointed at."""
+    """Keys of one table below `prefix`, which ends in `/`. Delta engines use the prefix as the table's location."""
 
     prefix: str
 
     def __post_init__(self) -> None:
         if not self.prefix.endswith("/") or self.prefix.startswith("/") or "//" in self.prefix:
             raise UsageError(
-                f"table prefix {self.prefix!r}: must end in '/', not start with it, nor contain '//'"
+                f"table prefix {self.prefix!r}: must end in '/', not start with '/', and not contain '//'"
             )
 
     # The Delta log
@@ -44,12 +44,12 @@ class TableLayout:
         return f"{self.log}_last_checkpoint"
 
     def version_of(self, key: str) -> int | None:
-        """The version whose object this is; None for any other object."""
+        """The version in this object; None if the object is not a version."""
         match = _VERSION.fullmatch(key.removeprefix(self.log))
         return int(match[1]) if match else None
 
     def checkpoint_of(self, key: str) -> int | None:
-        """The version whose checkpoint this is; None for any other object."""
+        """The version whose checkpoint is in this object; None if the object is not a checkpoint."""
         match = _CHECKPOINT.fullmatch(key.removeprefix(self.log))
         return int(match[1]) if match else None
 
@@ -61,7 +61,7 @@ class TableLayout:
         return f"{self.prefix}data/"
 
     def pack_path(self, name: str) -> str:
-        """Path of a pack as the log names it: below the table's prefix, with URI encoding."""
+        """Path of a pack as it is in the log: relative to the table's prefix, URI-encoded."""
         return quote(f"data/{name}.parquet", safe="/=")
 
     @property
@@ -70,17 +70,17 @@ class TableLayout:
         return f"{self.prefix}_symlink_format_manifest/manifest"
 
     def file(self, path: str) -> str:
-        """Key of a file that the log names. `UsageError`: it is outside the table."""
+        """Key of a file that the log names. `UsageError`: the file is outside the table."""
         key = unquote(path)
         if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/", key) or {"..", "."} & {*key.split("/")}:
             raise UsageError(f"the log names {path!r}, which is outside the table below {self.prefix!r}")
         return f"{self.prefix}{key}"
 
-    # The rest of the state. Engines pass over folders whose names begin with `_`.
+    # The rest of the state. Engines skip folders whose names begin with `_`.
 
     @property
     def own(self) -> str:
-        """Prefix of what only this platform reads."""
+        """Prefix of the objects that only this platform reads."""
         return f"{self.prefix}_s3notify/"
 
     @property
@@ -89,7 +89,7 @@ class TableLayout:
         return f"{self.own}manifest/"
 
     def manifest(self, number: int) -> str:
-        """Key of a manifest, by the number that a version gives it."""
+        """Key of a manifest. `number`: the manifest's number, as its version names it."""
         return f"{self.manifests}{number}.json"
 
     @property
@@ -107,7 +107,7 @@ class TableLayout:
         return f"{self.own}rejects/"
 
     def reject_path(self, name: str) -> str:
-        """Path of a pack of rejects, below the table's prefix."""
+        """Path of a pack of rejects, relative to the table's prefix."""
         return f"_s3notify/rejects/{name}.parquet"
 
     @property
@@ -116,7 +116,7 @@ class TableLayout:
         return f"{self.own}changes/"
 
     def changes_path(self, number: int) -> str:
-        """Path of the changes of a version, by the number of its manifest, below the table's prefix."""
+        """Path of the changes of a version, relative to the table's prefix. `number`: of the version's manifest."""
         return f"_s3notify/changes/{number}.parquet"
 
     @property
@@ -135,7 +135,7 @@ class TableLayout:
 
     @property
     def cuts(self) -> str:
-        """Prefix of the marks that vacuum leaves: since when a checkpoint is named (`vacuum`)."""
+        """Prefix of vacuum's marks. A mark shows since when a checkpoint has been named (`vacuum`)."""
         return f"{self.own}cut/"
 
     def cut(self, version: int) -> str:

@@ -1,8 +1,8 @@
-"""One table, with all that reads it and commits to it.
+"""One table, with the objects that read it and commit to it.
 
-A process keeps the newest snapshot that it has seen of a table, so a warm one asks only for what came since.
+A process keeps the newest snapshot that it has seen of a table. So a warm process requests only the later versions.
 
-Requests: `newest` those of `LogReader.open`, or of `refresh` if the process has seen the table.
+Requests of `newest`: those of `LogReader.open`, or of `LogReader.refresh` if the process has seen the table.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from s3notify_platform.table.states.state_reader import StateReader
 class SnapshotMemory:
     """The newest snapshot that a process has seen of one table. Thread-safe.
 
-    `together`: where commits of the process to this table come together, whichever run they are of.
+    `together`: joins the commits of all runs in the process to this table.
     """
 
     together: GroupCommit = field(default_factory=GroupCommit)
@@ -39,12 +39,12 @@ class SnapshotMemory:
     _lock: Lock = field(default_factory=Lock)
 
     def kept(self) -> Snapshot | None:
-        """That snapshot, if there is one."""
+        """The kept snapshot, or None."""
         with self._lock:
             return self._kept
 
     def keep(self, found: Snapshot | Absent) -> None:
-        """Keep a snapshot that was just read, or committed; `Absent` forgets the one before."""
+        """Keep a snapshot that was just read or committed. `Absent` drops the kept one."""
         with self._lock:
             if isinstance(found, Absent):
                 self._kept = None
@@ -58,9 +58,10 @@ class SnapshotMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
-    """A table. Without `commits` it can only be read. `data`, `quarantine`: its packs, and those of its rejects.
+    """A table. `data`: its packs. `quarantine`: the packs of its rejects.
 
-    `url`: of its prefix. `mirror`: the name of what shows it elsewhere (`mirrors`).
+    `committer`: refuses every commit if the table may only be read. `url`: the URL of the table's prefix. `mirror`: the
+    name of the mirror that shows the table elsewhere (`mirrors`).
     """
 
     reader: LogReader
@@ -74,22 +75,22 @@ class LogTable:
 
     @property
     def layout(self) -> TableLayout:
-        """Names of its objects."""
+        """Names of the table's objects."""
         return self.reader.layout
 
     def newest(self) -> Snapshot | Absent:
-        """The newest snapshot. Errors as `LogReader.open`."""
+        """The newest snapshot. Raises like `LogReader.open`."""
         kept = self.memory.kept()
         found = self.reader.open() if kept is None else self.reader.refresh(kept)
         self.memory.keep(found)
         return found
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
-        """Commit a change that was planned on `base`. Errors as `Committer.commit`."""
+        """Commit a change that was planned on `base`. Raises like `Committer.commit`."""
         return self.noted(self.committer.commit(change, base))
 
     def noted(self, done: CommitResult) -> CommitResult:
-        """`done`, after this process has kept its snapshot and the mirror has shown it."""
+        """`done`, after the snapshot was kept in this process and the mirror was updated."""
         if isinstance(done, Committed):
             self.memory.keep(done.snapshot)
             if self.mirror is not None:
@@ -118,9 +119,9 @@ def table_of(
 ) -> LogTable:
     """A table of this layout. No request.
 
-    `leases`: whether `commits` goes by leases, which other engines do not ask for. `vectors`: rows that leave are
-    hidden by deletion vectors. `restore`: the command that accepts a loss. `mirror` names what shows the table, whose
-    place is `url`, elsewhere (`mirrors`).
+    `leases`: True if `commits` works by leases, which other engines ignore. `vectors`: True if deletion vectors hide
+    withdrawn rows. `restore`: the command that accepts a loss. `mirror`: the name of the mirror that shows the table
+    elsewhere (`mirrors`). `url`: the URL of the table, for the mirror.
     """
     memory = memory or SnapshotMemory()
     reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)

@@ -1,10 +1,10 @@
-"""The rest of a table's state as of one version: counts by slot, the files of object states, the files of rejects.
+"""The part of a table's state that the log does not hold: counts by slot, files of object states, files of rejects.
 
-A version of the log names its manifest by a number `n`, new at each attempt to commit. A manifest is written before its
-version, and never again; one that no version names is garbage. It holds counts, not keys, so its size does not depend
-on the table's: at most `MANIFEST_BYTES`.
+A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
+before its version, and never changed. A manifest that no version names is garbage. A manifest holds counts, not keys,
+so its size does not depend on the table's size: at most `MANIFEST_BYTES`.
 
-Stored as JSON, the counts as columns: number i of a column is that of slot i.
+A manifest is stored as JSON, with the counts as columns. Item i of a column belongs to slot i.
 """
 
 import json
@@ -19,13 +19,13 @@ from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.states.state_levels import StateSet
 
 MANIFEST_BYTES: Final = 256 << 10
-"""A manifest of 1000 slots has about 40 KB. More than this is an error, not a table."""
+"""The largest manifest, in bytes. A manifest of 1000 slots has about 40 KB."""
 
 
 FORMAT: Final = 1
 
 OTHER_CODE: Final = "other"
-"""In place of a code version: rows of the slot were made by several, or by one that nobody knows."""
+"""Replaces a code version if several versions made the slot's rows, or an unknown one."""
 
 Json = dict[str, Any]
 
@@ -34,12 +34,12 @@ Json = dict[str, Any]
 class SlotFacts:
     """The counts of one slot.
 
-    `generation`: the version that last changed it; 0: none has. `objects` counts the live ones, `without_records` those
-    that `ObjectState` calls so, `failing` those in quarantine as a whole, `pending` those to be read further or again.
-    `signal`: the first digits of its signal's ETag, as its last batch saw it. `code_version`: of the code that made its
-    newest rows. `other_code` counts the objects whose rows other code made: those planned before label `code_since`;
-    what has failed has none. `backfill`: rows that were planned before this version are to be read again; 0: none.
-    `source`: the version of the source's table that a derived slot was made from.
+    `generation`: the version that last changed the slot; 0 if no version has. `objects`: live objects.
+    `without_records`: see `ObjectState`. `failing`: objects in quarantine as a whole. `pending`: objects to be read
+    further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it. `code_version`: of the
+    code that made the newest rows. `other_code`: objects with rows of other code, which were planned before the label
+    `code_since`. Failing objects do not count. `backfill`: rows that were planned before this version must be read
+    again; 0: no rows. `source`: the version of the source's table that a derived slot was made from.
     """
 
     generation: int = 0
@@ -57,17 +57,17 @@ class SlotFacts:
     code_version: str = ""
 
     def objects_of_other_code(self, code: str) -> int:
-        """How many objects have rows that other code than this made."""
+        """The number of objects whose rows were made by code other than `code`."""
         return self.other_code if self.code_version == code else self.objects - self.failing
 
     def is_stale(self, code: str) -> bool:
-        """Whether other code than this made the slot's rows, or some of them. Pure."""
-        if self.source:  # replaced as a whole
+        """True if code other than `code` made some of the slot's rows, or all. Pure."""
+        if self.source:  # a derived slot is replaced as a whole
             return self.code_version != code
         return self.objects_of_other_code(code) > 0
 
     def made_by(self, code: str) -> str:
-        """`code` if it made all rows, else the version of the code that did, or `OTHER_CODE`. Pure."""
+        """`code` if it made all rows; else the version of the code that did, or `OTHER_CODE`. Pure."""
         if not self.is_stale(code):
             return code
         return OTHER_CODE if self.code_version in ("", code) else self.code_version
@@ -80,7 +80,7 @@ _COUNTS: Final = tuple(each.name for each in fields(SlotFacts) if each.type is i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesFile:
-    """A file with the changes of a version. `rows`: how many."""
+    """A file with the changes of a version. `rows`: their number."""
 
     path: str
     size: int
@@ -89,7 +89,7 @@ class ChangesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The version of another table that a table was made from as a whole. `table`: that one's id."""
+    """The version of another table that a table was made from as a whole. `table`: the id of that table."""
 
     table: str
     version: int
@@ -99,8 +99,8 @@ class Followed:
 class Manifest:
     """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name.
 
-    `changes`: those of this version, in the order in which they were made, unless they are in `changes_file`.
-    `follows`: of a table that is kept in step with another one.
+    `changes`: the changes of this version, in the order in which they were made, unless they are in `changes_file`.
+    `follows`: set for a table that is kept in step with another one.
     """
 
     table: str
@@ -115,7 +115,10 @@ class Manifest:
     follows: Followed | None = None
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
-        """The manifest, and the body of the file under `path` that has its changes, if they are too many for it."""
+        """Moves the changes into a file at `path` if they are too many for the manifest.
+
+        Returns the manifest, and the file's body (None without a file).
+        """
         if fits_inline(self.changes):
             return self, None
         body = encode(self.changes)
@@ -127,7 +130,7 @@ class Manifest:
         return self.slots.get(slot, EMPTY_SLOT)
 
     def dumps(self) -> bytes:
-        """JSON. `UsageError`: it would be larger than a manifest may be."""
+        """The manifest as JSON. `UsageError`: it would exceed the size limit."""
         count = max(self.slots, default=-1) + 1
         of = [self.slot(Slot(number)) for number in range(count)]
         codes = sorted({facts.code_version for facts in of})
@@ -153,20 +156,20 @@ class Manifest:
         dumped = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(dumped) > MANIFEST_BYTES:
             raise UsageError(
-                f"the manifest of version {self.version} would have {len(dumped)} bytes, of at most {MANIFEST_BYTES}: "
-                "run `s3notify table compact`"
+                f"the manifest of version {self.version} would have {len(dumped)} bytes, but may have at most "
+                f"{MANIFEST_BYTES}: run `s3notify table compact`"
             )
         return dumped
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "Manifest":
-        """Inverse of `dumps`; `CorruptError` naming `where`."""
+        """Inverse of `dumps`. `CorruptError` names `where`."""
         try:
             found = json.loads(body)
             if found["format"] != FORMAT:
                 raise CorruptError(
-                    f"{where}: manifest format {found['format']}, this version reads {FORMAT}: "
-                    "use the version of s3notify_platform that wrote it"
+                    f"{where}: has manifest format {found['format']}, but this version reads {FORMAT}: use the "
+                    "version of s3notify_platform that wrote it"
                 )
             return cls(
                 table=found["table"],

@@ -1,10 +1,11 @@
-"""Opens a table whose log and record agree; creates it; goes on after a loss that a person has accepted.
+"""Opens a table whose log and record agree; creates a table; goes on after a loss that a person has accepted.
 
-The log has the table's id and its versions; the record (`known`), outside the prefix, has id, identity and newest
-version. A table of which one of them is missing, or that was made with other settings, is refused before anything is
-written, with the command that goes on.
+The log has the table's id and its versions. The record (`known`), outside the prefix, has the id, the identity and the
+newest version. A table is refused if log or record is missing, or if it was made with other settings. The refusal comes
+before anything is written. Its message names the command to go on.
 
-Requests: `open_table` those of `LogTable.newest`; to create the table 2 writes more, and those of `Committer.create`.
+Requests of `open_table`: those of `LogTable.newest`. Creating the table takes 2 writes more, and the requests of
+`Committer.create`.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ ID_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """A table, for messages: its source, and the command `s3notify table NAME …` for it."""
+    """Names a table in messages. `source`: its source. `command`: makes the text `s3notify table NAME …` for it."""
 
     source: str
     command: Callable[..., str]
@@ -44,11 +45,11 @@ class OpenTable:
 
     @property
     def id(self) -> str:
-        """The table's id; "" if there is none yet."""
+        """The table's id; "" if there is no table yet."""
         return self.known.table
 
     def topic_user(self, slots: int) -> TopicUser:
-        """The table as a user of its topic. `slots`: of its source."""
+        """The table as a user of its topic. `slots`: the number of slots of its source."""
         return self.known.topic_user(slots)
 
 
@@ -61,11 +62,11 @@ def open_table(
     expected: str = "",
     create: tuple[MetaData, Protocol] | None = None,
 ) -> OpenTable:
-    """The table, if it is whole and of this `identity` (None: of any); else an error that says what to do.
+    """The table, if it is complete and has this `identity` (None: any). Otherwise the error says what to do.
 
-    `expected`: the id that a cursor has, or the record of signals that were seen. `create`: schema and protocol of
-    version 0, for a table that was never there (its `MetaData.id` is drawn here). `CorruptError`: log or record is
-    missing. `UsageError`: the table is of another identity, or being rewritten.
+    `expected`: the id in a cursor, or in the record of signals that were seen. `create`: schema and protocol of version
+    0, if the table never existed (`MetaData.id` is drawn here). `CorruptError`: log or record is missing. `UsageError`:
+    the table has another identity, or is being rewritten.
     """
     reader = table.reader
     try:
@@ -81,7 +82,7 @@ def open_table(
             return OpenTable(name=name, known=known or Known(table=""))
         found = _created(table, name, identity, endpoint, create)
         known = found.known
-    assert known is not None, "the reader has compared them"
+    assert known is not None, "the reader has compared log and record"
     warnings: list[str] = []
     if (
         create is not None
@@ -90,7 +91,8 @@ def open_table(
     ):
         if known.identity is not None:
             warnings.append(
-                f"source {name.source!r} is read at {endpoint or 'AWS S3'}, and was at {known.endpoint or 'AWS S3'}"
+                f"source {name.source!r} is read at {endpoint or 'AWS S3'}, and was read at "
+                f"{known.endpoint or 'AWS S3'} before"
             )
         changed, record = reader.known.change(
             lambda now: replace(now, identity=identity, endpoint=endpoint) if now else None, seen=found.record
@@ -100,19 +102,19 @@ def open_table(
 
 
 def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
-    """Note that the sensor of this epoch works on the table; a warning if another one did. 1 read and 1 write."""
+    """Record that the sensor of this epoch uses the table. Returns a warning if another one did. 1 read and 1 write."""
     before = table.known.sensor
     if before == epoch:
         return ""
     reader.known.change(lambda now: replace(now, sensor=epoch) if now and now.table == table.id else now)
     return before and (
-        f"another sensor ({before}) works on the table of source {table.name.source!r}: if the cursor was not reset, "
-        "two deployments share one platform_prefix; stop one, or give it a prefix of its own"
+        f"another sensor ({before}) uses the table of source {table.name.source!r}: if the cursor was not reset, "
+        "two deployments share one platform_prefix; stop one, or give it another prefix"
     )
 
 
 def confirm(reader: LogReader, table: OpenTable) -> int:
-    """Let any number of objects leave the table, on top of its newest version. Returns that. 1 read and 1 write."""
+    """Let any number of objects leave the table on top of its newest version, which it returns. 1 read and 1 write."""
     known, _ = reader.known.change(
         lambda now: replace(now, confirmed=now.version) if now and now.table == table.id else now
     )
@@ -124,11 +126,11 @@ def _refuse(name: TableName, known: Known | None, identity: Identity | None, exp
     if known is not None and identity is not None:
         _refuse_other_identity(name, known, identity)
     if expected and (known is None or (expected != known.table and expected not in known.former)):
-        now = f"it is {known.table} now" if known is not None else "nothing is left of it"
+        now = f"the present table is {known.table}" if known is not None else "no table is left"
         raise CorruptError(
-            f"the cursor is of the table of source {name.source!r} with the id {expected}, and {now}: restore the "
-            "table and its record, or, to begin with what is there, reset the sensor's cursor, or use "
-            "`s3notify ingest --sweep`"
+            f"the cursor belongs to the table of source {name.source!r} with the id {expected}, and {now}: "
+            "restore the table and its record, or begin with the present table: reset the sensor's cursor, or "
+            "use `s3notify ingest --sweep`"
         )
 
 
@@ -144,14 +146,14 @@ def _refuse_other_identity(name: TableName, known: Known, now: Identity) -> None
         return
     ways = "Set them back, or give the source another name"
     if known.version <= 0:
-        ways += f", or, since nothing is committed yet, begin with them: {name.command('forget')}"
+        ways += f", or, since nothing is committed yet, begin with the new settings: {name.command('forget')}"
     elif was.leads_to(now):
         options = [f"--to-prefix {now.prefix!r}"] if was.prefix != now.prefix else []
         options += [f"--to-slots {now.slots}"] if was.slots != now.slots else []
         ways += f", or rewrite the table: {name.command('migrate', *options)}"
     raise UsageError(
-        f"source {name.source!r} has other settings than its table: {'; '.join(was.differences(now))}. Nothing was "
-        f"written. {ways}"
+        f"source {name.source!r} has other settings than its table: {'; '.join(was.differences(now))}. "
+        f"Nothing was written. {ways}"
     )
 
 
@@ -162,7 +164,7 @@ def _created(
     endpoint: str,
     create: tuple[MetaData, Protocol],
 ) -> Snapshot:
-    """Create the table, or finish that: the record first, then version 0."""
+    """Create the table, or finish its creation: the record first, then version 0."""
     committer = table.committer
     fresh = new_id(committer.clock)
 
@@ -172,24 +174,24 @@ def _created(
         return replace(known or Known(table=fresh), identity=identity, endpoint=endpoint)
 
     known, _ = committer.reader.known.change(pinned)
-    assert known is not None, "it was written"
+    assert known is not None, "the record was just written"
     _refuse_other_identity(name, known, identity)
     metadata, protocol = create
     committer.create(table=known.table, metadata=replace(metadata, id=known.table), protocol=protocol)
     found = table.newest()
     if isinstance(found, Absent):
-        raise CorruptError(f"the table of source {name.source!r} left while it was created: try again")
+        raise CorruptError(f"the table of source {name.source!r} was removed while it was created: try again")
     return found
 
 
 def new_id(clock: Clock) -> str:
-    """An id for a table."""
+    """A new id for a table."""
     return clock.random_bytes(ID_BYTES).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewId:
-    """A version that changes nothing but the table's id."""
+    """A version that changes only the table's id."""
 
     table: str
 
@@ -200,20 +202,20 @@ class _NewId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A loss that was accepted. `table`: the new id; "" if there is no table. `version`: the last that was left."""
+    """A loss that was accepted. `table`: the new id; "" if there is no table. `version`: the last remaining version."""
 
     table: str = ""
     version: int = -1
 
 
 def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
-    """Accept that versions or the record are missing: the table goes on with what is left, under a new id.
+    """Accept that versions or the record are missing. The table goes on under a new id, with the versions that remain.
 
-    Version numbers come again, so cursors and streams that have the former id begin again. `backlog`: has every slot
-    compared with the bucket by a listing. It is called first. Stop the source's runs before. Safe to repeat: as long as
-    it has not ended, the table is refused.
+    Version numbers are used again, so cursors and streams with the former id begin again. `backlog`: has every slot
+    compared with the bucket by a listing; it is called first. Stop the source's runs before the call. Safe to repeat:
+    until the call has ended, the table is refused.
 
-    Requests: 1 LIST and 1 DELETE for each version beyond a gap, those of `open` and of a commit.
+    Requests: 1 LIST and 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
     """
     reader = committer.reader
     known, _ = reader.known.read()
@@ -223,16 +225,16 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     backlog()
     fresh = new_id(committer.clock)
     was = known or Known(table=left.table if left else fresh)
-    # A table that nothing was committed to may begin with other settings.
+    # A table with no commit may begin with other settings.
     begun = max(was.version, -1 if left is None else left.version) > 0
     identity = was.identity if begun else None
-    # The record first: after a crash in between log and record differ, and the command can be repeated.
+    # The record is written first: after a crash in between, log and record differ, and the command can be repeated.
     reader.known.change(lambda _: replace(was.follower(fresh), identity=identity, endpoint=was.endpoint))
     if left is None:
         return Forgotten(table=fresh)
     _remove_beyond(reader, left.version)
     done = committer.commit(_NewId(table=fresh), left)
-    assert isinstance(done, Committed), "it always changes the id"
+    assert isinstance(done, Committed), "this change always changes the id"
     return Forgotten(table=fresh, version=left.version)
 
 
@@ -246,6 +248,6 @@ def _remove_beyond(reader: LogReader, version: int) -> None:
         if number is not None and number > version:
             beyond[meta.key] = number
     if reader.last_checkpoint() > version:
-        reader.store.delete(layout.last_checkpoint)  # the next one is found by a LIST
+        reader.store.delete(layout.last_checkpoint)  # readers then find the checkpoint by a LIST
     for key in sorted(beyond, key=lambda key: beyond[key], reverse=True):
         reader.store.delete(key)

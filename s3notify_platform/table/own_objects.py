@@ -1,4 +1,4 @@
-"""Which objects of a bucket are the platform's own: one answer for listings, inlets, publishers and policies."""
+"""Decides which objects of a bucket are the platform's, for listings, inlets, publishers and policies alike."""
 
 from typing import Final
 
@@ -7,25 +7,26 @@ from s3notify_platform.stores.config import OWN
 from s3notify_platform.table.known import KNOWN
 
 USUAL: Final = (OWN, f"{KNOWN}/")
-"""Prefixes that are the platform's in every bucket."""
+"""The platform's prefixes in every bucket."""
 
 
 def prefixes_of(text: str) -> tuple[str, ...]:
-    """The prefixes of `other_platform_prefixes`. `UsageError` for one that is no folder, which might be of others."""
+    """The prefixes in `other_platform_prefixes`. `UsageError`: a prefix does not end in '/', and may match too much."""
     found = tuple(filter(None, text.split("|")))
     if not all(prefix.endswith("/") for prefix in found):
-        raise UsageError(f"other_platform_prefixes {text!r}: end each with '/'")
+        raise UsageError(f"other_platform_prefixes {text!r}: end each prefix with '/'")
     return found
 
 
 def own_prefixes(
     bucket: str, *, platform_bucket: str, platform_prefix: str, keyspace_prefix: str, queue_prefix: str
 ) -> tuple[str, ...]:
-    """Prefixes of the platform's objects in `bucket`: those of a source with these settings, and the usual ones. Pure.
+    """Prefixes of the platform's objects in `bucket`: usual prefixes, and the prefixes of a source with these settings.
+    Pure.
 
-    No source reads what is below them, no inlet reports it, and no publisher writes it. Settings are those of
-    `Location`, with their defaults filled in. Buckets of one name count as the same: a store may be reached by several
-    URLs.
+    Sources do not read objects below these prefixes, inlets do not report them, and publishers do not write them. The
+    settings are those of `Location`, with defaults filled in. Two buckets with the same name count as one, because a
+    store may have several URLs.
     """
     if bucket != platform_bucket:
         return USUAL

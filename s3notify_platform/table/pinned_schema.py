@@ -1,7 +1,7 @@
 """The pinned column types of a table, kept in its log. Pure.
 
-The log's `metaData` has the columns of the rows, and as a property of the table the schema with which objects are
-parsed. So both change in the version that brings the first rows with them. A later schema has every field of the
+The log's `metaData` has the columns of the rows. A property of the table has the schema with which objects are parsed.
+So both change in the version that brings the first rows of the new schema. A later schema has every field of the
 earlier ones, with its type, at any depth, unless a person went back (`rollback`).
 """
 
@@ -19,7 +19,7 @@ SOURCE: Final = "s3notify.source"
 """Property of the table: the schema with which objects are parsed, as Spark's JSON."""
 
 INFERRED: Final = "s3notify.inferred"
-"""Property of the table: whether that schema was inferred."""
+"""Property of the table: `true` if the parsing schema was inferred."""
 
 DEFINITION: Final = "s3notify.definition"
 """Property of a table that follows another one (`follow`): the definition by which it was made."""
@@ -27,8 +27,9 @@ DEFINITION: Final = "s3notify.definition"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The pinned schema. `source` parses the objects, `rows` are the columns of the table besides lineage: Spark's
-    JSON. `inferred`: a sample made `source`.
+    """The pinned schema, as Spark's JSON. `source`: parses the objects. `rows`: the table's columns without lineage.
+
+    `inferred`: True if `source` was inferred from a sample.
     """
 
     source: str = "{}"
@@ -40,7 +41,7 @@ NO_SCHEMA: Final = TableSchema()
 
 
 def schema_of(metadata: MetaData, *, derived: bool = False) -> TableSchema | None:
-    """The pinned schema of a table; None: nothing was committed yet. Pure. `derived`: as in `delta_schema`."""
+    """The pinned schema of a table; None if nothing was committed yet. `derived`: as in `delta_schema`. Pure."""
     if SOURCE not in metadata.configuration:
         return None
     own = {name for name, _ in LINEAGE[: 1 if derived else None]}
@@ -62,7 +63,7 @@ def _plain(kind: Any) -> Any:
 
 
 def is_same(one: TableSchema, other: TableSchema | None) -> bool:
-    """Whether two schemas differ in nothing. Pure."""
+    """True if the two schemas are equal. Pure."""
     return (
         other is not None
         and all(
@@ -74,9 +75,9 @@ def is_same(one: TableSchema, other: TableSchema | None) -> bool:
 
 
 def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
-    """The schema that covers `rows`, and parses with `source`. Pure.
+    """The schema that covers `rows` and parses with `source`. Pure.
 
-    `UsageError`: a column of `rows` contradicts the table, or the schema is beyond the limits.
+    `UsageError`: a column of `rows` contradicts the table, or the schema exceeds the limits.
     """
     check_size(source)
     if known is not None:
@@ -93,7 +94,7 @@ def described(
     vectors: bool = False,
     derived: bool = False,
 ) -> tuple[MetaData, Protocol]:
-    """The `metaData` and `protocol` of a table with this schema. Pure. `UsageError` as `delta_schema`."""
+    """The `metaData` and `protocol` of a table with this schema. Pure. `UsageError` as in `delta_schema`."""
     found = delta_schema(None if schema == NO_SCHEMA else schema.rows, vectors=vectors, derived=derived)
     own = {} if schema == NO_SCHEMA else {SOURCE: schema.source, INFERRED: str(schema.inferred).lower()}
     metadata = MetaData(
@@ -103,7 +104,7 @@ def described(
 
 
 def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str, str]:
-    """The properties of both, mine over theirs, with the fields of both in the parsing schema. Pure."""
+    """The properties of both; `mine` win. The parsing schema gets the fields of both. Pure."""
     properties = {**theirs, **mine}
     if SOURCE in theirs and SOURCE in mine:
         properties[SOURCE] = merged(theirs[SOURCE], mine[SOURCE], strict=False)
@@ -111,9 +112,9 @@ def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str
 
 
 def was_retyped(theirs: MetaData, mine: MetaData, *, since: MetaData) -> bool:
-    """Whether another writer gave a column another type than mine, or has had it read as another since `since`. Pure.
+    """True if another writer gave a column another type than mine, or changed its parsing type since `since`. Pure.
 
-    How objects are read may differ from run to run, as the source declares it, and the table's columns stay alike.
+    The parsing schema may differ from run to run, as the source declares it, while the table's columns stay the same.
     """
     if united(theirs.schema, mine.schema) is None:
         return True
@@ -127,13 +128,13 @@ def _parsing(metadata: MetaData) -> str:
 
 @dataclass(slots=True)
 class _Room:
-    """How much a schema may still grow."""
+    """The room that a schema has for more columns and bytes."""
 
     columns: int
     bytes: int
 
     def take(self, column: Any) -> bool:
-        """Whether there was room for one more column; what its type has in it is taken for itself."""
+        """Make room for one more column; True if there was room. The fields inside its type are counted separately."""
         size = len(json.dumps(column | {"type": _kind(column["type"]) or column["type"]})) + _NESTED_BYTES
         if self.columns < 1 or self.bytes < size:
             return False
@@ -142,11 +143,11 @@ class _Room:
 
 
 _NESTED_BYTES: Final = 60
-"""What a nested type takes besides the fields in it."""
+"""Bytes of a nested type besides its fields."""
 
 
 def check_size(schema: str, *, times: int = 1) -> None:
-    """`UsageError` for a schema beyond the limits, or so many times them. Pure."""
+    """`UsageError` if a schema exceeds the limits. The limits are multiplied by `times`. Pure."""
     columns, size = size_of(schema)
     for what, found, limit in (
         ("columns", columns, times * MAX_COLUMNS),
@@ -154,16 +155,16 @@ def check_size(schema: str, *, times: int = 1) -> None:
         ("levels", _depth(json.loads(schema)), times * MAX_DEPTH),
     ):
         if found > limit:
-            raise UsageError(f"the schema has {found} {what}, and may have {limit}: leave out columns")
+            raise UsageError(f"the schema has {found} {what}, but may have {limit}: leave out columns")
 
 
 def size_of(schema: str) -> tuple[int, int]:
-    """The fields of a schema at any depth, which `MAX_COLUMNS` limits, and its bytes, `MAX_SCHEMA_BYTES`. Pure."""
+    """The number of fields at any depth (limit `MAX_COLUMNS`), and of bytes (limit `MAX_SCHEMA_BYTES`). Pure."""
     return _count(json.loads(schema)), len(schema)
 
 
 def _inner(kind: Any) -> list[Any]:
-    """The types that a type has in it."""
+    """The types inside a type."""
     match _kind(kind):
         case "struct":
             return [part["type"] for part in kind.get("fields", ())]
@@ -184,11 +185,11 @@ def _depth(kind: Any) -> int:
 
 
 def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
-    """`old` with the fields that only `new` has, inside of structs, arrays and maps too. Pure.
+    """`old`, with the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
-    If both have a field, that of `old` is kept; if their types differ and `strict`, `UsageError` names it. A field
-    whose name differs from another one's only in case is left out, or refused if `strict`: Spark ignores case. So is,
-    if `bounded`, one with which the schema would be larger or deeper than it may be.
+    A field that both have stays as in `old`. If its types differ and `strict` is set, `UsageError` names it. A field
+    whose name differs from another one only in case is left out, or refused if `strict`, because Spark ignores case.
+    `bounded` leaves out fields with which the schema would be too large or too deep.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)
@@ -204,7 +205,7 @@ class _Merge:
     room: _Room | None
 
     def merged(self, old: Any, new: Any, path: str, level: int) -> Any:
-        """One type. `level`: how deep its parts are."""
+        """The merged type. `level`: the depth of its parts."""
         strict = self.strict
         match _kind(old), _kind(new):
             case "struct", "struct":
@@ -232,7 +233,7 @@ class _Merge:
         result = []
         for column in old:
             if (other := found.get(column["name"])) is None:
-                # Later rows will not have it.
+                # Later rows will not have the column.
                 result.append(column | {"nullable": True})
                 continue
             kind = self.merged(column["type"], other["type"], _below(path, column["name"]), level + 1)
@@ -260,7 +261,7 @@ class _Merge:
         return result
 
     def added(self, kind: Any, level: int) -> Any:
-        """As much of a new column's type as there is room for; None for nothing."""
+        """The part of a new column's type that fits; None if nothing fits."""
         if _kind(kind) and level >= MAX_DEPTH:
             return None
         match _kind(kind):
@@ -280,7 +281,7 @@ class _Merge:
 
 
 def added_fields(old: str, new: str) -> dict[str, str]:
-    """The fields that `new` has and `old` does not have, by path, with their types. Pure."""
+    """The fields that only `new` has, by path, with their types. Pure."""
     return dict(_added(json.loads(old), json.loads(new), ""))
 
 

@@ -1,8 +1,8 @@
-"""A writer's wish, and the version that follows from it. Pure.
+"""The change that a writer requests, and the version that results from it. Pure.
 
-A writer states its wish as a `Change`: a function from a snapshot to what would follow it. It is asked again on each
-version that another writer has created first. So all cases of two writers are decided in one place, where the change is
-made.
+A writer states its request as a `Change`: a function from a snapshot to the next state. The function is called again on
+top of each version that another writer created first. So each kind of change decides all its cases of concurrent
+writers in one place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from s3notify_platform.table.states.state_levels import StateSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The difference that a change makes to a snapshot. A part that is not given stays as it is.
+    """The difference that a change makes to a snapshot. Omitted parts stay unchanged.
 
-    `files`: bodies by key, to be written before the version, each under a new name. `slots`: the facts
-    of those that change; the committer sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`.
-    `changes`: what becomes of the states of objects, for the feed (`feed`). `note`: for the history.
+    `files`: bodies by key, each under a new name, to be written before the version. `slots`: the facts of changed
+    slots; the committer sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the
+    changes of the objects' states, for the feed (`feed`). `note`: for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -43,12 +43,12 @@ class Proposal:
 
 
 class Change(Protocol):
-    """A writer's wish for the next version."""
+    """A change that a writer requests for the next version."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """The proposal on top of this snapshot; None: nothing of the change is left to do.
+        """The proposal on top of this snapshot; None if nothing of the change is left to do.
 
-        Raises what makes the whole change impossible.
+        Raises an error if the whole change is impossible.
         """
         ...
 
@@ -67,7 +67,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         slots={**before.slots, **changed},
         states=before.states if proposal.states is None else proposal.states,
         rejects=before.rejects if proposal.rejects is None else proposal.rejects,
-        # Of changes that become one version together, this one comes after the others.
+        # Several changes may become one version. The changes of this proposal then come after the others.
         changes=(*(before.changes if before.number == number else ()), *proposal.changes),
         follows=proposal.follows or before.follows,
     )
@@ -89,7 +89,8 @@ def next_version(
 ) -> LogVersion:
     """The version that leads from `base` to `current` by these proposals, one after the other.
 
-    A file that one of them adds and another one removes is in neither list. `CorruptError`: it would not follow.
+    A file that one proposal adds and another one removes is in neither list. `CorruptError`: the version would not
+    follow from `base`.
     """
     live = {pack.id for pack in current.packs.values()}
     held = {pack.id for pack in base.packs.values()}

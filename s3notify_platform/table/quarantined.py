@@ -1,20 +1,20 @@
 """Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
 
-Two kinds. *Rejected records*, of objects whose other records are committed: in packs that the manifest names. *Failing
-objects*, which could not be read, or not to their end: their states hold the reason, and the traceback of an error that
-nobody foresaw.
+There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
+packs of these records. *Failing objects* could not be read completely. The states of failing objects hold the reason,
+and the traceback of an unforeseen error.
 
-After a fix, `retry` has objects read again, by the steps of `reread`: from where reading ended, or else from the
-beginning. A record or object leaves quarantine only in the version that ingests its rows, or finds its object
-gone. If it fails again, it stays in quarantine with the new reason.
+After a fix, `retry` has objects read again, by the steps of `reread`. Reading goes on where it had ended, or else
+begins at the start. A record or object leaves quarantine only in the version that ingests its rows, or finds its object
+deleted. If it fails again, it stays in quarantine with the new reason.
 
-Limits. `WAITING_MAX` objects of a slot are pending at once, since a batch of the slot has their states in memory until
-they are read. Any more are left to another call. One version requests what is in quarantine of slots with up to
-`REQUEST_MAX` failing objects and rejects, or of one slot. An object that is being read in parts, and has not failed, is
-pending already: its rejects can be retried when it has been read to its end.
+Limits: at most `WAITING_MAX` objects of a slot are pending at the same time, because a batch keeps their states in
+memory until they are read. Further objects need another call. One version requests the retry for several slots with up
+to `REQUEST_MAX` failing objects and rejects together, or for one slot. An object that is being read in parts, and has
+not failed, is already pending. The rejects of such an object can be retried after it was read to its end.
 
-Requests. To look at slots: those of `LogTable.newest`, `StateReader.failing`, and of `reading` for their rejects, which
-have packs in common with other slots; no request for a slot.
+Requests to examine slots: those of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects. Slots
+share the packs of rejects, so no request is for one slot alone.
 """
 
 import re
@@ -40,10 +40,10 @@ from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 WAITING_MAX: Final = 100_000
-"""Objects of one slot that wait to be read further or again."""
+"""The most objects of one slot that wait to be read further or again."""
 
 REQUEST_MAX: Final = 200_000
-"""Failing objects and rejects of several slots that are looked at together."""
+"""The most failing objects and rejects of several slots that are processed together."""
 
 RETRY: Final = "retry"
 """The batch name of versions that request a retry."""
@@ -53,9 +53,9 @@ Kind = Literal["failing", "rejected"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A choice of objects to retry: among `keys`, or all, those whose reason contains `reason`.
+    """A choice of objects to retry: those among `keys`, or all (None), whose reason contains `reason`.
 
-    `columns`: those that are there for a value of one of these columns, or of a field in it.
+    `columns`: only objects that are in quarantine for a value of one of these columns, or of a field in it.
     """
 
     keys: frozenset[str] | None = None
@@ -63,12 +63,12 @@ class Choice:
     columns: tuple[str, ...] = ()
 
     def has(self, state: ObjectState) -> bool:
-        """Whether a failing object is chosen."""
+        """True if the failing object is chosen."""
         chosen = (self.keys is None or state.key in self.keys) and self.reason in state.reason
         return chosen and (not self.columns or re.search(self._of_columns, state.reason) is not None)
 
     def among(self, rejects: pa.Table) -> pa.Table:
-        """The rejects that are chosen."""
+        """The chosen rejects."""
         if self.keys is not None:
             rejects = rejects.filter(_is_in(rejects, self.keys))
         if self.reason:
@@ -79,7 +79,10 @@ class Choice:
 
     @property
     def _of_columns(self) -> str:
-        """How such a reason begins (`formats.rescue.misfit_reason`), or what it has, of a file of columns."""
+        """A pattern for the reasons of these columns.
+
+        The reasons are those of rescued values (`formats.rescue`), and of columnar files.
+        """
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
 
@@ -89,7 +92,7 @@ EVERYTHING: Final = Choice()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """How many records and objects of a slot are in quarantine for one reason; `records` is 0 for failing objects."""
+    """The number of records and objects of a slot in quarantine for one reason. `records` is 0 for failing objects."""
 
     slot: Slot
     kind: Kind
@@ -97,15 +100,15 @@ class ReasonCount:
     objects: int
     records: int
     waiting: int
-    """The objects that wait for a retry that was requested before."""
+    """The objects that already wait for a requested retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyQuarantine:
-    """The quarantine of one object version. `state.reason` is why it fails, if it does.
+    """The quarantine of one object version. `state.reason`: why the object fails, or "".
 
-    `rejects`: the first ones in order, with the columns of `REJECT_SCHEMA`; `state.rejects` counts all. `waiting`: its
-    retry was requested, or it is being read in parts.
+    `rejects`: the first rejects in order, with the columns of `REJECT_SCHEMA`; `state.rejects` counts all. `waiting`: a
+    retry was requested, or the object is being read in parts.
     """
 
     slot: Slot
@@ -116,9 +119,9 @@ class KeyQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """What is, or would be, read again: failing objects, and objects with the rejected `records` that were chosen.
+    """The objects that a retry requests, or would request: failing ones, and ones with chosen rejects (`records`).
 
-    `waiting` of these had been requested before. `left` exceed `WAITING_MAX`, and need another call.
+    `waiting`: how many of them had been requested before. `left`: how many exceed `WAITING_MAX` and need another call.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -131,7 +134,7 @@ class Retried:
 
     @property
     def objects(self) -> int:
-        """Failing objects and those with rejects."""
+        """The number of failing objects and of objects with rejects."""
         return self.failing + self.rejected
 
 
@@ -139,7 +142,7 @@ class Retried:
 
 
 def reasons_of(table: LogTable, slots: Iterable[Slot]) -> list[ReasonCount]:
-    """Counts by slot, kind and reason. Requests as the module says, and those of `StateReader.pending`."""
+    """Counts by slot, kind and reason. Requests: see the module's docstring; also those of `StateReader.pending`."""
     base = table.newest()
     if isinstance(base, Absent):
         return []
@@ -181,7 +184,8 @@ def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot]) -> Iterator
 def key_quarantine(table: LogTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
     """The quarantine of an object, with at most `limit` of its rejects; None if it is empty.
 
-    Requests of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold rejects of it.
+    Requests: those of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold its
+    rejects.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -205,7 +209,7 @@ def rejects_packs(base: Snapshot, slot: Slot, state: ObjectState) -> list[Add]:
 def first_rejects(
     table: LogTable, packs: Iterable[Add], slot: Slot, state: ObjectState, *, limit: int
 ) -> pa.Table:
-    """The first rejects of an object version in these packs, in order. Requests as `reading.read`."""
+    """The first rejects of an object version in these packs, in order. Requests: those of `reading.read`."""
     found = REJECT_SCHEMA.empty_table()
     for batch in read_slots(table.reader.store, table.layout, packs, [slot], REJECT_SCHEMA):
         rows = pa.Table.from_batches([batch])
@@ -219,7 +223,7 @@ def first_rejects(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """What is chosen of one slot: failing objects, others with rejects, and how many of these."""
+    """The choice in one slot: failing objects, other objects with rejects, and the number of these rejects."""
 
     failing: Mapping[str, ObjectState]
     rejected: Mapping[str, ObjectState]
@@ -227,13 +231,13 @@ class _Chosen:
 
     @property
     def states(self) -> dict[str, ObjectState]:
-        """All of the objects, in order."""
+        """All chosen objects, in order."""
         return dict(sorted({**self.failing, **self.rejected}.items()))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Retry:
-    """The request for some slots. A slot is looked at again only if another writer has changed it."""
+    """The request for some slots. A slot is examined again only if another writer has changed it."""
 
     table: LogTable
     wanted: Sequence[Slot]
@@ -299,11 +303,11 @@ def retry(
     *,
     dry_run: bool = False,
 ) -> Retried:
-    """Have the `choice` of `slots` read again by the next batch of the source. `signals`: of its keyspace; None for a
-    run that reads the slots itself.
+    """Have the `choice` of `slots` read again by the source's next batch.
 
-    Safe to repeat. Requests as the module says, those of `StateReader.lookup`, of a commit if there is a new request
-    (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Errors as
+    `signals`: the publisher of the source's keyspace; None for a run that reads the slots itself. Safe to repeat.
+    Requests: see the module's docstring; also those of `StateReader.lookup`, those of a commit for each new request
+    (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Raises like
     `LogTable.newest` and `Committer.commit`.
     """
     base = table.newest()
@@ -318,7 +322,7 @@ def retry(
 
 
 def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: Choice) -> dict[Slot, _Chosen]:
-    """What is chosen of each of these slots."""
+    """The chosen objects of each of these slots."""
     states = base.manifest.states
     failing = {
         slot: {key: state for key, state in found.items() if choice.has(state)}
@@ -329,7 +333,7 @@ def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: C
         slot, key = Slot(row["_slot"]), row["_key"]
         if key not in failing.get(slot, ()):
             records[slot][key] = row["records"]
-    # Rejects of expired objects are kept, as their rows are, but there is nothing to be read again.
+    # Rejects of expired objects are kept, like their rows, but these objects can no longer be read.
     known = table.states.lookup(states, {slot: [*keys] for slot, keys in records.items() if keys})
     found: dict[Slot, _Chosen] = {}
     for slot, keys in records.items():
@@ -357,7 +361,7 @@ def _added(parts: Iterable[Retried]) -> Retried:
 
 
 def _together(manifest: Manifest, slots: Iterable[Slot]) -> Iterator[list[Slot]]:
-    """The slots that have anything in quarantine, as many at a time as `REQUEST_MAX` allows."""
+    """The slots with anything in quarantine, grouped so that each group stays below `REQUEST_MAX`."""
     some: list[Slot] = []
     size = 0
     for slot in sorted(set(slots)):
@@ -380,7 +384,7 @@ def _with(manifest: Manifest, slots: Iterable[Slot], what: Literal["failing", "r
 def _counted(
     table: LogTable, base: Snapshot, slots: Iterable[Slot], choice: Choice, *, by: Sequence[str]
 ) -> pa.Table:
-    """How many chosen rejects there are, as `records`, by these columns."""
+    """The number of chosen rejects, as the column `records`, grouped by these columns."""
     fields = [REJECT_SCHEMA.field(name) for name in by]
     parts = [pa.schema([*fields, pa.field("records", pa.int64())]).empty_table()]
     batches = read_slots(

@@ -1,18 +1,19 @@
 """Rows, or rejects, of slots of a snapshot as Arrow record batches: with Spark, or without.
 
-The driver deals the packs that may have rows of the slots to tasks, evenly by bytes, by what the log says of them
-(`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack is dealt to
-several tasks by ranges of bytes; a row group belongs to the task in whose range it begins.
+The driver finds the packs that may have rows of the slots, by the log, and distributes them to tasks, evenly by bytes
+(`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack is divided
+among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
 
-A task reads of each pack the footer, then the row groups that may have rows of its slots, and of these the columns that
-are wanted. Packs of other engines are read alike, as far as their row groups say which slots they have; else whole.
+A task reads the footer of each pack, then the row groups that may have rows of its slots. A task reads only the
+requested columns. Packs of other engines are read in the same way if their row groups say which slots they have;
+otherwise they are read whole.
 
-Order: rows of one pack come in its order, which is that of (`_slot`, `_key`, `_offset`), but for packs of other
-engines. The rows of a slot may be in several packs, and those of an object, too: sort them where that matters.
+Order: rows of one pack come in the pack's order, by (`_slot`, `_key`, `_offset`). Packs of other engines may have
+another order. The rows of a slot, and even of an object, may be in several packs. Sort them if the order matters.
 
-Requests: `plan_read` none. `read`, for each pack up to `PACK_WHOLE_BYTES` 1 GET. For each larger one, in each task that
-has a part of it, 1 GET of the footer, and 1 for each run of columns that lie near each other, up to `PACK_READ_BYTES`;
-so 2 for a slot of a large pack, unless columns are left out. 1 more for a deletion vector that is in a file.
+Requests: `plan_read` makes none. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a larger
+pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So a slot
+of a large pack takes 2 GETs, unless columns are left out. A deletion vector in a file takes 1 GET more.
 
 Memory of `read`: twice `READ_AHEAD_BYTES`, a row group, and a batch.
 """
@@ -74,7 +75,7 @@ class PackPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """The work of one task: the rows of `slots` (ascending; None: of all) in these parts. `bytes`: about how many."""
+    """The work of one task: the rows of `slots` (ascending; None: all) in these parts. `bytes`: about how many."""
 
     parts: tuple[PackPart, ...]
     slots: tuple[int, ...] | None = None
@@ -84,10 +85,10 @@ class ReadTask:
 def plan_read(
     packs: Iterable[Add], slots: Collection[Slot] | None = None, *, tasks: int = 1
 ) -> list[ReadTask]:
-    """Deal the rows of `slots` (None: all) to up to `tasks` tasks of about as many bytes. Pure.
+    """Distribute the rows of `slots` (None: all) to up to `tasks` tasks of about equal bytes. Pure.
 
-    `packs`: the live ones (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so there
-    may be fewer, and none if no pack may have such rows.
+    `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so there
+    may be fewer tasks. The list is empty if no pack may have such rows.
     """
     wanted = None if slots is None else np.array(sorted(set(slots)), dtype=np.int64)
     shares = [_Share.of(pack, wanted) for pack in packs]
@@ -102,7 +103,7 @@ def plan_read(
             if room <= 0:
                 dealt.append([])
                 room = share
-            # A small rest stays where the pack is: it would cost another task the footer.
+            # A small rest stays in this task. Another task would have to read the footer again.
             take = left if left <= room + PACK_WHOLE_BYTES else room
             dealt[-1].append((each.part(done, done + take), take))
             done += take
@@ -119,7 +120,7 @@ def plan_read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """A pack, with the wanted slots among those that it may have (None: any). `weight`: bytes that are read, about."""
+    """A pack with the wanted slots in its range (None: unknown range). `weight`: about the bytes that are read."""
 
     pack: Add
     slots: npt.NDArray[np.int64] | None
@@ -142,7 +143,7 @@ class _Share:
         return self.pack.slots, self.pack.since, self.pack.path
 
     def part(self, start: float, end: float) -> PackPart:
-        """From one weight to another one."""
+        """The part of the pack from one weight to another."""
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
@@ -155,7 +156,7 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """The byte up to which the pack has so much of what is wanted: as if all its slots had as many bytes."""
+        """The byte up to which the pack has this weight, if all slots in its range were equally large."""
         if self.slots is None:
             return int(weight)
         each = self.weight / len(self.slots)
@@ -174,10 +175,10 @@ def read(
     *,
     at_once: int = REQUESTS_IN_FLIGHT,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a task, with the columns of `output`, cast to its types; nulls where a pack has no such column.
+    """The live rows of a task, with the columns of `output`, cast to its types. A column that a pack lacks is null.
 
-    Only these columns are read. Batches have at most `BATCH_BYTES`, unless one row has more. `at_once`: requests.
-    `CorruptError`: a file is missing, or not what the log says.
+    Only these columns are read. Batches have at most `BATCH_BYTES`, unless one row has more. `at_once`: the most
+    requests in flight. `CorruptError`: a file is missing, or differs from the log.
     """
     columns = pa.schema([each.with_nullable(True) for each in output])
     slots = None if task.slots is None else np.array(task.slots, dtype=np.int64)
@@ -198,7 +199,7 @@ def read_slots(
     *,
     columns: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of slots (None: of all) in this process. `columns`: those of `output` (None: all). As `read`."""
+    """The live rows of slots (None: all), read in this process. `columns`: some of `output` (None: all). See `read`."""
     wanted = [each for each in output if columns is None or each.name in columns]
     for task in plan_read(packs, slots):
         yield from read(store, layout, task, pa.schema(wanted))
@@ -206,7 +207,7 @@ def read_slots(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """A pack, opened as far as its footer. `whole`: its body, if it is small. `hidden`: rows that its vector hides."""
+    """A pack whose footer was read. `whole`: its body, if it is small. `hidden`: the rows that its vector hides."""
 
     key: str
     part: PackPart
@@ -218,7 +219,7 @@ class _Pack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A row group: its number, its first row, and whether it may have rows of other slots than the wanted ones."""
+    """A row group: its number and its first row. `filtered`: the group may have rows of unwanted slots."""
 
     number: int
     start: int
@@ -227,7 +228,7 @@ class _Group:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """Row groups of a pack that are read together. `spans`: where their columns are; `bytes`: how many these have."""
+    """Row groups of a pack that are read together. `spans`: the places of their columns. `bytes`: the columns' size."""
 
     pack: _Pack
     groups: list[_Group] = field(default_factory=list)
@@ -236,12 +237,12 @@ class _Job:
 
     @property
     def streams(self) -> bool:
-        """Whether it is read while it is decoded."""
+        """True if the job is read while it is decoded."""
         return self.pack.whole is None and self.bytes > PACK_STREAM_BYTES
 
     @property
     def ranges(self) -> list[Span]:
-        """The bytes that are read ahead."""
+        """The ranges that are read ahead."""
         return [] if self.pack.whole is not None or self.streams else near(self.spans)
 
 
@@ -253,7 +254,7 @@ class _Reader:
     slots: npt.NDArray[np.int64] | None
 
     def first_requests(self, part: PackPart) -> list[partial[bytes]]:
-        """The first bytes of a pack: all of it or its end, and its vector."""
+        """Requests for the first bytes of a pack: all of it or its end, and its vector."""
         key, size = self.layout.file(part.path), part.size
         start = 0 if size <= PACK_WHOLE_BYTES else size - PACK_TAIL_BYTES
         requests = [partial(self._range, key, start, size)]
@@ -262,21 +263,21 @@ class _Reader:
         return requests
 
     def requests(self, job: _Job) -> list[partial[bytes]]:
-        """The rows of a job."""
+        """Requests for the rows of a job."""
         return [partial(self._range, job.pack.key, start, end) for start, end in job.ranges]
 
     def _range(self, key: str, start: int, end: int) -> bytes:
         found = self.store.get_range(key, start, end)
         if found is None:
-            raise CorruptError(f"{key} is missing, which the log names: restore it, or open a newer version")
+            raise CorruptError(f"{key}, which the log names, is missing: restore it, or open a newer version")
         if len(found) != end - start:
             raise CorruptError(
-                f"{key}: {len(found)} bytes came in place of its bytes {start} to {end}: restore it"
+                f"{key}: got {len(found)} bytes instead of its bytes {start} to {end}: restore it"
             )
         return found
 
     def jobs(self, part: PackPart, answers: Sequence[bytes]) -> Iterator[_Job]:
-        """The row groups to read, those that lie near each other together."""
+        """The row groups to read; neighbouring ones are grouped into one job."""
         pack = self._opened(part, answers)
         job = _Job(pack=pack)
         for group in self._groups(pack):
@@ -299,10 +300,10 @@ class _Reader:
             metadata = parquet_file(source).metadata
             columns = metadata.schema.to_arrow_schema().names
         except (pa.ArrowException, OSError) as error:
-            raise CorruptError(f"{key}: not a Parquet file ({error}); restore it") from error
+            raise CorruptError(f"{key}: not a Parquet file ({error}): restore it") from error
         if part.rows not in (metadata.num_rows, -1):
             raise CorruptError(
-                f"{key} has {metadata.num_rows} rows, and the log says {part.rows}: restore it"
+                f"{key} has {metadata.num_rows} rows, but the log says {part.rows}: restore it"
             )
         hidden: Rows | None = None
         if part.vector is not None:
@@ -312,7 +313,7 @@ class _Reader:
         return _Pack(key=key, part=part, metadata=metadata, columns=columns, whole=whole, hidden=hidden)
 
     def _groups(self, pack: _Pack) -> Iterator[_Group]:
-        """Those of the part that may have rows of the wanted slots."""
+        """The row groups of the part that may have rows of the wanted slots."""
         first, last = pack.part.span
         names = [pack.metadata.schema.column(n).path for n in range(pack.metadata.num_columns)]
         if self.slots is not None and "_slot" not in names:
@@ -327,7 +328,7 @@ class _Reader:
             start += group.num_rows
 
     def _slots_of(self, group: pq.RowGroupMetaData, names: Sequence[str]) -> tuple[bool, bool]:
-        """Whether a row group may have rows of the wanted slots, and of others."""
+        """Two flags: the row group may have rows of wanted slots, and it may have rows of others."""
         if self.slots is None:
             return True, False
         found = group.column(names.index("_slot")).statistics
@@ -351,7 +352,7 @@ class _Reader:
 
     def _names(self, pack: _Pack, group: _Group) -> list[str]:
         wanted = {*self.output.names, *(["_slot"] if group.filtered else [])}
-        # Of a pack without any of the columns the rows are counted.
+        # One column is read in any case, to count the rows.
         return [name for name in pack.columns if name in wanted] or [pack.columns[0]]
 
     def _shaped(
@@ -371,7 +372,7 @@ class _Reader:
 
 
 def _decoded(file: pq.ParquetFile, group: int, names: Sequence[str], key: str) -> Iterator[pa.RecordBatch]:
-    """A row group, some rows at a time."""
+    """The rows of a row group, in batches."""
     metadata = file.metadata.row_group(group)
     fitting = BATCH_BYTES * metadata.num_rows // max(metadata.total_byte_size, 1)
     count = max(1, min(BATCH_ROWS, MAX_CELLS // len(names), fitting))
@@ -382,7 +383,7 @@ def _decoded(file: pq.ParquetFile, group: int, names: Sequence[str], key: str) -
 
 
 def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in their order, up to so many bytes at a time; a row that has more is alone. Pure."""
+    """The rows in order, in slices of up to `most_bytes`. A larger single row is a slice by itself. Pure."""
     waiting = [rows]
     while waiting:
         part = waiting.pop()
@@ -394,9 +395,9 @@ def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]
 
 
 def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBatch:
-    """Rows with the columns of `output`: those that are given, cast to its types, and nulls in place of others. Pure.
+    """Rows with the columns of `output`: the given ones, cast to its types, and nulls for missing ones. Pure.
 
-    A struct that is narrower than wanted has nulls in place of what it lacks, too. `UsageError`: a value does not fit.
+    Fields that a struct lacks are null, too. `UsageError`: a value does not fit.
     """
 
     def column(wanted: pa.Field) -> pa.Array:
@@ -407,8 +408,8 @@ def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBat
             return values.cast(wanted.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(
-                f"column {wanted.name!r} is read as {wanted.type}, and is {values.type} in a file ({error}): its type "
-                "was changed: begin again, with a snapshot of today"
+                f"column {wanted.name!r} is read as {wanted.type}, but is {values.type} in a file ({error}): its "
+                "type was changed: begin again, with a current snapshot"
             ) from error
 
     return pa.RecordBatch.from_arrays([*map(column, output)], schema=output)

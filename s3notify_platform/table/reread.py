@@ -1,23 +1,24 @@
 """Requests that unchanged objects of a table are read again: a version with the request, then signals.
 
 Steps
-    1. Commit a version with the request, for all slots at once: marks in the states of objects (`again`, by
-       `quarantine`), or that all rows which were planned before this version are to be read again (`backfill`).
-    2. Move the slots' signals, marked as queued, then the root: the next batch reads these slots.
-    3. The batch reads what is requested although its ETag is the same. Its version removes the request.
+    1. Commit one version with the request for all slots. The request is a mark in the states of objects (`again`, by
+       `quarantine`), or says that all rows planned before this version must be read again (`backfill`).
+    2. Move the slots' signals, marked as queued, then the root. The next batch reads these slots.
+    3. The batch reads the requested objects although their ETags are the same. The batch's version removes the request.
 
 | another writer, since the request was planned | the request |
 |---|---|
 | changed other slots, merged packs or state files, let the schema grow | goes on, on top of that version |
-| changed one of its slots | is made of that slot as it is now: what the other has read is not requested |
-| made the same request | leaves that slot as it is, and signals it |
-| began the table again, under another id | is made of what there is now |
+| changed one of its slots | uses the slot's present state: objects that the other writer has read are not requested |
+| made the same request | leaves that slot unchanged, and signals it |
+| began the table again, under another id | uses the present table |
 
 Invariants
-    - Rows leave only in the version that holds the rows which replace them.
-    - A request that is made twice, or killed between steps 1 and 2 and repeated, is signalled again, and read once.
-    - A request changes its slots. So a round of such a slot that was planned before it is dropped (`round`) and planned
-      again, on top of the request.
+    - Rows leave only in the version that holds the rows that replace them.
+    - If a request is made twice, or killed between steps 1 and 2 and repeated, its slots are signalled again, and read
+      once.
+    - A request changes its slots. So a round of such a slot that was planned before the request is dropped (`round`),
+      and planned again on top of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,16 +45,16 @@ class Request(Change, Protocol):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots of which anything is requested, now or before: they are signalled."""
+        """The slots with a request, new or earlier; they are signalled."""
         ...
 
 
 def ask_again(
     table: LogTable, base: Snapshot, request: Request, signals: Publisher | None, *, dry_run: bool
 ) -> Snapshot:
-    """Commit the request, and signal its slots. Returns the snapshot afterwards. Errors as `Committer.commit`.
+    """Commit the request, and signal its slots. Returns the snapshot after the commit. Raises like `Committer.commit`.
 
-    In a version of its own: so the version that a backfill names is the one that requests it.
+    The request gets a separate version. So a backfill can name the version that requests it.
     """
     if dry_run:
         request.onto(base)
@@ -67,7 +68,7 @@ def ask_again(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """What is, or would be, read again: slots, their objects, and the rows that these have now."""
+    """The slots that are, or would be, read again, with the number of their objects and of their present rows."""
 
     slots: tuple[Slot, ...] = ()
     objects: int = 0
@@ -103,14 +104,14 @@ class _Backfill:
         asked = {
             slot: replace(facts, backfill=base.version + 1)
             for slot, facts in left.items()
-            if slot not in own and facts.backfill != facts.generation  # equal: it was requested just now
+            if slot not in own and facts.backfill != facts.generation  # if equal, it was requested just now
         }
         if not asked:
             return None
         return Proposal(slots=asked, note={"batch": self.batch, "request": BACKFILL, "slots": [*asked]})
 
     def _own(self, every: Mapping[Slot, SlotFacts]) -> set[Slot]:
-        """The slots that this very run was the last to change: by its request, or as it read them."""
+        """The slots that this run itself was the last to change, by its request or by reading them."""
         if self.batch == BACKFILL:
             return set()
         versions = sorted({facts.generation for facts in every.values()})
@@ -125,7 +126,7 @@ class _Backfill:
 
 
 def stale_slots(table: LogTable, code: str) -> list[Slot]:
-    """The slots of a table that other code than `code` has made; none if that is "". Requests of `LogTable.newest`."""
+    """The slots that code other than `code` has made; empty if `code` is "". Requests: those of `LogTable.newest`."""
     found = table.newest() if code else None
     slots = found.manifest.slots if isinstance(found, Snapshot) else {}
     return [slot for slot, facts in slots.items() if facts.is_stale(code)]
@@ -141,15 +142,15 @@ def backfill(
 ) -> Backfilled:
     """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
 
-    Failing objects stay in quarantine. Slots without a commit are left out. A slot with more than one batch reads at
-    once takes several commits, none of which reads an object twice. Safe to repeat. Requests of `LogTable.newest`, 3
+    Failing objects stay in quarantine. Slots without a commit are left out. A slot that is too large for one batch
+    takes several commits, which never read an object twice. Safe to repeat. Requests: those of `LogTable.newest`, 3
     PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written.
-    Errors as `LogTable.newest` and `Committer.commit`.
+    Errors of `LogTable.newest` and `Committer.commit`.
 
-    `signals`: None for a run that reads the slots itself; `batch` is its own then, and a retry requests nothing of
-    slots that it has read: 1 GET for each version that was the last to change one of the slots. If such a run is killed
-    and never retried, its requests stay: the next batch of a slot, of whatever cause, reads what is left; until then
-    the slot keeps its rows, and nothing signals it.
+    `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry requests
+    nothing for slots that this batch has read. The retry makes 1 GET for each version that was the last to change one
+    of the slots. If such a run is killed and never retried, its requests stay. Nothing signals the slot, and it keeps
+    its rows; the next batch of the slot, for any cause, reads the rest.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -162,6 +163,7 @@ def backfill(
 def backfilled_keys(facts: SlotFacts, states: Mapping[str, ObjectState]) -> frozenset[str]:
     """The objects of a slot that a backfill requests and that have not been read since. Pure.
 
-    Rows that were planned on the version with the request, or a later one, have a greater label than `facts.backfill`.
+    Rows that were planned on the version with the request, or on a later one, have a label greater than
+    `facts.backfill`.
     """
     return frozenset(key for key, s in states.items() if s.since <= facts.backfill and not s.reason)

@@ -1,31 +1,34 @@
-"""Gives columns of a table other types, by one version: its schema, and each pack that has one of them, written again.
+"""Changes the types of a table's columns by one version: its schema, and each pack with such a column, rewritten.
 
-Packs are written again also where Parquet could widen a type. Delta allows files of narrower types only with the
-feature `typeWidening`, which raises the reader version and which many engines lack. Without it delta-rs and DuckDB read
-most of them, and Polars only an `int` as `bigint` and a `float` as `double` (`test_retyped_readers`).
+Packs are rewritten even where Parquet could widen a type. Delta allows files with narrower types only with the feature
+`typeWidening`. The feature raises the reader version, and many engines lack it. Without the feature, delta-rs and
+DuckDB read most such files. Polars reads only an `int` as `bigint` and a `float` as `double` (`test_retyped_readers`).
 
 Steps
-    1. Convert the live packs and store the results, which no version names yet. Several passes, as batches go on.
-    2. Commit the version with the schema and all of them. What a batch has brought meanwhile is converted in between;
-       a change that is beaten again and again holds the table (`Known.held`).
-    3. The version also requests that the objects are read again whose values cannot be had from the packs: marks in
-       their states, or, for slots with too many or with an object that is being read in parts, a backfill of the slot.
+    1. Convert the live packs, and store the results, which no version names yet. The conversion takes several passes,
+       because batches go on meanwhile.
+    2. Commit the version with the schema and all new packs. Packs that a batch has added meanwhile are converted in
+       between. A change that loses to other writers again and again holds the table (`Known.held`).
+    3. The same version requests a new read of each object with a value that cannot be converted. The request is a mark
+       in the object's state. A slot with too many such objects, or with one that is being read in parts, gets a
+       backfill instead.
 
 | another writer, since the change was planned | the change |
 |---|---|
 | committed rows of the old type, merged or rewrote packs | converts those packs, too |
 | let the schema grow | goes on, with its columns |
-| gave the column this type | nothing is left of it |
+| gave the column this type | has nothing left to do |
 | staged rows of the old type, and commits after it | those slots are a conflict (`round`, `derived_round`) |
 | began the table again, under another id | an error |
 
-So a reader sees all columns with the old types, or all with the new ones. A value that cannot be had is null until its
-object has been read; the object of a row that stays without one (`expired`) is refused. Where readers see other values,
-the slots change, and the packs count as changed data.
+So a reader sees all columns with the old types, or all with the new ones. A value that cannot be converted is null
+until its object has been read. If that object has expired, the change is refused, because the value would be lost. If
+readers see other values than before, the slots change, and the packs count as changed data.
 
 Memory: `PACKS_AT_ONCE` packs, with their bodies before and after; a row group; `MARKED_MAX` keys.
 
-Requests: 1 GET for each live pack, 1 PUT for each that has a column, those of `StateReader.lookup`, and of a commit.
+Requests: 1 GET for each live pack, 1 PUT for each pack with such a column, the requests of `StateReader.lookup`, and of
+a commit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -62,11 +65,11 @@ HOLDER: Final = "schema set"
 PACKS_AT_ONCE: Final = 2
 
 MARKED_MAX: Final = 100_000
-"""Objects that are marked one by one; beyond, their slots are read again as a whole."""
+"""The most objects that are marked one by one. The slots of further objects are read again as a whole."""
 
 PASSES: Final = 4
 RESTARTS: Final = 2
-"""Others may be first so often; then they wait."""
+"""How often other writers may be first; after that they must wait."""
 
 LOST_SHOWN: Final = 5
 
@@ -75,10 +78,10 @@ _RESCUED: Final = "_rescued"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The columns that are to have other types (Spark's JSON).
+    """The new types of columns (Spark's JSON).
 
-    `of_transform`: as in `planned_change`. `read_again`: the objects of all their values are read again. `derived`: of
-    a derived table, whose slots are then made again.
+    `of_transform`: as in `planned_change`. `read_again`: all objects with values in these columns are read again.
+    `derived`: the table is a derived one, whose slots are then made again.
     """
 
     columns: str
@@ -87,21 +90,21 @@ class Wanted:
     derived: bool = False
 
     def of(self, snapshot: Snapshot) -> SchemaChange:
-        """The change that leads there from this snapshot. `UsageError`: as `planned_change`."""
+        """The change from this snapshot to the new types. `UsageError`: as in `planned_change`."""
         known = schema_of(snapshot.metadata, derived=self.derived) or NO_SCHEMA
         return planned_change(known, self.columns, of_transform=self.of_transform)
 
 
 Objects = dict[Slot, set[str] | None]
-"""Keys by slot. None: any of the slot."""
+"""Keys by slot. None: any key of the slot."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Doubts:
-    """The objects, by slot, of which a value cannot be had from a pack. `rows`: of all of them.
+    """The objects, by slot, with a value that cannot be converted from a pack. `rows`: the number of all such rows.
 
-    None in place of keys: too many of the slot, or a derived table, which names no objects. `lost`: objects with a
-    value that is null until they are read.
+    `keys` of a slot are None if they are too many, or if the table is a derived one, which names no objects. `lost`:
+    objects with a value that is null until they are read.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -110,7 +113,7 @@ class Doubts:
     _room: int = MARKED_MAX
 
     def add(self, rows: pa.Table, doubtful: pa.Array, lost: pa.Array) -> None:
-        """Take in the rows of which one is doubtful, or lost."""
+        """Add rows. The masks say which of them have a doubtful value, and which a lost one."""
         self.rows += pc.sum(doubtful).as_py() or 0
         if "_key" not in rows.schema.names:
             self.keys |= dict.fromkeys(map(Slot, pc.unique(rows["_slot"].filter(doubtful)).to_pylist()))
@@ -119,7 +122,7 @@ class Doubts:
         self._take(self.lost, _objects(rows, lost))
 
     def join(self, other: "Doubts") -> None:
-        """Take in those of another pack."""
+        """Add the doubts of another pack."""
         self.rows += other.rows
         self._take(self.keys, other.keys)
         self._take(self.lost, other.lost)
@@ -137,7 +140,7 @@ class Doubts:
 
 
 def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
-    """The objects of these rows, by slot."""
+    """The objects of the masked rows, by slot."""
     some = rows.select(["_slot", "_key"]).filter(mask).group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, set[str]] = {}
     for slot, key in zip(some["_slot"].to_pylist(), some["_key"].to_pylist(), strict=True):
@@ -147,7 +150,7 @@ def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """A pack that was converted. `adds`: None if it has none of the columns, and stays."""
+    """A converted pack. `adds`: None if the pack has no such column, and stays."""
 
     adds: tuple[Add, ...] | None
     doubts: Doubts
@@ -155,7 +158,7 @@ class _Pack:
 
 @dataclass(slots=True, kw_only=True)
 class Retype:
-    """The change, as a writer's wish. `found`: as of the version that it was last asked about."""
+    """The change that a writer requests. `found`: the schema change, as computed in the last call."""
 
     table: LogTable
     wanted: Wanted
@@ -176,7 +179,7 @@ class Retype:
         """See `Change`, and the table above. `UsageError`: values would be lost for good."""
         if base.table != self.base.table:
             raise ConflictError(
-                f"the table below {self.table.layout.prefix!r} has another id now: repeat this"
+                f"the table below {self.table.layout.prefix!r} has another id now: repeat the command"
             )
         self._asked += 1
         if self._asked > RESTARTS:
@@ -223,15 +226,15 @@ class Retype:
 
     @property
     def changes_values(self) -> bool:
-        """Whether readers see other values than before."""
+        """True if readers see values other than before."""
         return any(each.how != "exact" for each in self.found.columns)
 
     def _check_young(self) -> None:
         limit = self.table.committer.max_run_seconds / 2
         if self.table.committer.clock.monotonic() - self._began >= limit:
             raise FencedError(
-                f"the packs below {self.table.layout.prefix!r} were not all converted within {limit:.0f} s, after "
-                "which vacuum may take the first ones for garbage: repeat this nearer to the bucket"
+                f"the packs below {self.table.layout.prefix!r} were not all converted within {limit:.0f} s, and "
+                "vacuum may remove the first ones as garbage: repeat the command nearer to the bucket"
             )
 
     def _schema(self, base: Snapshot) -> tuple[MetaData, Protocol]:
@@ -273,14 +276,14 @@ class Retype:
         if lost := sorted(state.key for state in states if state.expired and state.rows):
             columns = ", ".join(map(str, self.found.columns))
             raise UsageError(
-                f"{columns}: {len(lost)} objects have left the bucket, whose rows stay and would lose values: "
-                f"{', '.join(map(repr, lost[:LOST_SHOWN]))}: choose a type that holds them, like string"
+                f"{columns}: {len(lost)} objects have left the bucket; their rows stay, and would lose values: "
+                f"{', '.join(map(repr, lost[:LOST_SHOWN]))}: choose a type that can hold the values, like string"
             )
 
     # Packs
 
     def convert(self, base: Snapshot, *, track: Track = untracked) -> bool:
-        """Convert the live packs that were not converted yet, and store the results. False: there were none."""
+        """Convert the live packs that are not converted yet, and store the results. False if there were none."""
         self.found = self.wanted.of(base)
         left = [pack for pack in base.packs.values() if pack.id not in self._made]
         if not left or not self.found.every:
@@ -313,7 +316,7 @@ class Retype:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """How rows become those of the next schema. `kinds`: types of the columns before and after, and how."""
+    """Converts rows to the next schema. `kinds`: of each column the type before, the type after, and how."""
 
     kinds: Mapping[str, tuple[pa.DataType, pa.DataType, How]]
     looked_at: frozenset[str]
@@ -321,7 +324,7 @@ class Conversion:
 
     @classmethod
     def of(cls, change: SchemaChange, wanted: Wanted, old: pa.Schema) -> "Conversion":
-        """The one that a change needs."""
+        """The conversion for a change."""
         new = arrow_schema(described(change.schema, created_ms=0, derived=wanted.derived)[0].schema)
         kinds = {
             each.name: (old.field(each.name).type, new.field(each.name).type, each.how)
@@ -331,20 +334,20 @@ class Conversion:
         return cls(kinds=kinds, looked_at=names & {*old.names}, read_again=wanted.read_again)
 
     def concerns(self, pack: pa.Schema) -> bool:
-        """Whether a pack has one of the columns."""
+        """True if a pack has one of the columns."""
         return not self.looked_at.isdisjoint(pack.names)
 
     def rewrites(self, pack: pa.Schema) -> bool:
-        """Whether a pack has a column whose type changes."""
+        """True if a pack has a column whose type changes."""
         return not self.kinds.keys().isdisjoint(pack.names)
 
     def schema(self, pack: pa.Schema) -> pa.Schema:
-        """The columns of a pack afterwards."""
+        """The columns of a pack after the conversion."""
         kinds = {name: new for name, (_, new, _) in self.kinds.items()}
         return pa.schema([pa.field(each.name, kinds.get(each.name, each.type)) for each in pack])
 
     def converted(self, rows: pa.Table, doubts: Doubts) -> pa.Table:
-        """The rows with the new types. The objects of values that cannot be had are added to `doubts`."""
+        """The rows with the new types. Objects with values that cannot be converted are added to `doubts`."""
         doubtful = pa.array([False] * rows.num_rows, pa.bool_())
         lost, columns = doubtful, dict(zip(rows.schema.names, rows.columns, strict=True))
         for name, (old, new, how) in self.kinds.items():
@@ -365,7 +368,7 @@ class Conversion:
 
 
 def _rescued(texts: pa.Array, column: str) -> pa.Array:
-    """Which rows have a rescued value of a column, or of a field in it: by the path's first letters."""
+    """Mask of the rows with a rescued value of a column, or of a field in it; the start of the path decides."""
     found = pc.match_substring_regex(texts, rf'[{{,]"`?{_escaped(column)}(`|\.|\[|")')
     return pc.fill_null(found, False)
 
@@ -377,9 +380,9 @@ def _escaped(text: str) -> str:
 
 
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
-    """The objects that are read again if the change is made on top of this snapshot; nothing is written.
+    """The objects that are read again if the change is made on top of this snapshot. Nothing is written.
 
-    Requests of `reading.read` for the columns concerned; none if no value can be in doubt.
+    Requests: those of `reading.read` for the columns concerned; no request if no value can be in doubt.
     """
     change, doubts = wanted.of(snapshot), Doubts()
     old = arrow_schema(snapshot.metadata.schema)
@@ -399,11 +402,11 @@ def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Tra
 def retyped(
     table: LogTable, base: Snapshot, wanted: Wanted, *, track: Track = untracked
 ) -> tuple[CommitResult, Retype]:
-    """Give the columns their types, on top of the newest version; and the change as it was made.
+    """Give the columns their new types, on top of the newest version. Also returns the change.
 
-    Safe beside running batches, to kill and to repeat. `UsageError`: as `planned_change`, or values would be lost.
-    `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat it. The caller signals the slots
-    of `Retype.asked_slots`.
+    Safe while batches run, and safe to kill and to repeat. `UsageError`: as in `planned_change`, or values would be
+    lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller signals
+    the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):
@@ -411,7 +414,10 @@ def retyped(
             break
         newest = table.newest()
         if isinstance(newest, Absent):
-            raise ConflictError(f"the table below {table.layout.prefix!r} left while it was changed")
+            raise ConflictError(
+                f"the table below {table.layout.prefix!r} was removed while it was changed: "
+                "repeat the command if it exists again"
+            )
         found = newest
     try:
         done = table.committer.commit_alone(change, found, holder=HOLDER)
@@ -421,7 +427,7 @@ def retyped(
 
 
 def concerned(table: LogTable, snapshot: Snapshot, objects: Objects) -> Iterator[ObjectState]:
-    """The states of these objects; of a whole slot one is in memory."""
+    """The states of these objects. For a whole slot (None), the states of one slot at a time are in memory."""
     named = {slot: keys for slot, keys in objects.items() if keys}
     yield from table.states.lookup(snapshot.manifest.states, named).values()
     whole = [slot for slot, keys in objects.items() if keys is None]

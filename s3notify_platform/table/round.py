@@ -1,21 +1,21 @@
-"""A round of a batch as a change of the table, on top of whatever version is the newest.
+"""A round of a batch as a change of the table, on top of the newest version.
 
 | another writer, since the round was planned | the round |
 |---|---|
 | changed other slots | goes on, on top of that version |
 | changed one of its slots | leaves that slot out, with its rows, rejects and states: a conflict |
-| erased an object that one of its own packs holds | leaves out the slots of that pack, too |
-| removed a pack that the round withdraws rows from | withdraws them from the packs that took its place |
-| merged packs, or state files, that the round would merge | merges what is there now; a merge of states is dropped |
-| let the schema grow, the same columns alike | goes on, with the columns of both |
-| gave a column another type than the round, or has it read as such | leaves out the slots it has read: a conflict |
-| began the table again, under another id | nothing of it is left |
+| erased an object that one of the round's packs holds | leaves out the slots of that pack, too |
+| removed a pack that the round withdraws rows from | withdraws them from the packs that replaced it |
+| merged packs or state files that the round would merge | merges the present packs; drops its merge of states |
+| let the schema grow, without a change of common columns | goes on, with the columns of both |
+| gave a column another type than the round, or another parsing type | leaves out the slots it has read: a conflict |
+| began the table again, under another id | has nothing left to commit |
 
-A small slot shares packs with others. If it is left out, such a pack is written again without it.
+A small slot shares packs with others. If the slot is left out, its packs are rewritten without it.
 
-All of it follows from the states of objects. An object whose state has other labels than before has lost its earlier
-rows: they are withdrawn. The counts of a slot move by the difference of its states. The rows that are withdrawn must be
-as many as the states say: else the slot is damaged, and fails by itself.
+All changes follow from the states of objects. If an object's new state has other labels than the earlier one, its
+earlier rows are withdrawn. The counts of a slot change by the difference of its states. The number of withdrawn rows
+must match the states; otherwise the slot is damaged, and only this slot fails.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,8 +45,9 @@ CONFLICT: Final = "another run committed the slot first"
 class SlotRound:
     """The part of a round that concerns one slot.
 
-    `changes`: the new states of objects by key; a mark (`gone`) for those that have left. `before`: the earlier states
-    of those of them that had one. `label`: that of its rows. The rest is as in `SlotFacts`; None: as it is.
+    `changes`: the new states of objects by key, with a mark (`gone`) for objects that have left. `before`: the earlier
+    states, for objects that had one. `label`: the label of the slot's new rows. The other fields are as in
+    `SlotFacts`; None leaves them unchanged.
     """
 
     changes: Mapping[str, ObjectState] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class SlotRound:
 
     @property
     def pairs(self) -> list[tuple[ObjectState, ObjectState | None]]:
-        """Each new state with the one before."""
+        """Each new state with the earlier one."""
         return [(state, self.before.get(key)) for key, state in self.changes.items()]
 
     def facts(self, before: SlotFacts) -> SlotFacts:
@@ -77,12 +78,12 @@ class SlotRound:
         )
 
     def _code(self, before: SlotFacts) -> dict[str, Any]:
-        """The code that made the newest rows, and how many objects it has not read."""
+        """The code that made the newest rows, and the number of objects that this code has not read."""
         code, since = self.code_version, before.code_since
         if code is None:
             code = before.code_version
         elif code != before.code_version:
-            since = self.label  # other code has made all that was there
+            since = self.label  # other code made all earlier rows
 
         def is_other(state: ObjectState) -> bool:
             return state.since < since and not (state.failing or state.expired)
@@ -102,7 +103,7 @@ class SlotRound:
 
 
 def _leave(state: ObjectState, before: ObjectState) -> bool:
-    """Whether what was read of an object under its earlier state leaves: unless it was read on from there, or kept."""
+    """True if the rows of the earlier state leave. The rows stay if the new state has the same ETag and first label."""
     return state.gone or state.since != before.since or state.etag != before.etag
 
 
@@ -110,8 +111,8 @@ def _leave(state: ObjectState, before: ObjectState) -> bool:
 class RoundChange:
     """A round, planned on the snapshot `base`. Give it to `Committer.commit`.
 
-    `rows`, `rejects`: its packs, stored already. `metadata`, `protocol`: schema of its rows, if it differs from that of
-    `base`. `note`: what history shows of it. Afterwards `dropped` says why slots were left out.
+    `rows`, `rejects`: its packs, already stored. `metadata`, `protocol`: the schema of its rows, if it differs from the
+    schema of `base`. `note`: shown in the history. After the commit, `dropped` says why slots were left out.
     """
 
     base: Snapshot
@@ -142,10 +143,10 @@ class RoundChange:
             if not left:
                 return None
             leaving = {slot: each.leaving() for slot, each in left.items()}
-            # A pack may hold rows of slots that are not of the round: they failed after they were staged.
+            # A pack may hold rows of slots that are no longer in the round, because they failed after they were staged.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                # Rows that a version brings are in no pack that it merges: readers of its changes would lose them.
+                # Packs that this version adds are not merged: readers of its changes would miss their rows.
                 (pack for path, pack in base.packs.items() if path not in base.fresh),
                 _withdrawals(leaving, "rows"),
                 self.rows,
@@ -190,12 +191,12 @@ class RoundChange:
             if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
         }
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
-            # Those rows cannot be in one table, and those rejects may be none any more.
+            # Rows of both types cannot be in one table. Rejects of the old type may be valid with the new one.
             moved |= {Slot(slot) for pack in (*self.rows, *self.rejects) for slot in pack.slots}
         return dict.fromkeys(moved, CONFLICT)
 
     def _states(self, base: Snapshot) -> Next:
-        """The states of the next version. The first time, a merge that is due goes with it."""
+        """The states of the next version. The first call includes a merge of state files that is due."""
         theirs = base.manifest.states
         if self._next is None:
             changes = {slot: each.changes for slot, each in self.slots.items()}
@@ -233,10 +234,10 @@ def _withdrawals(leaving: Mapping[Slot, Iterable[ObjectState]], what: str) -> li
 def _mismatches(
     leaving: Mapping[Slot, Iterable[ObjectState]], changes: PackChanges, what: str
 ) -> dict[Slot, str]:
-    """Slots of which the packs held other rows than the states say."""
+    """Slots whose packs held more or fewer rows than their states say."""
     expected = {slot: sum(getattr(state, what) for state in states) for slot, states in leaving.items()}
     return {
-        slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} are there, and "
+        slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} were found, but "
         f"{count} were committed: `s3notify table check`"
         for slot, count in expected.items()
         if changes.withdrawn[slot] != count

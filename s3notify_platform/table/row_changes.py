@@ -1,17 +1,18 @@
-"""The change feed: rows that came to a table, and rows that left it, between two versions.
+"""The change feed: rows that were added to a table, and rows that left it, between two versions.
 
 Guarantees
-    - The rows as of the first version, without those that left, with those that came, are the rows as of the last one.
-    - A row that came and left again in between is in neither. So there is at most one change of each row.
+    - The rows as of the first version, minus the rows that left, plus the rows that were added, are the rows as of the
+      last version.
+    - A row that was added and left again in between is not in the feed. So there is at most one change of each row.
     - Each change has the version that made it, that version's time, and the reason why its object changed.
 
-The rows that a version brings are in packs of its own, which have the label of its round. What it wrote again of
-earlier packs, to withdraw rows or to merge, has earlier labels, and is not read. The rows that left are in the packs
-that were live as of the first version, and are not as of the last one.
+The rows that a version adds are in new packs, which have the label of its round. A version also rewrites earlier packs,
+to withdraw rows or to merge. Rewritten packs have earlier labels, and are not read. The rows that left are in packs
+that were live as of the first version, but are not as of the last one.
 
-Of an erased object there is one deletion: its slot and `changes.key_hash` of its key, in place of its rows.
+An erased object is one deletion: its slot and the `changes.key_hash` of its key, in place of its rows.
 
-Requests: those of `feed.changes_of`; 1 GET where rows have left; then those of `reading.read` for each task.
+Requests: those of `feed.changes_of`; 1 GET if rows have left; then those of `reading.read` for each task.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +41,8 @@ CHANGE_COLUMNS: Final = pa.schema(
         ("_reason", pa.string()),
     ]
 )
-"""The columns of a change besides those of its row: `insert` or `delete`, the version that made it, the time of that
-version, as Delta's own change data feed names them; and why the object changed (`changes.Reason`)."""
+"""The columns of a change besides those of its row. As in Delta's change data feed, these are `insert` or `delete`, the
+version that made the change, and its time. A fourth column has the reason (`changes.Reason`)."""
 
 NO_REASONS: Final = pa.RecordBatch.from_pylist(
     [],
@@ -55,23 +56,25 @@ NO_REASONS: Final = pa.RecordBatch.from_pylist(
         ]
     ),
 )
-"""Objects, each with its slot, and a version that changed it, for a reason."""
+"""Objects, each with its slot, a version that changed it, and the reason."""
 
 
 def with_changes(table: pa.Schema) -> pa.Schema:
-    """The columns of a table, and those of its changes. `UsageError`: it has one of these itself. Pure."""
+    """The columns of a table, and those of its changes. `UsageError`: the table has a column of the same name. Pure."""
     if taken := sorted({*CHANGE_COLUMNS.names} & {*table.names}):
         raise UsageError(
-            f"the table has a column {taken[0]!r}, a name that its changes need: have a transform rename it"
+            f"the table has a column {taken[0]!r}, but its change feed needs this name: rename the column in a "
+            "transform"
         )
     return pa.schema([*table, *CHANGE_COLUMNS])
 
 
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
-    """Each version after `since`, up to `until`, with its changed objects and about how many bytes it brought.
+    """Each version after `since`, up to `until`, with the number of changed objects and about the number of added
+    bytes.
 
-    `NotFoundError`: as `changes_of`. `NoFeedError`: one of them went back to an earlier version, or
-    gave a column another type and other values.
+    `NotFoundError`: as in `changes_of`. `NoFeedError`: a version went back to an earlier one, or gave a column another
+    type and other values.
     """
     for each in changes_of(reader, since, until):
         _check_forward(each)
@@ -79,10 +82,10 @@ def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, i
 
 
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
-    """The changes after the version `since`, up to `until`. Errors as `sizes_of`.
+    """The changes after the version `since`, up to and including `until`. Raises like `sizes_of`.
 
-    `deletes`: whether rows that left are wanted, for which `since` has to be kept. In memory: the key of each object
-    that was changed or has left.
+    `deletes`: True if rows that left are wanted; `since` must then be kept. In memory: the key of each object that was
+    changed or has left.
     """
     found = RowChanges()
     base = since
@@ -90,18 +93,19 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # The files that it took away are gone, and no other object lost its rows: go on from what it left.
+            # The files that this version removed no longer exist, and no other object lost rows. So its files are the
+            # new base.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
-        raise not_kept(reader, base)  # files that left right after it may be gone
+        raise not_kept(reader, base)  # its files may have been removed right after it
     return found
 
 
 def all_rows(
     snapshot: Snapshot, slots: Collection[Slot] | None = None, *, at_ms: int = 0, tasks: int = 1
 ) -> "list[Inserts]":
-    """All rows of `slots` (None: of all) as if they had come with the snapshot's version, at `at_ms`. Pure."""
+    """All rows of `slots` (None: all), as inserts of the snapshot's version, made at `at_ms`. Pure."""
     return [
         Inserts(parts=(Brought(task=task, version=snapshot.version, at_ms=at_ms),))
         for task in plan_read(snapshot.packs.values(), slots, tasks=tasks)
@@ -110,7 +114,7 @@ def all_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Rows that came with one version, created at `at_ms`. `reasons`: of objects that were not new."""
+    """Rows that one version added, created at `at_ms`. `reasons`: for the objects that were not new."""
 
     task: ReadTask
     version: int
@@ -123,17 +127,17 @@ class Share(Protocol):
 
     @property
     def bytes(self) -> int:
-        """About so many are read."""
+        """About how many bytes are read."""
         ...
 
     def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows with the columns of `output`, `CHANGE_COLUMNS` among them if wanted. As `reading.read`."""
+        """The rows with the columns of `output`, which may include `CHANGE_COLUMNS`. See `reading.read`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inserts:
-    """Rows that came, in the order of versions. `left`: objects that lost rows, each with the last such version."""
+    """Rows that were added, in the order of versions. `left`: objects that lost rows, and the last such version."""
 
     parts: tuple[Brought, ...]
     left: pa.RecordBatch = field(default_factory=lambda: NO_REASONS)
@@ -172,9 +176,10 @@ class Inserts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
-    """Rows that left. `left`: their objects, each with the first version that took rows away.
+    """Rows that left. `left`: their objects, each with the first version that removed rows.
 
-    `task`: None: these objects were erased, and there is a row for each, with nulls for all that is not kept.
+    `task` is None if these objects were erased. Each erased object then has one row, with nulls for values that are not
+    kept.
     """
 
     task: ReadTask | None
@@ -199,16 +204,16 @@ class Deletes:
 
 
 Change = tuple[Slot, int, int, str]
-"""The change of an object: its slot, the version, the time of that in Unix milliseconds, the reason."""
+"""The change of an object: its slot, the version, the version's time in Unix milliseconds, the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RowChanges:
     """The changes between two versions, read by `inserts` and `deletes`. Made by `row_changes`.
 
-    `came`: the packs that each version brought, and the objects in them that are not new. `left`: packs that were live
-    as of the first version, and are not as of the last one. `first`, `last`: the first and the last change that took an
-    object's rows away.
+    `came`: the packs that each version added, and the objects in them that are not new. `left`: packs that were live as
+    of the first version, but are not as of the last one. `first`, `last`: the first and the last change that removed
+    rows of an object.
     """
 
     came: list[tuple[VersionChanges, list[Add], pa.RecordBatch]] = field(default_factory=list)
@@ -219,7 +224,7 @@ class RowChanges:
     _added: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, each: VersionChanges) -> None:
-        """Take in the next version."""
+        """Add the next version."""
         labels: set[int] = set()
         reasons: dict[str, Change] = {}
         for change in each.changes:
@@ -241,16 +246,16 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Begin with the files as of the version that was read last."""
+        """Use the files as of the version that was read last as the new base."""
         self.left.clear()
         self._added.clear()
 
     def shares(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "Sequence[Share]":
-        """All changes of `slots` (None: of all), those of rows that left first, for about twice so many tasks. Pure."""
+        """All changes of `slots` (None: all), deletes first, for about twice `tasks` tasks. Pure."""
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
     def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
-        """The rows that came to `slots` (None: to all), in the order of versions, for about so many tasks. Pure."""
+        """The rows that were added to `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
         parts = [
             Brought(
                 task=task,
@@ -268,7 +273,7 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """The rows that left `slots` (None: all), for up to so many tasks, and what was erased. Pure."""
+        """The rows that left `slots` (None: all), for up to `tasks` tasks, and the erased objects. Pure."""
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}
         first, erased = (
@@ -286,7 +291,7 @@ class RowChanges:
 
 
 def _stay(change: StateChange) -> bool:
-    """Whether the rows of before stay."""
+    """True if the earlier rows stay."""
     old, new = change.old, change.new
     return old is not None and new is not None and (old.etag, old.since) == (new.etag, new.since)
 
@@ -300,8 +305,8 @@ def _check_forward(each: VersionChanges) -> None:
         did = f"gave {', '.join(note[RETYPED])} another type and other values"
     if did:
         raise NoFeedError(
-            f"version {each.version} {did}: rows that were given before have left, and others are back, so nothing can "
-            f"go on from there: begin again, with a snapshot, or after version {each.version}"
+            f"version {each.version} {did}: rows read before may have left. Readers of an earlier version must "
+            f"begin again, with a snapshot, or after version {each.version}"
         )
 
 
@@ -323,7 +328,7 @@ def _within(objects: pa.RecordBatch, tasks: Sequence[ReadTask]) -> pa.RecordBatc
 
 
 def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
-    """The parts in their order, dealt to about so many tasks by bytes."""
+    """The parts in order, distributed by bytes to about `tasks` tasks."""
     parts = [*parts]
     share = sum(part.task.bytes for part in parts) / tasks
     some: list[Brought] = []
@@ -337,7 +342,7 @@ def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
 
 
 def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
-    """The columns that are read for these."""
+    """The columns that must be read for this output."""
     own = [each for each in output if each.name not in CHANGE_COLUMNS.names]
     if by_key and "_key" not in output.names:
         own.append(pa.field("_key", pa.string()))
@@ -345,7 +350,7 @@ def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
 
 
 def _places(rows: pa.RecordBatch, objects: pa.RecordBatch) -> pa.Array:
-    """The place of each row's object among these; null for others."""
+    """The index of each row's object among `objects`; null if it is not there."""
     return pc.index_in(rows.column("_key"), objects.column("key"))
 
 

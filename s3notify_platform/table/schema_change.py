@@ -1,7 +1,8 @@
-"""Columns whose types are to change: where a schema contradicts the pinned one, and what a change makes of that. Pure.
+"""Finds columns whose schema contradicts the pinned one, and plans the change of their types. Pure.
 
-`s3notify schema set` changes how a column is read from the objects, and with it the table's column of this name, if
-both have the same type. Where they differ, a transform makes the table's column: that changes only if it is asked for.
+`s3notify schema set` changes the type that a column is parsed as. The table's column of this name changes with it if
+both have the same type. If the types differ, a transform makes the table's column, and that column changes only on
+request.
 """
 
 import json
@@ -26,7 +27,7 @@ _OWN: Final = frozenset({*(name for name, _ in LINEAGE), "_rescued"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
-    """A column, or a field at `path` of one, that has the type `old` and is now `new`. `column`: all of it, now."""
+    """A column, or a field at `path` in it, whose type was `old` and is now `new`. `column`: the whole new column."""
 
     path: str
     old: Any
@@ -42,7 +43,7 @@ def _shown(kind: Any) -> str:
 
 
 def contradictions(pinned: str, now: str) -> Iterator[Contradiction]:
-    """The columns of both schemas (Spark's JSON) that have another type in each; names as they are written."""
+    """The columns with different types in the two schemas (Spark's JSON). Upper and lower case in names count."""
     held = {column["name"]: column["type"] for column in json.loads(pinned).get("fields", ())}
     for column in json.loads(now).get("fields", ()):
         if column["name"] in held:
@@ -67,7 +68,7 @@ def _differing(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def set_command(name: str, columns: Sequence[Json], *options: str) -> str:
-    """The command that gives the table of the source NAME these columns (fields of Spark's JSON)."""
+    """The command that gives these columns (fields of Spark's JSON) to the table of the source `name`."""
     wanted = ", ".join(column_ddl(column["name"], column["type"]) for column in columns)
     return " ".join(("`s3notify schema set", name, shlex.quote(wanted), *options)) + "`"
 
@@ -75,10 +76,10 @@ def set_command(name: str, columns: Sequence[Json], *options: str) -> str:
 def check_types(
     name: str, pinned: str, now: str, *, source: str = "{}", asset: str = "", setting: str = ""
 ) -> None:
-    """`UsageError`: columns that are `pinned` have other types `now`; with the command by which the table follows.
+    """`UsageError` if `pinned` columns have other types `now`. The message has the command that changes the table.
 
-    `name`: of the source. `source`: the schema with which its objects are parsed now. `asset`: the slot asset whose
-    table it is. `setting`: the one that names these columns.
+    `name`: of the source. `source`: the current parsing schema of its objects. `asset`: the slot asset whose table it
+    is. `setting`: the setting that names these columns.
     """
     every = [*contradictions(pinned, now)]
     if not every:
@@ -94,7 +95,7 @@ def check_types(
     command = set_command(name, [each for each in columns.values() if made(each) == first], *options)
     other = f"take it out of {setting}" if setting else "give the column another name"
     raise UsageError(
-        f"{setting + ': ' if setting else ''}{every[0]}: {command} lets the table follow; else {other}"
+        f"{setting + ': ' if setting else ''}{every[0]}: {command} changes the table's type; otherwise {other}"
     )
 
 
@@ -103,7 +104,7 @@ def check_types(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChange:
-    """A column whose type changes. `how`: as `type_changes.how` says."""
+    """A column whose type changes. `how`: as in `type_changes.how`."""
 
     name: str
     old: Any
@@ -116,9 +117,9 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """The next schema. `columns`: of the table; `parsed`: the ones that are read in another way, and `how` that is.
+    """The next schema. `columns`: changed columns of the table. `parsed`: columns that are parsed with another type.
 
-    `names`: of all columns that were asked for, as objects have them, or the table alone.
+    `names`: all requested columns, with their names in the objects, or else in the table.
     """
 
     schema: TableSchema
@@ -128,14 +129,16 @@ class SchemaChange:
 
     @property
     def every(self) -> tuple[ColumnChange, ...]:
-        """All of them, each name once."""
+        """All changed columns, each name once."""
         return tuple({each.name: each for each in (*self.parsed, *self.columns)}.values())
 
 
 def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = False) -> SchemaChange:
-    """The change that gives columns the types of `wanted` (Spark's JSON). Of a struct, fields that it lacks stay.
+    """The change that gives columns the types in `wanted` (Spark's JSON). Fields that `wanted` omits from a struct
+    stay.
 
-    `of_transform`: only the table's columns. `UsageError`: there is no such column, or it is one of the platform's.
+    `of_transform`: change only the table's columns. `UsageError`: the column does not exist, or is one of the
+    platform's.
     """
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))
@@ -145,11 +148,13 @@ def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = Fals
     for given in json.loads(wanted)["fields"]:
         name = cases.get(given["name"].casefold(), "")
         if name in _OWN or given["name"] in _OWN:
-            raise UsageError(f"column {given['name']!r}: its type is the platform's, and cannot be changed")
+            raise UsageError(
+                f"column {given['name']!r}: its type is the platform's own, and cannot be changed"
+            )
         if name not in held and (of_transform or name not in read):
             raise UsageError(
-                f"the table has no column {given['name']!r}; new ones come with the rows that have them. It has: "
-                f"{', '.join(held) or 'none'}"
+                f"the table has no column {given['name']!r}; new columns are added with the rows that have them. "
+                f"It has: {', '.join(held) or 'none'}"
             )
         names.append(name_in_objects(read.get(name, {"name": name})))
         alike = name in read and name in held and is_same_type(read[name]["type"], held[name]["type"])
@@ -172,7 +177,7 @@ def _change(column: Json, given: Json) -> ColumnChange | None:
 
 
 def _retyped(old: Any, new: Any, path: str) -> Any:
-    """The type `new`, with the fields that only `old` has. `UsageError`: it has fields that `old` lacks."""
+    """The type `new`, with the fields that only `old` has. `UsageError`: `new` has fields that `old` lacks."""
     if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
         return new
     if old["type"] != "struct":
@@ -181,7 +186,7 @@ def _retyped(old: Any, new: Any, path: str) -> Any:
     given = {part["name"]: part["type"] for part in new["fields"]}
     if more := sorted(given.keys() - {part["name"] for part in old["fields"]}):
         raise UsageError(
-            f"column {path!r} has no field {more[0]!r}; new ones come with the rows that have them"
+            f"column {path!r} has no field {more[0]!r}; new fields are added with the rows that have them"
         )
     return {**old, "fields": [_field(part, given, path) for part in old["fields"]]}
 

@@ -1,20 +1,19 @@
-"""The newest state of a table, read cold or brought up to date. Pure but for `LogReader`.
+"""The newest state of a table, read cold or refreshed. Pure except for `LogReader`.
 
-A process keeps the snapshot that it has. Before each round it asks, in one round trip, for `known`, and lists its
-version and those that follow. A missing or other version, another `n` or another id mean that the log is not the one
-that it read (a backup was restored, the table was removed and made again): the table is opened again.
+A process keeps its snapshot. Before each round the process reads `known`, and lists the snapshot's version and the
+later ones, both in one round trip. The process opens the table again if the snapshot's version is missing or another
+one, or if `n` or the id differs. In these cases a backup was restored, or the table was removed and made again.
 
-A snapshot's age counts from before the first look at the version that it rests on, on this process's own clock. The
-log is never cut within the longest run, so whoever has a young snapshot meets every version that was created since.
+The age of a snapshot counts from the time before its version was first read, by the process's own clock. The log is
+never cut within the duration of the longest run. So a process with a young snapshot sees every version that was created
+since. `erase` replaces each version that it removes by an empty object, so that no sleeping writer can create the
+version. A reader that finds an empty object opens the table again, at a later checkpoint.
 
-An empty object takes the place of each version that `erase` has removed, so that no sleeping writer can create it:
-whoever meets one opens the table again, at a later checkpoint.
+Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused by name,
+until a rollback undoes them (`log_state`).
 
-Versions of other engines are adopted if they change no data (OPTIMIZE); all others are refused by name, until a
-rollback undoes them (`log_state`).
-
-Requests: `open` 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint; `refresh` 1 GET and 1 LIST at once,
-and 1 GET for each new version and 1 for the manifest of the last.
+Requests: `open` takes 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint. `refresh` takes 1 GET and 1
+LIST in parallel, 1 GET for each new version, and 1 for the manifest of the last version.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,16 +34,17 @@ from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.manifest import Manifest
 
 OPEN_ATTEMPTS: Final = 5
-"""Times that a table is opened again because its log changed while it was read."""
+"""How often a table is opened again because its log changed while it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A table as of `version`. `number`: `n` of its manifest, which is that of the newest version of ours.
+    """A table as of `version`. `number`: the `n` of its manifest, which belongs to the platform's newest version.
 
-    `etag`: of the version's object. `asked_at`: the monotonic time before the first look that it rests on.
-    `checkpoint`: the newest checkpoint that was seen. `record`: `known` as it was read with it. `lineage`: up to
-    `LINEAGE` versions, itself the last. `fresh`: paths of packs that a version brings which is not committed yet.
+    `etag`: the ETag of the version's object. `asked_at`: the monotonic time before the first read for this snapshot.
+    `checkpoint`: the newest checkpoint that was seen. `known`, `record`: the record, decoded and stored, as it was read
+    with the snapshot. `lineage`: up to `LINEAGE` versions, this one last. `fresh`: paths of packs that a version adds
+    before it is committed.
     """
 
     version: int
@@ -64,7 +64,7 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """Live rows."""
+        """The number of live rows."""
         return sum(pack.live_rows for pack in self.packs.values())
 
 
@@ -78,7 +78,7 @@ class Absent:
 
 
 def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
-    """The checkpoint of a snapshot, and what names it. Pure."""
+    """The checkpoint of a snapshot, and the content of `_last_checkpoint` that names it. Pure."""
     state = Checkpoint(
         protocol=snapshot.protocol,
         metadata=snapshot.metadata,
@@ -89,7 +89,7 @@ def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
 
 
 def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
-    """The state that a checkpoint says, also one that another engine wrote. Pure. `CorruptError`, `UsageError`."""
+    """The state in a checkpoint, also of another engine. Pure. Raises `CorruptError` or `UsageError`."""
     found = decode(body, where=where)
     if found.strange:
         raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
@@ -108,8 +108,8 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
 class LogReader:
     """Reads the log of one table. Thread-safe.
 
-    `adopt`: versions of other engines that change no data;
-    not where commits go by leases. `at_once`: requests. `restore`: the command that accepts a loss, for messages.
+    `adopt`: True if versions of other engines that change no data are adopted, which needs commits without leases.
+    `at_once`: the most requests in flight. `restore`: the command that accepts a loss, for messages.
     """
 
     def __init__(
@@ -134,19 +134,19 @@ class LogReader:
     def open(self) -> Snapshot | Absent:
         """The newest snapshot, read cold.
 
-        `CorruptError`: versions are missing, or something cannot be read; it says what a person can do. `UsageError`:
+        `CorruptError`: versions are missing, or something cannot be read; the message names the remedy. `UsageError`:
         another engine has changed the table's data.
         """
         refused = ""
         for _ in range(OPEN_ATTEMPTS):
             asked_at = self.clock.monotonic()
-            # Versions that `known` names before the log is read are there, or are missing.
+            # `known` is read before the log. So if the log lacks the known version, the version is missing.
             known, record = self.known.read()
             try:
                 found = self._replayed(asked_at)
             except OtherLogError as error:
                 refused = str(error)
-                continue  # It was cut, or removed and made again, while it was read.
+                continue  # The log was cut, or removed and made again, while it was read.
             if found is None:
                 refused = self.missing(known, NO_VERSION, "", ())
                 if not refused:
@@ -156,15 +156,17 @@ class LogReader:
             if not refused:
                 return replace(found, known=known, record=record)
         overrun = (
-            "" if self._adopt else f"A writer may have outlasted its lease: try `{PUT_BACK}`. Else restore"
+            ""
+            if self._adopt
+            else f"A writer may have outlasted its lease: try `{PUT_BACK}`. Otherwise restore"
         )
         raise CorruptError(
             f"the table below {self.layout.prefix!r}: {refused}. {overrun or 'Restore'} the table's objects and "
-            f"{self.known.where}, or accept the loss, which takes objects in again: {self._restore}"
+            f"{self.known.where}, or accept the loss, after which objects are read again: {self._restore}"
         )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
-        """The newest snapshot: the one given and the versions since; read cold if the log is another one. As `open`."""
+        """`snapshot` with the later versions. The table is read cold if the log is another one. Raises like `open`."""
         asked_at = self.clock.monotonic()
         asks: list[Callable[[], Any]] = [lambda: self._since(snapshot), self.known.read]
         since, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
@@ -183,7 +185,7 @@ class LogReader:
         return found
 
     def _since(self, snapshot: Snapshot) -> range | None:
-        """The versions that follow it in the log; None if its own is missing, or another one. 1 LIST."""
+        """The later versions in the log; None if the snapshot's version is missing or another one. 1 LIST."""
         own = self.layout.version(snapshot.version)
         page = self.store.list(self.layout.log, start_after=own.removesuffix("json"))
         listed = {
@@ -204,7 +206,7 @@ class LogReader:
         return self._onto(snapshot, found)
 
     def version(self, version: int) -> LogVersion | None:
-        """One version; None if it is not there, or was erased. 1 GET."""
+        """One version; None if it is missing or was erased. 1 GET."""
         found = self._stored(version)
         return None if found is None or not found.body else self._loaded(found)
 
@@ -217,7 +219,7 @@ class LogReader:
         return Manifest.loads(found.body, where=key)
 
     def as_of(self, version: int) -> Snapshot | None:
-        """The table as of an earlier version; None if that is not kept. 1 LIST, and GETs as `open`."""
+        """The table as of an earlier version; None if that is not kept. 1 LIST, and GETs as in `open`."""
         listed = [meta.key for meta in list_all(self.store, self.layout.log) if meta.size]
         versions = {found for key in listed if (found := self.layout.version_of(key)) is not None}
         bases = [found for key in listed if (found := self.layout.checkpoint_of(key)) is not None]
@@ -248,10 +250,10 @@ class LogReader:
         return state
 
     def _all_stored(self, versions: Sequence[int]) -> list[StoredObject]:
-        """These versions. `OtherLogError`: one is missing."""
+        """Reads these versions. `OtherLogError`: one of them is missing."""
         found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
         if len(found) < len(versions):
-            raise OtherLogError("a version left while the log was read")
+            raise OtherLogError("a version was removed while the log was read")
         return found
 
     def _onto(self, snapshot: Snapshot, found: Sequence[StoredObject]) -> Snapshot:
@@ -275,7 +277,7 @@ class LogReader:
             try:
                 base, versions = self._parts(below=base)
             except OtherLogError:
-                break  # the log was cut there, after a look at the versions before
+                break  # the log was cut there after these versions were examined
             state = LogState() if base == NO_VERSION else self._checkpoint(base)
         found = self._all_stored(versions)
         state = self._after(state, found)
@@ -285,37 +287,38 @@ class LogReader:
         if etag is None:
             meta = self.store.head(self.layout.version(state.version))
             if meta is None:
-                raise OtherLogError(f"version {state.version} is missing, of which there is a checkpoint")
+                raise OtherLogError(f"version {state.version} is missing, but has a checkpoint")
             etag = meta.etag
         snapshot = _snapshot(state, self.manifest(state.number), where=self.layout.prefix)
         return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
 
     def _hides(self, state: LogState) -> bool:
-        """Whether a checkpoint of another engine may hide a version of that engine that is to be refused."""
+        """True if a checkpoint of another engine may hide a version of that engine that must be refused."""
         return state.foreign and (version := self.version(state.version)) is not None and version.foreign
 
     def _parts(self, below: int | None = None) -> tuple[int, range]:
-        """The version of the newest checkpoint (`below` this version), -1: none, and the versions after it.
+        """The version of the newest checkpoint, or -1, and the versions after it. `below`: only an earlier checkpoint.
 
-        1 GET and 1 LIST. `OtherLogError`: one of them is missing.
+        1 GET and 1 LIST. `OtherLogError`: one of the versions is missing.
         """
         base = self.last_checkpoint() if below is None else NO_VERSION
         start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
         keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
-        if base == NO_VERSION:  # its writer may have crashed before it named it
+        if base == NO_VERSION:  # its writer may have crashed before `_last_checkpoint` named it
             found = filter(None, map(self.layout.checkpoint_of, keys))
             base = max((each for each in found if below is None or each < below), default=NO_VERSION)
         numbers = map(self.layout.version_of, keys)
         listed = sorted(version for version in numbers if version is not None and version > base)
         since = range(base + 1, base + 1 + len(listed))
         if listed != [*since]:
-            raise OtherLogError(f"versions {base + 1} to {listed[-1]} are not all there, but {len(listed)}")
+            raise OtherLogError(f"some of the versions {base + 1} to {listed[-1]} are missing")
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:
-        """The newest snapshot that can be read, whatever `known` says and whatever is missing after it. As `as_of`.
+        """The newest snapshot that can be read, without regard to `known` and to missing later versions. See `as_of`.
 
-        `UsageError`: another engine's version is refused. `before_refused`: the snapshot before that.
+        `UsageError`: a version of another engine is refused. `before_refused`: return the snapshot before that version
+        instead.
         """
         listed = [meta.key for meta in list_all(self.store, self.layout.log)]
         bases = sorted(filter(None, map(self.layout.checkpoint_of, listed)), reverse=True)
@@ -348,7 +351,7 @@ class LogReader:
         return replace(found, etag=version.meta.etag)
 
     def _readable(self, version: int) -> list[StoredObject]:
-        """The versions from this one on, up to one that is missing or damaged."""
+        """The consecutive versions from this one on, up to the first missing or damaged one."""
         found: list[StoredObject] = []
         with suppress(CorruptError):
             while (stored := self._stored(version + len(found))) is not None:
@@ -360,26 +363,26 @@ class LogReader:
         key = self.layout.checkpoint(version)
         found = self.store.get(key)
         if not isinstance(found, StoredObject):
-            raise OtherLogError(f"{key} is missing, which {self.layout.last_checkpoint} names")
+            raise OtherLogError(f"{key}, which {self.layout.last_checkpoint} names, is missing")
         return of_checkpoint(found.body, version, where=key)
 
     def last_checkpoint(self) -> int:
-        """The version of the newest checkpoint; -1: none. 1 GET."""
+        """The version of the newest checkpoint; -1 if there is no checkpoint. 1 GET."""
         found = self.store.get(self.layout.last_checkpoint)
         if not isinstance(found, StoredObject):
             return NO_VERSION
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
-        """Why this is not the log that is known; "" if it is."""
+        """Why this is not the known log; "" if it is."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:
             return ""
         if version == NO_VERSION:
-            return f"its log is gone, which had {known.version + 1} versions"
+            return f"its log is gone (it had {known.version + 1} versions)"
         if known.table != table:
-            return f"its log is that of table {table}, and not of {known.table}"
+            return f"its log belongs to table {table}, and not to {known.table}"
         if known.version > version:
             return f"its log ends with version {version}, and version {known.version} was committed"
         if dict(lineage).get(known.version, known.number) != known.number:
@@ -404,7 +407,7 @@ def _snapshot(state: LogState, manifest: Manifest, *, where: str) -> Snapshot:
     if state.protocol is None or state.metadata is None:
         raise CorruptError(f"{where}: the log has no metaData: restore its first version")
     if (manifest.number, manifest.table) != (state.number, state.table):
-        raise CorruptError(f"{where}: manifest {state.number} is that of another version: restore it")
+        raise CorruptError(f"{where}: manifest {state.number} belongs to another version: restore it")
     return Snapshot(
         version=state.version,
         number=state.number,

@@ -1,4 +1,4 @@
-"""Whether the values of one type can become those of another type, and how. Pure.
+"""Decides if the values of one type can be converted to another type, and how. Pure.
 
 | from | to | how |
 |---|---|---|
@@ -8,10 +8,12 @@
 | any other number, a timestamp, binary | another number, date, string | checked |
 | all else | anything | again |
 
-*exact*: each value stays the same value. *text*: each becomes its text, which need not be the one in its object (`007`,
-`1.50`). *checked*: a value that is the same one in the new type stays; where another one is, the object has to be read
-again. *again*: the objects of all values have to be read again. A type with fields or elements changes as they do; if
-one of them is checked, all of it is read again.
+- *exact*: each value stays the same.
+- *text*: each value becomes a text, which may differ from the text in its object (`007`, `1.50`).
+- *checked*: a value stays if it is the same in the new type; otherwise its object must be read again.
+- *again*: the objects of all values must be read again.
+
+A type with fields or elements changes as these do. If one of them is checked, the whole value is read again.
 
 Types are Spark's JSON, values are Arrow's.
 """
@@ -26,14 +28,14 @@ import pyarrow.compute as pc
 How = Literal["exact", "text", "checked", "again"]
 
 WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
-"""From the one that costs nothing on."""
+"""The ways of conversion by cost, cheapest first."""
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""Bits of the integers that are all among them."""
+"""How many bits of integers the type can hold exactly."""
 
 _EXACT_DIGITS: Final = 15
-"""Significant digits that a double keeps of any decimal."""
+"""The number of significant digits that a double keeps of any decimal."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)
@@ -45,7 +47,7 @@ _DATE: Final = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 
 
 def how(old: Any, new: Any) -> How | None:
-    """How values of the type `old` become values of `new`; None: they are the same type."""
+    """How values of the type `old` become values of `new`; None if both are the same type."""
     if is_same_type(old, new):
         return None
     if (parts := _parts(old, new)) is None:
@@ -55,7 +57,7 @@ def how(old: Any, new: Any) -> How | None:
 
 
 def is_same_type(one: Any, other: Any) -> bool:
-    """Whether two types differ in nothing but comments and what may be null."""
+    """True if two types differ only in comments and nullability."""
     if isinstance(one, str) or isinstance(other, str):
         found = [each.replace(" ", "") if isinstance(each, str) else "" for each in (one, other)]
         return found[0] == found[1]
@@ -64,7 +66,7 @@ def is_same_type(one: Any, other: Any) -> bool:
 
 
 def _parts(old: Any, new: Any) -> list[tuple[Any, Any]] | None:
-    """The types within two types, by pairs; None if they have not the same parts."""
+    """The types inside two types, in pairs; None if the parts do not correspond."""
     if not isinstance(old, dict) or not isinstance(new, dict) or old["type"] != new["type"]:
         return None
     if old["type"] == "struct":
@@ -97,7 +99,7 @@ def _decimal(kind: str) -> tuple[int, int] | None:
 
 
 def _all_fit(old: str, new: str) -> bool:
-    """Whether each value of a type of numbers is one of another type of numbers."""
+    """True if each value of one numeric type is also a value of another one."""
     before = _decimal(old) or ((_DIGITS[old], 0) if old in _DIGITS else None)
     if (after := _decimal(new)) is not None:
         return before is not None and before[1] <= after[1] and before[0] - before[1] <= after[0] - after[1]
@@ -109,7 +111,7 @@ def _all_fit(old: str, new: str) -> bool:
 
 
 def ddl(kind: Any) -> str:
-    """A type as `s3notify schema set` takes it."""
+    """A type in the form that `s3notify schema set` accepts."""
     match kind["type"] if isinstance(kind, dict) else "":
         case "struct":
             return f"struct<{', '.join(column_ddl(part['name'], part['type']) for part in kind['fields'])}>"
@@ -122,7 +124,7 @@ def ddl(kind: Any) -> str:
 
 
 def column_ddl(name: str, kind: Any) -> str:
-    """A column as `s3notify schema set` takes it."""
+    """A column in the form that `s3notify schema set` accepts."""
     plain = re.fullmatch(r"\w+", name)
     return f"{name if plain else '`' + name.replace('`', '``') + '`'} {ddl(kind)}"
 
@@ -131,9 +133,10 @@ def column_ddl(name: str, kind: Any) -> str:
 
 
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
-    """Values in another type, and a mask of those whose objects have to be read again.
+    """Values in another type, and a mask of those whose objects must be read again.
 
-    Such a value is null until then, unless it is a text that may be meant so. `change`: as `how` says of both types.
+    A value in the mask is null until then, unless its text can be read as a value of the new type. `change`: the result
+    of `how` for both types.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:
@@ -148,7 +151,7 @@ def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Arra
 
 
 def _where(values: pa.Array, ok: pa.Array) -> pa.Array:
-    """The values, null where they are not `ok`."""
+    """The values, null where `ok` is not true."""
     return pc.if_else(pc.fill_null(ok, False), values, pa.nulls(len(values), values.type))
 
 
@@ -175,7 +178,7 @@ def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
     most = 10**_EXACT_DIGITS if pa.types.is_decimal(old) else 2**bits
     if not pa.types.is_decimal(old):
         return _where(values, _between(values, most)).cast(kind)
-    # Digits behind the point count, too.
+    # The digits after the point count, too.
     doubles = values.cast(pa.float64())
     kept = _where(doubles, _between(doubles, most / 10**old.scale))
     return kept if bits == 53 else pa.nulls(len(values), kind)
@@ -186,7 +189,7 @@ def _between(values: pa.Array, most: float) -> pa.Array:
 
 
 def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts that are plainly numbers or dates of this type, as such; null in place of others."""
+    """Texts that clearly are numbers or dates of this type, converted; null in place of others."""
     if pa.types.is_decimal(kind):
         before = kind.precision - kind.scale
         whole = rf"0*[0-9]{{1,{before}}}" if before else "0+"
@@ -208,7 +211,7 @@ def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _halved(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """All values converted, in halves where one of them does not fit, down to that; null in its place."""
+    """All values converted. If one does not fit, each half is converted separately, until only this value is null."""
     return pa.concat_arrays([*_pieces(values, convert)])
 
 

@@ -1,10 +1,10 @@
-"""Earlier versions of a table: what each one did, and the table as of one of them.
+"""Earlier versions of a table: the changes that each one made, and the table as of one of them.
 
-Versions are kept for vacuum's retention. A version's time is that of the store's clock, from the modification time of
-its object: to the second on S3.
+Versions are kept for vacuum's retention. A version's time is the modification time of its object, by the store's clock.
+S3 gives it in whole seconds.
 
-Requests: 1 LIST for each 1000 versions that are kept. `history` 1 GET for each version that is taken; `snapshot_of` 1
-GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
+Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that is consumed.
+`snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,18 +18,18 @@ from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 ROLLBACK: Final = "rollback"
-"""A version's note of the version that it went back to."""
+"""A version's note: the version that it went back to."""
 
 RETYPED: Final = "retyped"
-"""A version's note of columns that got another type, by name, with both."""
+"""A version's note: the columns that got another type, by name, with both types."""
 
 VALUES: Final = "values"
-"""Beside it: whether readers see other values than before."""
+"""The note next to `RETYPED`: true if readers see other values than before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A version, and when it was created, by the store's clock."""
+    """A version, and the time when it was created, by the store's clock."""
 
     version: int
     created_ms: int
@@ -37,7 +37,7 @@ class Event:
 
 
 def history(reader: LogReader) -> Iterator[Event]:
-    """The versions that are kept, newest first. One that vacuum removes meanwhile is left out."""
+    """The versions that are kept, newest first. A version that vacuum removes meanwhile is left out."""
     found = kept_versions(reader)
     for version in sorted(found, reverse=True):
         body = reader.version(version)
@@ -46,14 +46,14 @@ def history(reader: LogReader) -> Iterator[Event]:
 
 
 def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
-    """The versions that are kept, and their objects; without those that `erase` has emptied."""
+    """The versions that are kept, with their objects. Versions that `erase` has emptied are left out."""
     layout = reader.layout
     listed = (meta for meta in list_all(reader.store, layout.log) if meta.size)
     return {version: meta for meta in listed if (version := layout.version_of(meta.key)) is not None}
 
 
 def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
-    """When each slot was last changed, in Unix milliseconds; 0: its version is not kept any more."""
+    """The time when each slot was last changed, in Unix milliseconds; 0 if that version is no longer kept."""
     kept = kept_versions(reader)
     return {
         slot: kept[facts.generation].modified_ms if facts.generation in kept else 0
@@ -63,23 +63,25 @@ def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
 
 
 def created_ms(reader: LogReader, version: int) -> int:
-    """When a version was created, by its writer's clock; 0: it is not kept. 1 GET."""
+    """The time when a version was created, by its writer's clock; 0 if it is not kept. 1 GET."""
     found = reader.version(version)
     return found.created_ms if found is not None else 0
 
 
 def version_at(reader: LogReader, at_ms: int) -> int:
-    """The newest version that was there at `at_ms` (Unix milliseconds). `NotFoundError`: none, or none is kept."""
+    """The newest version at the time `at_ms` (Unix milliseconds). `NotFoundError`: no kept version is that old."""
     found = kept_versions(reader)
     if not (earlier := [version for version, meta in found.items() if meta.modified_ms <= at_ms]):
         oldest = min(found, default=None)
         kept = "there is no table" if oldest is None else f"the oldest version that is kept is {oldest}"
-        raise NotFoundError(f"the table below {reader.layout.prefix!r} at {at_ms}: {kept}")
+        raise NotFoundError(
+            f"the table below {reader.layout.prefix!r} had no version at {at_ms} (Unix ms): {kept}"
+        )
     return max(earlier)
 
 
 def snapshot_of(reader: LogReader, version: int) -> Snapshot:
-    """The table as of this version. `NotFoundError`: it is not kept, or not there yet."""
+    """The table as of this version. `NotFoundError`: the version is not kept, or does not exist yet."""
     found = reader.as_of(version)
     if found is None:
         kept = sorted(kept_versions(reader))
@@ -89,6 +91,6 @@ def snapshot_of(reader: LogReader, version: int) -> Snapshot:
 
 
 def note_of(version: LogVersion, slot: Slot) -> Mapping[str, Any]:
-    """The note of the change that concerned this slot, of those that became this version; empty if none did. Pure."""
+    """The note of the change that concerned this slot, among those in this version; empty if there is none. Pure."""
     notes = version.note.get("together", (version.note,))
     return next((note for note in reversed(notes) if slot in note.get("slots", ())), {})

@@ -1,4 +1,4 @@
-"""What most unit tests need: a clock, and stores in memory."""
+"""Fixtures of most unit tests: a clock, and stores in memory."""
 
 import pytest
 

@@ -1,12 +1,12 @@
-"""A machine without Chromium: tests that need it are skipped, but not in CI."""
+"""On a machine without Chromium, tests that need it are skipped, but fail in CI."""
 
 import pytest
 
 from tests.support.browser import PROGRAMS, find_chromium
 
 
-def test_without_a_browser(tmp_path, monkeypatch):
-    """The reason says what to install."""
+def test_without_a_browser_the_reason_names_the_package(tmp_path, monkeypatch):
+    """Otherwise a developer would not learn what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
@@ -17,7 +17,7 @@ def test_without_a_browser(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_with_a_browser(tmp_path, monkeypatch, name):
+def test_browser_is_found_by_its_name(tmp_path, monkeypatch, name):
     program = tmp_path / name
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The README's figures are rows of FIGURES.md, and nothing else."""
+"""The README's figures are exactly rows of FIGURES.md."""
 
 import pytest
 
@@ -6,14 +6,14 @@ from tests.benchmarks import report
 from tests.benchmarks.figures import Figure
 
 
-def test_the_readme_has_the_headlines_as_they_are_in_the_figures():
-    """As `poe bench` leaves both; who edits one by hand is told here."""
+def test_readme_has_the_headlines_of_the_figures():
+    """Otherwise the README would show figures that no benchmark has measured."""
     readme = report.README.read_text()
     assert report.with_headlines(readme, report.FIGURES.read_text()) == readme
 
 
-def test_a_benchmark_replaces_its_section_and_its_headlines(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    """What the others found stays."""
+def test_benchmark_replaces_its_section_and_its_headlines(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a benchmark would delete the results of other benchmarks."""
     readme, figures = tmp_path / "README.md", tmp_path / "FIGURES.md"
     monkeypatch.setattr(report, "README", readme)
     monkeypatch.setattr(report, "FIGURES", figures)

@@ -1,4 +1,4 @@
-"""The tree of the package: a file is found by its name, and its tests by its place."""
+"""The tree of the package: a file is found by its name, and its tests by its folder."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,11 +10,11 @@ TESTS = Path(__file__).parent
 LINES_MAX = 450
 
 PARALLEL = {"__init__", "__main__", "registry"}
-"""Names of the same part in several folders."""
+"""Names that have the same role in several folders."""
 
 
-def test_no_two_files_have_one_name() -> None:
-    """But for commands: each is one file of `cli`, and has its own name."""
+def test_file_names_are_unique() -> None:
+    """Otherwise two files could be confused. Commands are exempt: each is a file of `cli` with the command's name."""
     names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.parent.name != "cli")
     assert {name for name, count in names.items() if count > 1} <= PARALLEL
 
@@ -33,6 +33,6 @@ def test_tests_are_where_their_packages_are() -> None:
     assert [str(at) for at in folders if not at.is_dir() and not at.with_suffix(".py").is_file()] == []
 
 
-def test_each_folder_says_what_it_holds() -> None:
+def test_each_folder_has_a_description() -> None:
     texts = {path.parent.name: path.read_text() for path in PACKAGE.rglob("__init__.py")}
     assert [name for name, text in texts.items() if not text.lstrip("r").startswith('"""')] == []

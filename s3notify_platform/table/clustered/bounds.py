@@ -1,7 +1,7 @@
-"""Which files may hold which rows, by the statistics of the log. Pure.
+"""Finds the files that may hold given rows, by the statistics in the log. Pure.
 
-Statistics are bounds: texts are cut and times are rounded, so that they lie outside of the values. A column without
-them may have any value.
+Statistics are bounds: texts are cut and times are rounded, so that no value is outside them. A column without
+statistics may have any value.
 """
 
 import json
@@ -41,14 +41,14 @@ def _may_hold(pack: Add, rows: pa.Table, columns: Sequence[str]) -> npt.NDArray[
                 held = compare(column, _value(bound, column.type))
                 within &= pc.fill_null(held, False).to_numpy(zero_copy_only=False)
         if name in nulls and nulls[name] == stats.get("numRecords"):
-            within[:] = False  # all of them are null
-        # NaN has no bounds, and files with it have none either.
+            within[:] = False  # all values of the column are null
+        # NaN has no bounds, and a file with NaN has no bounds either.
         mask &= np.where(is_null, nulls.get(name) != 0, within)
     return mask
 
 
 def _value(bound: Any, kind: pa.DataType) -> pa.Scalar:
-    """A bound as it stands in the statistics, as a value of the column."""
+    """A bound in the statistics' format, as a value of the column."""
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
         return pa.scalar(bound, kind)
     return pa.array([str(bound)]).cast(kind)[0]

@@ -14,12 +14,12 @@ from s3notify_platform.table.delta.statistics import without_nan
 from s3notify_platform.table.packs.pack_file import LEVEL, NewPack, deltas_of, leaves
 
 GROUP_BYTES: Final = 16 << 20
-"""Arrow bytes of a row group, by whose statistics engines read a part of a file."""
+"""The Arrow bytes of a row group. Engines use the statistics of row groups to read a part of a file."""
 
 
 def files(rows: pa.Table, clustered: Clustered) -> Iterator[NewPack]:
-    """Files of sorted rows, each full but for the last one."""
-    group_bytes = min(GROUP_BYTES, 4 * clustered.file_bytes)  # compressed, it is less than a file
+    """Files of sorted rows. Each file except the last is full."""
+    group_bytes = min(GROUP_BYTES, 4 * clustered.file_bytes)  # compressed, a row group is smaller than a file
     each = max(1, rows.num_rows * group_bytes // max(rows.nbytes, 1))
     groups = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]
     while groups:

@@ -1,4 +1,4 @@
-"""The order of a clustered table: its columns, and how large its files are."""
+"""The order of a clustered table: its columns, and the size of its files."""
 
 import json
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.pinned_schema import DEFINITION
 
 FILE_BYTES: Final = "delta.targetFileSize"
-"""Property of a clustered table: the bytes from which on a file is full."""
+"""Property of a clustered table: a file with at least this many bytes is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
-    """Rows in the order of `columns`, the first one first; null comes last. A file of `file_bytes` is full."""
+    """Rows sorted by `columns`, with nulls last. A file of `file_bytes` is full."""
 
     columns: tuple[str, ...]
     file_bytes: int = CLUSTER_FILE_BYTES
 
     def dumps(self) -> str:
-        """The text that another definition does not have. The size of files is not in it, so that files stay."""
+        """A text that identifies the definition. The text omits the size of files, so a new size rewrites nothing."""
         return json.dumps({"cluster_by": self.columns})
 
     @property
     def sizes(self) -> PackSizes:
-        """The size of its files; small ones are merged from the smallest on."""
+        """The sizes of its files. Small files are merged, the smallest first."""
         return PackSizes(
             target=self.file_bytes, smallest=max(1, self.file_bytes // 64), budget=self.file_bytes
         )
 
     def check(self, columns: pa.Schema) -> None:
-        """`UsageError` if these columns of the source's table are not those that it needs."""
+        """`UsageError` if these columns of the source's table do not suffice."""
         for name in self.columns:
             if name not in columns.names:
                 raise UsageError(
@@ -47,17 +47,19 @@ class Clustered:
                 raise UsageError(f"cluster_by: column {name!r} is {kind}: use numbers, texts, dates or times")
 
     def in_order(self, rows: pa.Table) -> pa.Table:
-        """The rows in its order, those that are equal by object and offset. Pure."""
+        """The sorted rows. Rows with equal columns are sorted by object and offset. Pure."""
         keys = [(name, "ascending") for name in (*self.columns, "_key", "_offset")]
         return rows.take(pc.sort_indices(rows, sort_keys=keys)).combine_chunks()
 
 
 def clustered_as(metadata: MetaData) -> Clustered | None:
-    """The order in which a table has the rows of another one; None: it is another kind of table. Pure."""
+    """The order of a clustered table's rows; None if the table is of another kind. Pure."""
     found = json.loads(metadata.configuration.get(DEFINITION, "{}"))
     if "cluster_by" not in found:
         return None
-    size = metadata.configuration.get(FILE_BYTES, "")  # another engine may have set it, like 128mb
+    size = metadata.configuration.get(
+        FILE_BYTES, ""
+    )  # another engine may have changed it to a text like 128mb
     return Clustered(
         columns=tuple(found["cluster_by"]), file_bytes=int(size) if size.isdecimal() else CLUSTER_FILE_BYTES
     )

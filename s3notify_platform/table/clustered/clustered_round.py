@@ -1,14 +1,14 @@
-"""The next version of a clustered table: new rows join it, rows that left are withdrawn, small files are merged.
+"""The next version of a clustered table: new rows are added, rows that left are withdrawn, small files are merged.
 
-A row that left is looked for in the files whose statistics have room for its values (`bounds`): few, as rows are in
-order. These files are written again without it, or hide it by a vector. Files of one size class are merged as those of
-any table are (`packs.rewrite_choice`), and what is merged is in order again.
+A row that left is searched in the files whose statistics include its values (`bounds`). These files are few, because
+the rows are sorted. The files are rewritten without the row, or hide it by a deletion vector. Files of one size class
+are merged as in other tables (`packs.rewrite_choice`). The merged rows are sorted again.
 
 | another writer, since the round was planned | the round |
 |---|---|
-| led the table on along its source, or to another one | nothing of it is left |
-| merged or rewrote files | looks for its rows in those that took their place |
-| rolled the table back | as if it had led it on |
+| advanced the table to a later version of its source, or to another source | has nothing left to commit |
+| merged or rewrote files | looks for its rows in the files that replaced them |
+| rolled the table back | has nothing left to commit |
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,13 +37,14 @@ from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Snapshot
 
 ALL: Final = Slot(0)
-"""The one slot of which a clustered table has counts."""
+"""The only slot with counts in a clustered table."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusteredRound:
-    """A round, planned on the snapshot `base`. `came`: new rows, in order. `left`: rows that left, of these columns
-    alone: `_key`, `_offset`, and those of the order.
+    """A round, planned on the snapshot `base`. `came`: new rows, sorted. `left`: rows that left.
+
+    `left` has only the columns `_key`, `_offset`, and the columns of the order.
     """
 
     base: Snapshot
@@ -67,8 +68,8 @@ class ClusteredRound:
         found = self._rewritten(live, hit)
         if (withdrawn := found.withdrawn.total()) != self.left.num_rows:
             raise CorruptError(
-                f"the table below {self.table.layout.prefix!r} has {withdrawn} of {self.left.num_rows} rows that "
-                "left its source: `s3notify table check`; to make it again, remove it"
+                f"the table below {self.table.layout.prefix!r} has only {withdrawn} of {self.left.num_rows} rows "
+                "that left its source: run `s3notify table check`; to make the table again, remove it"
             )
         self._join(found)
         rows = base.manifest.slot(ALL).rows + self.came.num_rows - self.left.num_rows
@@ -84,7 +85,7 @@ class ClusteredRound:
         )
 
     def _rewritten(self, live: Mapping[str, Add], hit: Mapping[str, Any]) -> PackChanges:
-        """The files that take the place of those that lose rows, or are merged."""
+        """New files, in place of files that lose rows or are merged."""
         found, hides = PackChanges(), self.table.data.vectors
         merges = compaction(live.values(), self.clustered.sizes, touched=() if hides else hit.keys())
         merged = {path for merge in merges for path in merge.paths}
@@ -102,7 +103,7 @@ class ClusteredRound:
         return found
 
     def _merge(self, packs: Sequence[Add], hit: Mapping[str, Any], merge: Merge, found: PackChanges) -> None:
-        """Write these files again as one, or several, without the rows that left them."""
+        """Rewrite these files as one, or several, without the rows that left them."""
         parts, withdrawn = [], 0
         for pack in packs:
             rows = pa.concat_tables(self.table.data.opened(pack).groups())
@@ -112,7 +113,7 @@ class ClusteredRound:
                 rows = rows.filter(pc.invert(gone))
             parts.append(rows)
         if len(packs) == 1 and not withdrawn and not packs[0].vector:
-            return  # its bounds said that it may hold them, and it does not
+            return  # its bounds allow the rows, but the file does not hold them
         found.withdrawn[ALL] += withdrawn
         now_ms, change = self.clock.wall_ms(), withdrawn > 0
         found.removes += [pack.removed(now_ms, data_change=change) for pack in packs]
@@ -120,7 +121,7 @@ class ClusteredRound:
         _write(self.table, self.clustered, together, merge, found, data_change=change)
 
     def _hide(self, packs: Sequence[Add], hit: Mapping[str, Any], found: PackChanges) -> None:
-        """Hide the rows that left these files by a vector."""
+        """Hide the rows that left these files by a deletion vector."""
         hidden: dict[str, Any] = {}
         data, now_ms = self.table.data, self.clock.wall_ms()
         for pack in packs:
@@ -144,7 +145,7 @@ class ClusteredRound:
         found.adds += [with_vector(by_path[path], encoded.vectors[path]) for path in hidden]
 
     def _join(self, found: PackChanges) -> None:
-        """Add the new rows, in files of their own."""
+        """Add the new rows, in separate files."""
         data, label = self.table.data, self.base.version + 1
         if self._new is None:
             self._new = [(unique_name(self.clock), each) for each in files(self.came, self.clustered)]
@@ -154,7 +155,7 @@ class ClusteredRound:
 
 
 def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
-    """These files as one, or as several of full size, in order, without the rows that vectors hide. 1 GET for each."""
+    """Merges files into one sorted file, or several full ones, without the rows that vectors hide. 1 GET for each."""
     rows = [pa.concat_tables(table.data.opened(pack).groups()) for pack in packs]
     together = clustered.in_order(pa.concat_tables(rows, promote_options="default"))
     since, until = min(pack.since for pack in packs), max(pack.until for pack in packs)
@@ -175,7 +176,7 @@ def _write(
     *,
     data_change: bool,
 ) -> None:
-    """Files of these sorted rows, added to what is found."""
+    """Add files of these sorted rows to `found`."""
     data = table.data
     for each in files(rows, clustered):
         name = unique_name(data.clock)
@@ -184,7 +185,7 @@ def _write(
 
 
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
-    """Which rows are among those that left, by object and offset."""
+    """Mask of the rows that have left, by object and offset."""
     wanted = {*zip(left["_key"].to_pylist(), left["_offset"].to_pylist(), strict=True)}
     maybe = np.flatnonzero(pc.is_in(rows["_key"], left["_key"].combine_chunks()).to_numpy())
     keys, offsets = (rows[name].take(pa.array(maybe)).to_pylist() for name in ("_key", "_offset"))

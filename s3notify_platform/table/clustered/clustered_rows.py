@@ -1,4 +1,4 @@
-"""The same rows in another order as a kind of table that follows another one (`follow`)."""
+"""The same rows in another order, as a kind of table that follows another one (`follow`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ class ClusterJobs(Protocol):
     """Work on all rows of a snapshot of the source's table."""
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
-        """Write all rows in order, under this label. The files are stored when it returns."""
+        """Write all rows in order, under this label. The files are stored when the call returns."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredRows(Kind):
-    """The same rows in the order of some columns. `jobs`: the work on the whole source."""
+    """The same rows, sorted by some columns. `jobs`: the work on the whole source."""
 
     clustered: Clustered
     jobs: ClusterJobs
@@ -56,9 +56,9 @@ class ClusteredRows(Kind):
         return replace(metadata, configuration=properties), protocol
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`: so many rows."""
+        """See `Kind`. The second result counts rows."""
         if feed.erased:
-            raise NoFeedError("objects were erased: the feed does not say which rows they had")
+            raise NoFeedError("objects were erased, and the feed does not say which rows they had")
         came = pa.Table.from_batches(
             (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)), step.columns
         )
@@ -81,7 +81,7 @@ class ClusteredRows(Kind):
         return change, came.num_rows + left.num_rows
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`: so many rows."""
+        """See `Kind`. The second result counts rows."""
         packs = self.jobs.clustered(self.clustered, step.target, step.label) if step.columns else ()
         rows = sum(pack.add.rows for pack in packs)
         change = Rebuilt(

@@ -1,4 +1,4 @@
-"""Which files of a clustered table are to be merged: small ones, and those whose ranges lie over each other. Pure."""
+"""Chooses files of a clustered table to merge: small ones, and those with overlapping ranges. Pure."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""Files that a value may be in, as far as their statistics say."""
+"""The most files whose ranges may include one value."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """The files to be merged together, of about so many bytes; each is in one step at most.
+    """Groups of files to be merged, each of about `step_bytes`. A file is in at most one group.
 
-    In the order of their first column's least values. A file without such a value comes last.
+    Files are ordered by their first column's least values. A file without such a value comes last.
     """
     name = clustered.columns[0]
     bounded = [(_bounds(pack, name), pack) for pack in live]
@@ -34,7 +34,7 @@ def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> I
 
 
 def _worth(step: list[Add], clustered: Clustered) -> Iterator[list[Add]]:
-    """The step, if it makes fewer files, or files that lie over each other less."""
+    """The files of the step, if merging them reduces the number of files or their overlap."""
     small = sum(pack.size < clustered.file_bytes // 2 for pack in step)
     if small > 1 or len(step) > DEPTH or any(pack.vector for pack in step):
         yield step
@@ -46,7 +46,7 @@ def _bounds(pack: Add, name: str) -> tuple[Any, Any]:
 
 
 def _rank(bound: Any) -> tuple[bool, str, Any]:
-    """By which bounds of one column are ordered; a missing one comes last."""
+    """A sort key for the bounds of one column. A missing bound comes last."""
     return (
         bound is None,
         type(bound).__name__ if isinstance(bound, str) else "",

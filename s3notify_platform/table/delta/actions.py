@@ -1,11 +1,11 @@
-"""The actions of one version of a Delta log: those that this platform writes, and reads of other engines. Pure.
+"""The actions of one version of a Delta log: written by this platform, and read from other engines. Pure.
 
-Each version of ours has one `txn` action, whose `appId` is the table's id and whose `version` is the number `n` of its
-manifest. So the log names its manifest, and goes on naming it in checkpoints. `commitInfo` has `n`, too, and that of
-the version before (`parent`), by which a reader notices that the log below it is another one.
+Each version of the platform has one `txn` action. Its `appId` is the table's id, and its `version` is the number `n` of
+the version's manifest. So the log names its manifest, and checkpoints keep the name. `commitInfo` has `n`, too, and the
+`n` of the version before (`parent`). With `parent`, a reader notices if the log below the version was replaced.
 
-The label of a row is the version that it was planned as. A pack says between which labels those of its rows lie, in the
-tags of its `add`.
+The label of a row is the version that it was planned as. The tags of a pack's `add` have the lowest and the highest
+label of its rows.
 
 Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
 """
@@ -28,35 +28,35 @@ SLOTS: Final = "s3notify.slots"
 """Tag of `remove`, which has no statistics: the lowest and the highest slot of the pack's rows, like `3-17`."""
 
 NOTE: Final = "s3notify"
-"""Field of `commitInfo` with what history and the change feed show of a version."""
+"""Field of `commitInfo`: data of a version for the history and the change feed."""
 
 ANY_LABEL: Final = 2**63 - 1
 
 LAST_KEY: Final = "\U0010ffff" * (MAX_KEY_BYTES // 4)
-"""No key of an object comes after it, in the order of code points, which is that of UTF-8 too."""
+"""The greatest possible key of an object, by code points. UTF-8 has the same order."""
 
 UNKNOWN_ROWS: Final = -1
-"""Rows of a file whose statistics do not say how many it holds."""
+"""The value of `Add.rows` for a file whose statistics do not give the number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
-    """A deletion vector: which rows of a file are hidden. `body`: as `storage` says (`i`: the vector itself, Z85)."""
+    """A deletion vector: hides rows of a file. `body`: depends on `storage` (`i`: the vector itself, Z85)."""
 
     storage: str
     body: str
     size: int
     rows: int
-    """Rows that it hides."""
+    """The number of rows that it hides."""
     offset: int | None = None
 
     @property
     def id(self) -> str:
-        """Tells vectors of one file apart."""
+        """A text that differs between the vectors of one file."""
         return f"{self.storage}{self.body}" + ("" if self.offset is None else f"@{self.offset}")
 
     def json(self) -> Json:
-        """As an action has it."""
+        """The vector in the format of an action."""
         at = {} if self.offset is None else {"offset": self.offset}
         return {
             "storageType": self.storage,
@@ -82,11 +82,11 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """A live file: a pack, or what another engine made of packs.
+    """A live file: a pack, or a file that another engine made of packs.
 
-    `rows`: that the file holds, or `UNKNOWN_ROWS`; some of them may be hidden by `vector`. `slots` and `keys`: the
-    least and the greatest that it may hold. `since` and `until`: between which labels its rows were planned. `stats`:
-    as the log has them.
+    `rows`: the number of rows in the file, or `UNKNOWN_ROWS`; `vector` may hide some of them. `slots` and `keys`: the
+    least and the greatest that the file may hold. `since` and `until`: the first and last label under which its rows
+    were planned. `stats`: the statistics as text, in the log's format.
     """
 
     path: str
@@ -103,7 +103,7 @@ class Add:
 
     @property
     def live_rows(self) -> int:
-        """Rows that readers see, or `UNKNOWN_ROWS`."""
+        """The number of rows that readers see, or `UNKNOWN_ROWS`."""
         if self.vector is None or self.rows == UNKNOWN_ROWS:
             return self.rows
         return self.rows - self.vector.rows
@@ -114,7 +114,7 @@ class Add:
         return self.path, self.vector.id if self.vector else ""
 
     def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:
-        """Whether rows of this object (None: of any in the slot), planned between these labels, may be in the file."""
+        """True if rows of this object (None: any in the slot), planned between these labels, may be in the file."""
         return (
             self.slots[0] <= slot <= self.slots[1]
             and (key is None or self.keys[0] <= key <= self.keys[1])
@@ -137,7 +137,7 @@ class Add:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Add":
-        """Inverse of `json`. Bounds that statistics and tags lack are the widest."""
+        """Inverse of `json`. Bounds that are missing in statistics and tags are the widest ones."""
         stats = json.loads(found.get("stats") or "{}")
         least, most = _known(stats.get("minValues")), _known(stats.get("maxValues"))
         rows = stats.get("numRecords")
@@ -157,7 +157,7 @@ class Add:
         )
 
     def removed(self, now_ms: int, *, data_change: bool = True) -> "Remove":
-        """The action that removes it."""
+        """The action that removes the file."""
         return Remove(
             path=self.path,
             size=self.size,
@@ -172,7 +172,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """A file that is live no more. The fields that it shares with `Add` are those of the file as it was."""
+    """A file that is no longer live. The fields in common with `Add` describe the file as it was."""
 
     path: str
     deleted_ms: int
@@ -185,12 +185,12 @@ class Remove:
 
     @property
     def id(self) -> tuple[str, str]:
-        """As `Add.id`."""
+        """See `Add.id`."""
         return self.path, self.vector.id if self.vector else ""
 
     @property
     def file(self) -> Add:
-        """The file as it was live, but for its statistics."""
+        """The file as it was when it was live, without its statistics."""
         return Add(
             path=self.path,
             size=self.size,
@@ -218,7 +218,7 @@ class Remove:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Remove":
-        """Inverse of `json`. Bounds that tags lack are the widest."""
+        """Inverse of `json`. Bounds that are missing in the tags are the widest ones."""
         tags = found.get("tags") or {}
         low, high = tags.get(SLOTS, f"0-{ANY_LABEL}").split("-")
         return cls(
@@ -274,7 +274,7 @@ class MetaData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """The versions and features that an engine needs, to read or write the table."""
+    """The versions and features that an engine needs to read or write the table."""
 
     reader: int = 1
     writer: int = 2
@@ -303,9 +303,9 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogVersion:
-    """One version of the log. `number` and `parent` name its manifest and that of the version before it.
+    """One version of the log. `number` and `parent` name its manifest and the manifest of the version before.
 
-    `number` is 0 in a version of another engine. `note`: what history shows of it. `strange`: the names of actions that
+    `number` is 0 in a version of another engine. `note`: data for the history. `strange`: the names of actions that
     this platform neither writes nor reads.
     """
 
@@ -323,11 +323,11 @@ class LogVersion:
 
     @property
     def foreign(self) -> bool:
-        """Whether another engine wrote it."""
+        """True if another engine wrote the version."""
         return not self.number
 
     def dumps(self) -> bytes:
-        """Its body: one action a line."""
+        """The body of the version: one action a line."""
         info: Json = {
             "timestamp": self.created_ms,
             "operation": self.operation,
@@ -345,12 +345,12 @@ class LogVersion:
         actions += [{"remove": each.json()} for each in self.removes]
         actions += [{"add": each.json()} for each in self.adds]
         lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
-        # A note may quote anything. An escaped half of a pair would make the log unreadable for engines.
+        # A note may quote any text. A lone surrogate in it would make the log unreadable for engines.
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LogVersion":
-        """Inverse of `dumps`, also of what another engine wrote; `CorruptError` naming `where`."""
+        """Inverse of `dumps`, also for versions of other engines. `CorruptError` names `where`."""
         try:
             return _version([json.loads(line) for line in body.splitlines() if line.strip()])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -360,12 +360,12 @@ class LogVersion:
 
 
 def _tags(since: int, until: int, **more: str) -> Json:
-    """The tags of a file of ours; nothing for another engine's."""
+    """The tags of a file of the platform; empty for a file of another engine."""
     return {} if until == ANY_LABEL else {"tags": {SINCE: str(since), UNTIL: str(until)} | more}
 
 
 def _known(bounds: Mapping[str, Any] | None) -> Json:
-    """The bounds that are there: some engines write null for the others."""
+    """The bounds that are present. Some engines write null for the others."""
     return {name: bound for name, bound in (bounds or {}).items() if bound is not None}
 
 

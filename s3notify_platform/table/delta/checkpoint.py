@@ -1,10 +1,11 @@
 """Checkpoints of the log: all that a reader needs of the versions up to one, in one Parquet file. Pure.
 
-A classic checkpoint in a single file, as every engine reads it: protocol, `metaData`, the newest `txn` of each
-application, live files with tags, statistics and deletion vectors, and the files removed of late. Checkpoints of other
-engines are read, too, also where statistics are columns (`stats_parsed`) instead of JSON.
+This platform writes a classic checkpoint in a single file, which every engine reads. The checkpoint has the protocol,
+`metaData`, the newest `txn` of each application, live files with tags, statistics and deletion vectors, and recently
+removed files. Checkpoints of other engines are read, too, even if statistics are columns (`stats_parsed`) instead of
+JSON.
 
-Time and memory are in proportion to the number of files.
+Time and memory are proportional to the number of files.
 
 Source: Delta Transaction Log Protocol, "Checkpoints" and "Last Checkpoint File".
 """
@@ -26,9 +27,9 @@ from s3notify_platform.table.delta.actions import Add, Json, MetaData, Protocol,
 class Checkpoint:
     """The state of a log as of one version.
 
-    `txns`: the newest version of each application (`appId`). `removes`: files that are live no more; engines look at
-    them only where they vacuum. `strange`: the names of actions that this platform does not read. `foreign`: whether
-    another engine wrote it.
+    `txns`: the newest version of each application (`appId`). `removes`: files that are no longer live; engines read
+    them only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True if
+    another engine wrote the checkpoint.
     """
 
     protocol: Protocol
@@ -42,9 +43,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCheckpoint:
-    """The newest checkpoint, as `_last_checkpoint` names it.
+    """The content of `_last_checkpoint`, which names the newest checkpoint.
 
-    `actions`, `size_bytes`, `adds`: how large it is; 0 if unknown. `parts`: its files; this platform writes one.
+    `actions`, `size_bytes`, `adds`: the checkpoint's size; 0 if unknown. `parts`: its files; this platform writes one.
     """
 
     version: int
@@ -54,7 +55,7 @@ class LastCheckpoint:
     parts: int = 1
 
     def dumps(self) -> bytes:
-        """Its body."""
+        """The body of `_last_checkpoint`."""
         found = {"version": self.version, "size": self.actions}
         if self.size_bytes:
             found |= {"sizeInBytes": self.size_bytes, "numOfAddFiles": self.adds}
@@ -62,7 +63,7 @@ class LastCheckpoint:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LastCheckpoint":
-        """Inverse of `dumps`, also for those of other engines; `CorruptError` naming `where`."""
+        """Inverse of `dumps`, also for other engines. `CorruptError` names `where`."""
         try:
             found = json.loads(body)
             return cls(
@@ -74,12 +75,13 @@ class LastCheckpoint:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise CorruptError(
-                f"{where}: names no checkpoint ({type(error).__name__}: {error}): remove it, readers then list the log"
+                f"{where}: does not name a checkpoint ({type(error).__name__}: {error}): remove it; readers then "
+                "list the log"
             ) from error
 
 
 _OWN: Final = b"s3notify"
-"""Metadata of a checkpoint that this platform wrote."""
+"""The metadata key that marks checkpoints of this platform."""
 
 _STRINGS: Final = pa.map_(pa.string(), pa.string())
 _VECTOR: Final = pa.struct(
@@ -142,7 +144,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
-    """The checkpoint of this version, and what names it."""
+    """The checkpoint of this version, and the content of `_last_checkpoint` that names it."""
     columns: dict[str, list[Json]] = {
         "protocol": [state.protocol.json()],
         "metaData": [state.metadata.json()],
@@ -167,15 +169,15 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 
 
 def decode(body: bytes, *, where: str) -> Checkpoint:
-    """Inverse of `encode`, for those of other engines too; `CorruptError` naming `where`.
+    """Inverse of `encode`, also for other engines. `CorruptError` names `where`.
 
-    One of the second kind (V2) keeps its files elsewhere: `strange` then has `sidecar`.
+    A V2 checkpoint keeps its files elsewhere: `strange` then has `sidecar`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(body))
         found = {name: _rows(file, name) for name in file.schema_arrow.names}
         if len(found.get("protocol", ())) != 1 or len(found.get("metaData", ())) != 1:
-            raise ValueError("not one protocol and one metaData")
+            raise ValueError("must have one protocol and one metaData")
         return Checkpoint(
             protocol=Protocol.of(found["protocol"][0]),
             metadata=MetaData.of(found["metaData"][0]),
@@ -200,7 +202,7 @@ def decode(body: bytes, *, where: str) -> Checkpoint:
 
 
 def _rows(file: pq.ParquetFile, name: str) -> list[Json]:
-    """The actions of one kind, with those fields alone that are looked at."""
+    """The actions of one kind, with only the fields that this platform reads."""
     if name not in _SCHEMA.names:
         return [{}] * (len(column := file.read(columns=[name], use_threads=False)[name]) - column.null_count)
     there = {each.name for each in file.schema_arrow.field(name).type}
@@ -221,7 +223,7 @@ def _values(file: pq.ParquetFile, name: str, columns: list[str]) -> list[Json]:
 
 
 def _json_stats(parsed: Json | None) -> str | None:
-    """Statistics that were columns: counts, and bounds that are whole numbers or texts, which need no conversion."""
+    """Statistics that were columns: counts, and bounds that are integers or texts, which need no conversion."""
     if not parsed:
         return None
     found: Json = {

@@ -1,7 +1,8 @@
 """The state of a log, version by version, and the versions of other engines that are adopted. Pure.
 
-A version of ours follows the one before it. One of another engine is adopted if it changes no data; all others are
-refused, unless the next version of ours undoes them (`rollback`): that one leads back from where they had led.
+A version of the platform follows the version before it. A version of another engine is adopted if it changes no data.
+Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). The undoing version
+restores the state before the foreign ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,14 @@ from s3notify_platform.table.known import LINEAGE, Lineage
 NO_VERSION: Final = -1
 
 UNDOES: Final = "undoes"
-"""Field of a version's note: the versions of other engines just before it that it takes back."""
+"""Field of a version's note: the directly preceding versions of other engines that this version undoes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """The state of a log as of one version, without manifests, as a checkpoint has it. Pure.
+    """The state of a log as of one version, without manifests, as in a checkpoint. Pure.
 
-    `foreign`: so says the checkpoint of another engine.
+    `foreign`: True if the state comes from another engine's checkpoint.
     """
 
     version: int = NO_VERSION
@@ -37,7 +38,10 @@ class LogState:
 
 
 def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
-    """Whether each of these versions, which follow each other, is another engine's that our next one undoes. Pure."""
+    """For each of these consecutive versions: True if it is another engine's, and the platform's next one undoes it.
+
+    Pure.
+    """
     found, undoes = [False] * len(versions), 0
     for at in reversed(range(len(versions))):
         if versions[at].foreign:
@@ -51,21 +55,22 @@ def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
 def after(
     state: LogState, version: LogVersion, *, where: str, adopt: bool = True, undone: bool = False
 ) -> LogState:
-    """The state once this version is applied. Pure. `adopt`: a foreign version that changes no data. `undone`: any.
+    """The state after this version. Pure.
 
-    `CorruptError`: it does not follow from the state. `UsageError`: another engine changed what it must not.
+    `adopt`: accept a foreign version that changes no data. `undone`: accept any foreign version. `CorruptError`: the
+    version does not follow from the state. `UsageError`: another engine made a forbidden change.
     """
     number = state.version + 1
     if version.foreign and not adopt and not undone:
         raise UsageError(
-            f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under leases, "
-            f"which that engine does not ask for. Go back: s3notify table rollback --to-version {state.version}"
+            f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under "
+            f"leases, which that engine ignores. Go back: s3notify table rollback --to-version {state.version}"
         )
     if version.foreign:
         if not undone:
             _check_foreign(state, version, where)
     elif version.parent != state.number or not _goes_on(state, version):
-        raise OtherLogError(f"{where}: follows another version than the one that was read")
+        raise OtherLogError(f"{where}: follows a version other than the one that was read")
     packs = dict(state.packs)
     for gone in version.removes:
         held = packs.get(gone.path)
@@ -88,20 +93,18 @@ def after(
 
 
 def _goes_on(state: LogState, version: LogVersion) -> bool:
-    """Whether it is a version of this table, or the first one under a new id (`open_table.forget`)."""
+    """True if it is a version of this table, or the first one under a new id (`open_table.forget`)."""
     renamed = version.metadata is not None and version.metadata.id == version.table
     return version.table == state.table or renamed
 
 
 class OtherLogError(CorruptError):
-    """The log is not the one that was read before: open the table again."""
+    """The log is not the one that was read before. Open the table again."""
 
 
 def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
     if not state.number:
-        raise UsageError(
-            f"{where}: a Delta table that another program has made: give the source another prefix"
-        )
+        raise UsageError(f"{where}: another program made this Delta table: give the source another prefix")
     assert state.metadata is not None
     assert state.protocol is not None
     reasons = objections(version, metadata=state.metadata, protocol=state.protocol)
@@ -117,7 +120,7 @@ def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
 
 
 def _same_rows(state: LogState, version: LogVersion) -> bool:
-    """Whether a foreign version says, and its counts agree, that readers see what they saw before."""
+    """True if a foreign version declares that readers see the same rows, and its counts confirm that."""
     live = {pack.id: pack.live_rows for pack in state.packs.values()}
     gone = {each.id for each in version.removes}
     counts = [add.live_rows for add in version.adds]

@@ -1,10 +1,14 @@
 """The table's schema in Delta's form, with the protocol and the properties that it needs. Pure.
 
-A table asks of engines no more than its schema demands: reader 1 and writer 2; column mapping (2 and 5) if a name has
-characters that Delta reserves; table features (3 and 7) for timestamps without zone, and for deletion vectors. Every
-column may be null, since files that were written before it was added do not have it.
+A table requires of engines only the versions that its schema demands:
 
-`objections` says which changes by another engine would make the table another one.
+    - reader 1 and writer 2
+    - column mapping (2 and 5), if a name has characters that Delta reserves
+    - table features (3 and 7), for timestamps without zone, and for deletion vectors
+
+Every column may be null, because files that were written before the column was added do not have it.
+
+`objections` lists the changes by another engine that cannot be adopted.
 
 Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
 """
@@ -27,10 +31,10 @@ LINEAGE: Final = (
     ("_etag", "string"),
     ("_offset", "long"),
 )
-"""The first columns of each pack: from which object a row is."""
+"""The first columns of each pack. These columns name the object that a row is from."""
 
 PROPERTIES: Final = {
-    # Our own vacuum removes files and log. With these settings the cleaning up of another engine finds nothing old
+    # The platform's vacuum removes files and log. With these settings another engine's cleanup finds nothing old
     # enough: neither history, nor files that are about to be committed.
     "delta.deletedFileRetentionDuration": "interval 5200 weeks",
     "delta.enableExpiredLogCleanup": "false",
@@ -40,7 +44,7 @@ PROPERTIES: Final = {
 VECTORS: Final = "delta.enableDeletionVectors"
 
 FORGETS: Final = "delta.setTransactionRetentionDuration"
-"""Never set: after this time engines drop the `txn` that names the manifest."""
+"""A property that must not be set. Engines drop the `txn` that names the manifest after this time."""
 
 _HARMLESS: Final = (
     "delta.autoOptimize",
@@ -52,7 +56,7 @@ _HARMLESS: Final = (
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
 )
-"""Properties of Delta that ask nothing of other writers, or begin so. Others outside `delta.` are the user's."""
+"""Delta's properties that require nothing of other writers, by prefix. Properties outside `delta.` are the user's."""
 
 _PRIMITIVES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
@@ -64,7 +68,7 @@ _RESERVED: Final = frozenset(" ,;{}()\n\t=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSchema:
-    """Delta's schema JSON, the protocol that engines need for it, and the properties that go with it."""
+    """Delta's schema JSON, the protocol that engines need for it, and the properties that belong to it."""
 
     schema: str
     protocol: Protocol
@@ -74,8 +78,8 @@ class DeltaSchema:
 def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
     """The schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
 
-    `vectors`: deletion vectors will be written. `derived`: of the lineage columns there is `_slot` alone. `UsageError`
-    names a column whose type Delta lacks, or whose name is taken.
+    `vectors`: deletion vectors will be written. `derived`: `_slot` is the only lineage column. `UsageError` names a
+    column whose type Delta lacks, or whose name is already used.
     """
     own = [{"name": name, "type": kind} for name, kind in LINEAGE[: 1 if derived else None]]
     columns = own + (json.loads(rows).get("fields", []) if rows else [])
@@ -107,8 +111,8 @@ def _fields(columns: Sequence[Json], where: str, names: list[str], kinds: set[st
         name = column["name"]
         if (other := taken.setdefault(name.lower(), name)) != name or len(taken) == len(fields):
             raise UsageError(
-                f"column {where + name!r}: the table has {where + other!r} already, and Delta ignores "
-                "case: give the column another name in the source's transform"
+                f"column {where + name!r}: the table already has {where + other!r}, and Delta ignores case: give "
+                "the column another name in the source's transform"
             )
         names.append(name)
         kind = _type(column["type"], f"{where}{name}.", names, kinds)
@@ -140,7 +144,7 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
 def _map_columns(fields: Iterable[Json]) -> int:
     """Map each column to its name in the files. Returns the highest id.
 
-    Ids are derived from the columns' paths, so they stay when the schema grows.
+    Ids are derived from the columns' paths, so they stay the same when the schema grows.
     """
     ids: set[int] = set()
 
@@ -180,7 +184,7 @@ def _protocol(features: set[str]) -> Protocol:
 
 
 def _implied(protocol: Protocol) -> set[str]:
-    """The writer features of a protocol, those that its number stands for included."""
+    """The writer features of a protocol, including those that its version number implies."""
     if protocol.writer >= 7:
         return {*protocol.writer_features}
     since = {
@@ -194,7 +198,7 @@ def _implied(protocol: Protocol) -> set[str]:
 
 
 def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
-    """The protocol that includes both. A table's protocol is never lowered."""
+    """The protocol that includes both protocols. A table's protocol is never lowered."""
     if known is None:
         return wanted
     if max(known.reader, wanted.reader) < 3 and max(known.writer, wanted.writer) < 7:
@@ -214,9 +218,9 @@ def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
 
 
 def objections(version: LogVersion, *, metadata: MetaData, protocol: Protocol) -> list[str]:
-    """Why a foreign version cannot be adopted for the `metaData` and `protocol` that it sets over these; or nothing.
+    """Why a foreign version, with its new `metaData` and `protocol`, cannot be adopted; empty if it can.
 
-    Properties outside `delta.`, comments, name and description may change, and what tunes other engines.
+    Properties outside `delta.`, comments, name and description may change, and also properties that tune other engines.
     """
     found: list[str] = []
     if version.protocol is not None and version.protocol != protocol:
@@ -225,7 +229,7 @@ def objections(version: LogVersion, *, metadata: MetaData, protocol: Protocol) -
         return found
     new = version.metadata
     if new.id != metadata.id:
-        found.append(f"it gives the table the id {new.id!r}, which was {metadata.id!r}")
+        found.append(f"it changes the table's id from {metadata.id!r} to {new.id!r}")
     if new.partition_columns != metadata.partition_columns:
         found.append(f"it partitions the table by {', '.join(new.partition_columns) or 'nothing'}")
     found += _schema_changes(metadata.schema, new.schema)
@@ -247,7 +251,7 @@ def _property_change(name: str, old: str | None, value: str | None) -> str:
     if name.startswith("delta.constraints.") and value is not None:
         return f"it adds the constraint {name.removeprefix('delta.constraints.')}: {value}"
     if name == FORGETS and value is not None:
-        return f"it sets {name}, after which engines forget what the table's state is"
+        return f"it sets {name}, after which engines forget the table's manifest"
     if value is None:
         return f"it unsets {name}, which was {old!r}"
     return f"it sets {name} to {value!r}" + (f", which was {old!r}" if old is not None else "")
@@ -284,7 +288,7 @@ def _bare(kind: Any) -> Any:
 
 
 def united(theirs: str, mine: str) -> str | None:
-    """The schema with the columns of both, theirs first; None: a column has two types or two sources. Pure."""
+    """The schema with the columns of both, theirs first; None if a column has two types or two sources. Pure."""
     try:
         return json.dumps(_united(json.loads(theirs), json.loads(mine)))
     except _TwoTypesError:

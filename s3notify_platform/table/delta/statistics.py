@@ -1,18 +1,18 @@
-"""Statistics of a pack, from its Parquet footer: what lets readers pass over it. Pure.
+"""Statistics of a pack, from its Parquet footer. Statistics let readers skip the pack. Pure.
 
-Guarantee: a bound holds for every row, in the order that engines compare by; where none can be given, there is none.
-So a predicate gives the same rows with statistics as without.
+Guarantee: a bound holds for every row, in the order that engines compare by. A column without a safe bound has no
+bound. So a predicate selects the same rows with statistics as without.
 
-- Strings have their first `STRING_CHARS` characters; of the greatest the last one is raised. Code points compare as
-  their UTF-8 does. The lineage columns are whole.
-- Times are cut to the millisecond, the greatest is raised to the next one.
-- Engines may read decimals as doubles: longer ones are rounded outward to `EXACT_DIGITS` digits.
-- Footers pass over NaN, which engines take for the greatest of all (some also for the least): a column of floats has
-  bounds only where the writer says that it has no NaN (`without_nan`).
-- Booleans and binaries have a count of nulls only. Lists and maps, and what is in them, have nothing.
-- A value that its type in the log cannot express (the year 10000, infinity) is no bound.
+- Strings keep their first `STRING_CHARS` characters. The last character of an upper bound is raised. Code points
+  compare in the same order as UTF-8. Lineage columns are not cut.
+- Times are cut to the millisecond, and the upper bound is raised to the next one.
+- Engines may read decimals as doubles, so longer decimals are rounded outward to `EXACT_DIGITS` digits.
+- Footers ignore NaN, which engines take for the greatest value (some also for the least). A column of floats has bounds
+  only if the writer says that it has no NaN (`without_nan`).
+- Booleans and binaries have only a count of nulls. Lists and maps, and the fields inside them, have no statistics.
+- A value that its type in the log cannot express (the year 10000, infinity) does not become a bound.
 
-Deletion vectors leave bounds wide: `hidden` says so.
+Deletion vectors leave bounds wide, and `hidden` marks them as wide.
 
 Source: Delta Transaction Log Protocol, "Per-file Statistics".
 """
@@ -34,27 +34,27 @@ from s3notify_platform.table.delta.actions import Add, Vector
 from s3notify_platform.table.delta.metadata import LINEAGE
 
 COLUMNS: Final = 32
-"""Columns that have statistics, those inside of structs each for itself."""
+"""The number of columns that have statistics. A field inside a struct counts as a column."""
 
 STRING_CHARS: Final = 32
-"""Characters that a bound of strings has."""
+"""The number of characters in a bound of strings."""
 
 EXACT_DIGITS: Final = 15
-"""Digits that a decimal keeps on its way through a double."""
+"""The number of digits that a decimal keeps when it is converted to a double and back."""
 
 _LAST: Final = "\U0010ffff"
 _WHOLE: Final = frozenset(name for name, _ in LINEAGE)
 _EPOCH: Final = dt.date(1970, 1, 1).toordinal()
 _MS: Final = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("1e-3"), "ns": Decimal("1e-6")}
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""From the first to the last millisecond that have a year of four digits."""
+"""The first and the last millisecond with a year of four digits."""
 
 Path = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Column:
-    """A leaf over the row groups read so far. `least` and `greatest`: as the footer has them."""
+    """A leaf column over the row groups read so far. `least` and `greatest`: as in the footer."""
 
     kind: pa.DataType
     nulls: int | None = 0
@@ -75,13 +75,13 @@ class _Column:
             low, high = _raw(found, self.kind)
             self.least = low if self.least is None else min(self.least, low)
             self.greatest = high if self.greatest is None else max(self.greatest, high)
-        elif found.num_values:  # some value is there: too long for the footer
+        elif found.num_values:  # the values are too long for the footer
             self.bounded = False
 
 
 @dataclass(slots=True)
 class _Tree:
-    """Values as JSON text, by column, nested as the columns are."""
+    """Values as JSON text, by column, nested like the columns."""
 
     parts: dict[str, "str | _Tree"] = field(default_factory=dict)
 
@@ -113,14 +113,14 @@ def add_of(
     data_change: bool = True,
     no_nan: Collection[Path] = (),
 ) -> Add:
-    """The action that adds this pack. `path`: as the log names it. `no_nan`: floats that may have bounds."""
+    """The action that adds this pack. `path`: its path in the log. `no_nan`: floats that may have bounds."""
     stats = stats_of(footer, no_nan=no_nan)
     found = {"path": path, "size": size, "modificationTime": modified_ms, "stats": stats}
     return replace(Add.of(found), since=since, until=until, data_change=data_change)
 
 
 def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
-    """The statistics of a file as an action of the log has them."""
+    """The statistics of a file, as the text in an action of the log."""
     least, greatest, nulls = _Tree(), _Tree(), _Tree()
     for path, column in _columns(footer):
         if column.nulls is not None:
@@ -139,7 +139,7 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 
 
 def without_nan(rows: pa.Table) -> frozenset[Path]:
-    """The columns of floats of these rows that have no NaN. A file of several parts has those that all parts have."""
+    """The float columns of these rows that have no NaN. A file of several parts takes those common to all."""
     found: set[Path] = set()
 
     def look(path: Path, values: pa.ChunkedArray) -> None:
@@ -155,7 +155,7 @@ def without_nan(rows: pa.Table) -> frozenset[Path]:
 
 
 def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
-    """The action that adds the file with its rows hidden by `vector`, in place of `add`, which is removed."""
+    """The action that adds the file with its rows hidden by `vector`. It replaces `add`, which is then removed."""
     stats: dict[str, Any] = json.loads(add.stats or "{}")
     stats["tightBounds"] = False
     text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
@@ -166,7 +166,7 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
 
 
 def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
-    """The lineage columns, and the first of the others that can have statistics."""
+    """The lineage columns, and the first other columns that can have statistics."""
     leaves = list(_leaves(footer.schema.to_arrow_schema()))
     single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]
     own = [each for each in single if _own(each[1])]
@@ -184,7 +184,7 @@ def _own(path: Path) -> bool:
 
 
 def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.DataType]]:
-    """The columns of a Parquet file, in its order, by path; None for those inside of lists and maps."""
+    """The columns of a Parquet file, in the file's order, by path; None for columns inside lists and maps."""
     for part in fields:
         path = None if above is None else (*above, part.name)
         kind = part.type
@@ -199,7 +199,7 @@ def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.Data
 
 
 def _raw(found: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """Bounds of a row group. Decimals as such; texts as bytes; dates and times as numbers, since Python has fewer."""
+    """Bounds of a row group: decimals unchanged, texts as bytes, dates and times as numbers (beyond Python's range)."""
     return (found.min, found.max) if pa.types.is_decimal(kind) else (found.min_raw, found.max_raw)
 
 
@@ -227,20 +227,20 @@ def _bounds(path: Path, column: _Column, no_nan: Collection[Path]) -> tuple[str 
 def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
     try:
         text = cut(value.decode())
-    except UnicodeDecodeError:  # Parquet does not look
+    except UnicodeDecodeError:  # Parquet does not check that strings are UTF-8
         return None
     return None if text is None else json.dumps(text, ensure_ascii=False)
 
 
 def _raised(text: str, chars: int | None) -> str | None:
-    """The text itself, or a shorter one that comes after all that begin like it; None if there is none."""
+    """An upper bound: the text itself, or a shorter text that sorts after all texts that begin like it; else None."""
     if chars is None or len(text) <= chars:
         return text
     kept = text[:chars].rstrip(_LAST)
     if not kept:
         return None
     after = ord(kept[-1]) + 1
-    return kept[:-1] + chr(0xE000 if after == 0xD800 else after)  # surrogates are no characters
+    return kept[:-1] + chr(0xE000 if after == 0xD800 else after)  # surrogates are not characters
 
 
 def _float(value: float) -> str | None:

@@ -1,15 +1,17 @@
-"""Deletion vectors: which rows of a pack are hidden. Bytes in, bytes out. Pure.
+"""Deletion vectors: they hide rows of a pack. Bytes in, bytes out. Pure.
 
-A vector is a set of row numbers, counted from 0 over the whole file. Small ones stand in the log itself; the larger
-ones of a round share one file, so that a round writes at most one more object. It is in a folder whose name begins
-with `_`, since `vacuum(full=True)` of delta-rs does not know vectors, and takes their files anywhere else.
+A vector is a set of row numbers, counted from 0 over the whole file. Small vectors are in the log itself. The larger
+ones of a round share one file, so that a round writes at most one more object. The file's folder has a name that begins
+with `_`, because `vacuum(full=True)` of delta-rs does not know vectors, and removes their files in other folders.
 
-    vector      magic (4 bytes, little endian), number of bitmaps (8), for each: high 32 bits of its rows (4), and
-                a Roaring bitmap in the portable format
-    in the log  the vector as Z85, padded by zeros to four bytes
-    file        version (1 byte), then for each vector: size (4, big endian), vector, CRC-32 (4, big endian)
+    - A vector has magic (4 bytes, little endian), the number of bitmaps (8), and for each bitmap the high 32 bits of
+      its rows (4) and a Roaring bitmap in the portable format.
+    - In the log, a vector is Z85, padded by zeros to four bytes.
+    - A file has its version (1 byte), and for each vector its size (4, big endian), the vector, and its CRC-32 (4, big
+      endian).
 
-A vector that is read is checked: magic, checksum, counts, and against the rows of its file. Nothing is expanded before.
+Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. A vector
+is expanded only after these checks.
 
 Sources: Delta Transaction Log Protocol, "Deletion Vector Format"; ZeroMQ RFC 32 (Z85); RoaringFormatSpec.
 """
@@ -28,7 +30,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.table.delta.actions import Vector
 
 INLINE_BYTES: Final = 1024
-"""Bytes of a vector that stands in the log; larger ones go to a file."""
+"""The most bytes of a vector in the log itself. Larger vectors go to a file."""
 
 _MAGIC: Final = 1681511377
 _HEADER: Final = struct.Struct("<IQI")
@@ -39,19 +41,19 @@ _VALUES: Final = {char: value for value, char in enumerate(_Z85)}
 _UUID_CHARS: Final = 20
 
 FOLDER: Final = "_s3notify/vector"
-"""The folder of the files of vectors, below the table's prefix. The log names it as a prefix of their ids."""
+"""The folder of the vectors' files, below the table's prefix. In the log it is a prefix of their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVectors:
-    """The vectors of a round, by the path of their pack. `body`: of the file that some are in, None if none is."""
+    """The vectors of a round, by the path of their pack. `body`: of the file of large vectors, or None."""
 
     vectors: Mapping[str, Vector]
     body: bytes | None
 
 
 def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
-    """The vectors that hide these rows (numbers below 2^32) of these packs. `file`: a new id, of `path_of(file)`."""
+    """The vectors that hide these rows (numbers below 2^32) of these packs. `file`: a new id for `path_of(file)`."""
     vectors = {}
     body = bytearray(_VERSION)
     for path, hidden in rows.items():
@@ -69,7 +71,7 @@ def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
 
 
 def path_of(file: UUID) -> str:
-    """Path of a file of vectors, below the table's prefix."""
+    """Path of a file of vectors, relative to the table's prefix."""
     return f"{FOLDER}/{_name(file)}"
 
 
@@ -78,9 +80,9 @@ def _name(file: UUID) -> str:
 
 
 def file_of(vector: Vector) -> str | None:
-    """Path of the file that holds the vector, below the table's prefix; None for one that stands in the log.
+    """Path of the file that holds the vector, relative to the table's prefix; None for a vector in the log itself.
 
-    `CorruptError`: the vector is stored in no way that this platform reads.
+    `CorruptError`: the vector is stored in a way that this platform does not read.
     """
     match vector.storage:
         case "i":
@@ -90,7 +92,8 @@ def file_of(vector: Vector) -> str | None:
             with suppress(ValueError):
                 return (f"{folder}/" if folder else "") + _name(UUID(bytes=_from_z85(name)))
     raise CorruptError(
-        f"deletion vector {vector.id!r}: named by no id and not in the log; have the engine that wrote it purge it"
+        f"deletion vector {vector.id!r}: neither named by an id nor in the log; have the engine that wrote it "
+        "purge it"
     )
 
 
@@ -101,9 +104,10 @@ def span(vector: Vector) -> tuple[int, int]:
 
 
 def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> BitMap:
-    """The rows that a vector hides of a file of so many rows; `|` adds others.
+    """The rows that a vector hides in a file of `rows` rows. The operator `|` unites the result with another bitmap.
 
-    `stored`: the bytes of its `span`, if it is in a file. `CorruptError` naming `where`: damaged, or of another file.
+    `stored`: the bytes of its `span`, if it is in a file. `CorruptError` names `where`: the vector is damaged, or
+    belongs to another file.
     """
     try:
         data = _stored(vector, stored) if vector.storage != "i" else _from_z85(vector.body)[: vector.size]
@@ -113,8 +117,8 @@ def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> Bit
     if len(found) != vector.rows or (found and found.max() >= rows):
         last = found.max() if found else None
         raise CorruptError(
-            f"{where}: the deletion vector hides {len(found)} rows up to row {last}; the log says {vector.rows} "
-            f"of {rows}: restore it"
+            f"{where}: the deletion vector hides {len(found)} rows up to row {last}, but the log says "
+            f"{vector.rows} of {rows}: restore it"
         )
     return found
 
@@ -150,15 +154,15 @@ def _z85(data: bytes) -> str:
 
 def _from_z85(text: str) -> bytes:
     if len(text) % 5:
-        raise ValueError(f"{len(text)} characters of Z85")
+        raise ValueError(f"{len(text)} characters of Z85, not a multiple of 5")
     data = bytearray()
     for at in range(0, len(text), 5):
         number = 0
         for char in text[at : at + 5]:
             if char not in _VALUES:
-                raise ValueError(f"{char!r} is no character of Z85")
+                raise ValueError(f"{char!r} is not a character of Z85")
             number = number * 85 + _VALUES[char]
         if number >= 1 << 32:
-            raise ValueError(f"{text[at : at + 5]!r} is no Z85")
+            raise ValueError(f"{text[at : at + 5]!r} is not Z85")
         data += number.to_bytes(4)
     return bytes(data)

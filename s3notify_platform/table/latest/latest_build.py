@@ -1,8 +1,8 @@
 """A table of newest rows, rebuilt from all rows of its source's table, as one version.
 
-Rows are sorted by (`_slot`, `_key`) and by rank, the newest first, so that a task writes the first row of each key, and
-its state, as they come. A task has a range of slots for itself. So the files of object states do not overlap, and go
-where a table of their size has them.
+Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task writes the first row of each key, and the
+key's state, while it reads. Each task has its own range of slots. So the files of object states do not overlap. These
+files go into the level that has room for their size.
 """
 
 import math
@@ -31,7 +31,7 @@ from s3notify_platform.table.states.state_merge import FAN_OUT
 
 @dataclass(slots=True, kw_only=True)
 class BuiltPart:
-    """A range of slots: its packs and state files, which are stored; rows and keys by slot."""
+    """A range of slots: its stored packs and state files, and the counts of rows and keys by slot."""
 
     packs: list[StagedPack] = field(default_factory=list)
     states: list[StateFile] = field(default_factory=list)
@@ -44,8 +44,8 @@ def build_part(
 ) -> BuiltPart:
     """Write the newest row of each key. 1 PUT for each pack and state file.
 
-    `rows`: those on their way (`Latest.keyed`) of the slots from the first to below the last of `slots`, sorted by
-    `_slot`, `_key`, and `_etag` descending.
+    `slots`: the first slot, and the slot after the last one. `rows`: keyed rows (`Latest.keyed`) of these slots, sorted
+    by `_slot`, `_key`, and `_etag` descending.
     """
     part = BuiltPart()
     states: list[pa.RecordBatch] = []
@@ -95,7 +95,7 @@ def _newest(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
-    """The states of keys whose newest rows these are."""
+    """The states of the keys with these newest rows."""
     count = newest.num_rows
     given: dict[str, Any] = {
         "slot": newest["_slot"],
@@ -110,7 +110,7 @@ def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
     columns = {
         each.name: given.get(each.name, pa.repeat(empty.get(each.type, 0), count)) for each in STATE_SCHEMA
     }
-    assert columns.keys() >= FIELDS.keys(), "each field of a state"
+    assert columns.keys() >= FIELDS.keys(), "some fields of a state are missing"
     return pa.table(columns).cast(STATE_SCHEMA).combine_chunks().to_batches()[0]
 
 
@@ -131,5 +131,5 @@ def states_of(parts: Sequence[BuiltPart]) -> StateSet:
 
 
 def _level_of(size: int) -> int:
-    """The level that has room for so many bytes."""
+    """The level that has room for `size` bytes."""
     return 1 + max(0, math.ceil(math.log(max(size, 1) / STATE_LEVEL_BYTES, FAN_OUT)))

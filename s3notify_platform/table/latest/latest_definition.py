@@ -1,4 +1,7 @@
-"""The newest row of each key, as a person wants it: by which columns rows have a key, and which row is the newest."""
+"""The definition of a table of newest rows: the columns of the key, and the order in which a row is newer.
+
+A keyed row is a row of the source's table in the form of a newest row, with the column `DELETED`.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +16,7 @@ from s3notify_platform.kernel.slots import SLOT_COUNT, slot_of
 from s3notify_platform.table.latest.ranks import check_key, check_order, key_texts, rank_texts
 
 MODIFIED: Final = "_modified"
-"""Column of the source's table: when a row's object was written."""
+"""Column of the source's table: the time when a row's object was written."""
 
 OWN: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
@@ -21,24 +24,24 @@ OWN: Final = pa.schema(
 """First columns of a newest row: the slot of its key, its key, its rank (`ranks`), 0."""
 
 ORIGIN: Final = pa.schema([("_source_key", pa.string()), ("_source_offset", pa.int64())])
-"""Last columns of a newest row: the object that it is of, and where in that."""
+"""Last columns of a newest row: its object, and its offset in that object."""
 
 DELETED: Final = "_deleted"
-"""Column of rows on their way: whether the row says that its key is deleted."""
+"""Column of keyed rows: true if the row says that its key is deleted."""
 
 Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""Which rows it holds for; null where that is not known."""
+"""A condition on rows: true or false for each row, null if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """One row a key, the newest. Pickles if `deleted` does.
+    """One row for each key, the newest. Can be pickled if `deleted` can.
 
-    `key`: the columns that are the key; a row in which one of them is null has none, and is left out. `order_by`: the
-    columns by which a row is newer, the first one first; null is older than all values. Ties are broken by the time
-    when the row's object was written (`_modified`), its key, and the row's offset. `deleted`: which rows say that their
-    key is deleted: while such a row is the newest of its key, the key has no row. `deleted_when`: that as text.
-    `slots`: among which the keys are spread.
+    `key`: the columns of the key. A row with a null in one of them has no key, and is left out. `order_by`: the columns
+    by which a row is newer, the most significant first; null is older than all values. Ties are broken by the time when
+    the row's object was written (`_modified`), then by the object's key, then by the row's offset. `deleted`: the rows
+    that say that their key is deleted. While such a row is the newest of its key, the key has no row. `deleted_when`:
+    that condition as text. `slots`: the number of slots for keys.
     """
 
     key: tuple[str, ...]
@@ -48,11 +51,11 @@ class Latest:
     slots: int = SLOT_COUNT
 
     def dumps(self) -> str:
-        """The text that another definition does not have: as the table's properties have it."""
+        """A text that identifies the definition; it is stored in the table's properties."""
         return json.dumps({"key": self.key, "order_by": self.order_by, "deleted_when": self.deleted_when})
 
     def check(self, columns: pa.Schema) -> None:
-        """`UsageError` if these columns of the source's table are not those that it needs."""
+        """`UsageError` if these columns of the source's table do not suffice."""
         for name in (*self.key, *self.order_by):
             if name not in columns.names:
                 raise UsageError(
@@ -63,7 +66,7 @@ class Latest:
         for name in self.order_by:
             check_order(name, columns.field(name).type)
         if self.deleted is not None:
-            self.deleted(pa.RecordBatch.from_pylist([], columns))  # refused, if a column of it is not there
+            self.deleted(pa.RecordBatch.from_pylist([], columns))  # raises an error if a column is missing
         if taken := sorted({*ORIGIN.names, DELETED} & {*columns.names}):
             raise UsageError(f"latest: the table has a column {taken[0]!r}, which is reserved: rename it")
 
@@ -72,15 +75,15 @@ class Latest:
         return [columns.field(name).type for name in self.order_by]
 
     def keyed_columns(self, source: pa.Schema) -> pa.Schema:
-        """The columns of rows on their way, from a table with these columns: those of newest rows, and `DELETED`."""
+        """The columns of keyed rows: the columns of newest rows, and `DELETED`. `source`: the source's columns."""
         return pa.schema([*OWN, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
 
     def keyed_table(self, source: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Rows of a table with these columns as rows on their way."""
+        """Rows of a table with these columns as keyed rows."""
         return pa.Table.from_batches(map(self.keyed, batches), self.keyed_columns(source))
 
     def keyed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the source's table as rows on their way, without those that have no key."""
+        """Rows of the source's table as keyed rows, without rows that have no key."""
         texts = key_texts([rows.column(name) for name in self.key])
         if texts.null_count:
             there = pc.is_valid(texts)
@@ -126,14 +129,14 @@ def _zeros(count: int) -> list[int]:
 
 
 def newest_of(rows: pa.Table) -> pa.Table:
-    """The newest row of each key among rows on their way, in the order of packs. Pure."""
+    """The newest row of each key among keyed rows, in the order of packs. Pure."""
     order = [("_slot", "ascending"), ("_key", "ascending"), ("_etag", "descending")]
     found = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
     return found.filter(is_first(found["_slot"], found["_key"]))
 
 
 def is_first(slots: pa.ChunkedArray, keys: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Which rows have another key than the row before. Pure."""
+    """Mask of the rows whose key differs from the row before. Pure."""
     if len(keys) < 2:
         return pa.repeat(True, len(keys))
     other = pc.or_(

@@ -1,16 +1,17 @@
-"""The next version of a table of newest rows, from the rows that came to its source's table and those that left it.
+"""The next version of a table of newest rows, from the rows that its source's table has gained and lost.
 
-A key is an object of this table: it has a state, whose ETag is the rank of its newest row (`ranks`), also while that
-row says that the key is deleted, when it has no row. So a row that comes late is compared with the state alone, and a
-row that leaves is known to be the newest by its rank. Of each key that rows came to, or left:
+A key is an object of this table, and has a state. The state's ETag is the rank of the key's newest row (`ranks`). The
+state also exists while that row says that the key is deleted, so that the key has no row. So a row that arrives late is
+compared with the state alone. A row that left was the newest one if its rank equals the state's ETag. The round decides
+for each key with rows that were added or left:
 
-| its newest row | a newer row came | the key |
+| the key's newest row | a newer row was added | the key |
 |---|---|---|
 | stays | yes | gets that row |
-| stays | no | stays as it is |
+| stays | no | stays unchanged |
 | left | yes, or the same row again | gets that row |
-| left | no | gets the newest of the rows that are left (`search`), or leaves |
-| there is none | yes | gets that row |
+| left | no | gets the newest of the remaining rows (`search`), or leaves |
+| does not exist | yes | gets that row |
 
 `search` looks through the source's table, once a round.
 """
@@ -35,16 +36,16 @@ from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
 
 KEYS_AT_ONCE: Final = 50_000
-"""Keys whose states are looked up together."""
+"""The number of keys whose states are looked up together."""
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
-"""The newest rows of these keys as of the version that the round leads to, as `newest_of` gives them."""
+"""The newest rows of these keys as of the version that the round leads to, in the form of `newest_of`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KeyChanges:
-    """The changes of keys, and the rows that are to be written, in the order of packs."""
+    """The changes of keys, and the rows to write, in the order of packs."""
 
     slots: dict[Slot, SlotRound]
     rows: pa.Table
@@ -55,8 +56,8 @@ def key_changes(
 ) -> KeyChanges:
     """The changes of keys on top of `base`, by the table in the module's docstring.
 
-    `came`: the newest of the rows that came, as `newest_of` gives them. `left`: the rows that left: their `_slot`,
-    `_key` and `_etag`. Requests of `StateReader.lookup`, and of `search`.
+    `came`: the newest of the added rows, in the form of `newest_of`. `left`: the `_slot`, `_key` and `_etag` of the
+    rows that left. Requests: those of `StateReader.lookup`, and of `search`.
     """
     places = _places(came, left)
     held = _states(table, base, places)
@@ -112,7 +113,7 @@ class _Newer:
         self._deleted = rows[DELETED].to_pylist()
 
     def state(self, at: int, label: int) -> ObjectState:
-        """The state of a key whose newest row this is."""
+        """The state of a key whose newest row has the number `at`."""
         return ObjectState(
             key=self._keys[at],
             etag=self.ranks[at],
@@ -124,7 +125,7 @@ class _Newer:
 
 
 def _places(came: pa.Table, left: pa.Table) -> dict[Slot, list[str]]:
-    """The keys that rows came to, or left, by slot."""
+    """The keys with rows that were added or left, by slot."""
     named = pa.concat_tables([came.select(["_slot", "_key"]), left.select(["_slot", "_key"])])
     distinct = named.group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, list[str]] = {}
@@ -161,11 +162,11 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of newest rows as a change of their table: all of it, or nothing. `follows`: where it leads to.
+    """A round of newest rows as a change of their table: all of it, or nothing. `follows`: the new source version.
 
     | another writer, since the round was planned | the round |
     |---|---|
-    | led the table on along its source, or to another one | nothing of it is left |
+    | advanced the table to a later version of its source, or to another source | has nothing left to commit |
     | merged or rewrote packs, or state files | goes on, on top of that version |
     | rolled the table back, or erased keys of its slots | a conflict: plan again |
     """

@@ -1,4 +1,4 @@
-"""The newest row of each key as a kind of table that follows another one (`follow`)."""
+"""The newest row of each key, as a kind of table that follows another one (`follow`)."""
 
 import json
 import typing
@@ -24,7 +24,7 @@ from s3notify_platform.table.row_changes import RowChanges
 from s3notify_platform.table.snapshot import Snapshot
 
 GATHERED_BYTES: Final = 64 << 20
-"""Arrow bytes of rows of which the newest of each key are found together."""
+"""Arrow bytes of rows that are gathered before the newest row of each key is taken from them."""
 
 _NAMED: Final = pa.schema([OWN.field(name) for name in OWN.names[:3]])
 
@@ -39,7 +39,7 @@ class NewestJobs(typing.Protocol):
         ...
 
     def search(self, latest: Latest, snapshot: Snapshot, keys: Keys) -> pa.Table:
-        """The newest rows of some keys, as `newest_of` gives them."""
+        """The newest rows of some keys, in the form of `newest_of`."""
         ...
 
 
@@ -70,7 +70,7 @@ class NewestRows(Kind):
         return described(TableSchema(rows=json.dumps(columns)), created_ms=created_ms, vectors=vectors)
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`: so many keys."""
+        """See `Kind`. The second result counts keys."""
         search = partial(self.jobs.search, self.latest, step.target)
         found = key_changes(step.table, step.held, self._came(step, feed), self._left(step, feed), search)
         keys = sum(len(each.changes) for each in found.slots.values())
@@ -90,7 +90,7 @@ class NewestRows(Kind):
         return change, keys
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`: so many keys."""
+        """See `Kind`. The second result counts keys."""
         parts: list[BuiltPart] = []
         if step.columns:
             parts += self.jobs.newest(self.latest, step.target, step.label)
@@ -108,7 +108,7 @@ class NewestRows(Kind):
         return change, sum(part.keys.total() for part in parts)
 
     def _came(self, step: Step, feed: RowChanges) -> pa.Table:
-        """The newest of the rows that came, of each key."""
+        """The newest of the added rows, for each key."""
         found, waiting = self.latest.keyed_table(step.columns, ()), list[pa.RecordBatch]()
         for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
             waiting.append(self.latest.keyed(rows))
@@ -129,7 +129,10 @@ class NewestRows(Kind):
         return found
 
     def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
-        """The keys whose newest row is of an erased object. Reads all states: what is erased is named by a hash."""
+        """The keys whose newest row was of an erased object.
+
+        Reads all states, because the feed names erased objects by hashes.
+        """
         kinds = self.latest.order_types(step.columns)
         every = [*map(Slot, range(self.latest.slots))]
         for _, states in step.table.states.columns(step.held.manifest.states, every):

@@ -1,17 +1,21 @@
-"""Texts by which rows are compared: the key that they have in common, and the rank that says which one is newer. Pure.
+"""Texts by which rows are compared: the key of a row, and the rank that says which row of a key is newer. Pure.
 
-A rank is a text, and the order of ranks is that of their characters, wherever they are compared: in Arrow, Spark,
-Parquet and Python alike. Its parts, one behind the other:
+A rank is a text. Ranks compare by their characters, so Arrow, Spark, Parquet and Python give the same order. A rank
+joins these parts:
 
-    the columns of `order_by`   of each value `1` and a text that has the value's order; of null `0`
-    `_modified`, the object's   the same
-    the object's key            as text
-    `_offset`                   as number
+| part | text |
+|---|---|
+| each column of `order_by` | `1` and a text that sorts like the value; `0` for null |
+| the object's `_modified` | the same |
+| the object's key | as a text |
+| `_offset` | as a number |
 
-    whole numbers, dates, times, booleans   16 hexadecimal digits, counted from the least number of 64 bits
-    decimals                                32 of them, by their unscaled number
-    floats                                  16 of them; -0.0 as 0.0, NaN after all others, as in Spark
-    texts                                   their characters, and an end that comes before any other character
+| value | text |
+|---|---|
+| a whole number, date, time or boolean | 16 hexadecimal digits, counted from the least number of 64 bits |
+| a decimal | 32 hexadecimal digits of its unscaled number |
+| a float | 16 hexadecimal digits; -0.0 like 0.0, NaN after all others, as in Spark |
+| a text | its characters, and an end that sorts before any other character |
 
 So null is older than all values, and no two rows of a table have the same rank.
 """
@@ -32,7 +36,7 @@ _TOP: Final = np.uint64(1 << 63)
 
 _END: Final = "\x00"
 _NUL: Final = "\x00\x7f"
-"""A text ends with `_END`, and what follows begins with a digit, which comes before the second character of `_NUL`."""
+"""A text ends with `_END`. The next part begins with a digit, which sorts before the second character of `_NUL`."""
 
 _HASHED: Final = "blake3:"
 
@@ -40,7 +44,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def check_key(name: str, kind: pa.DataType) -> None:
-    """`UsageError` for a column whose values are no keys."""
+    """`UsageError` for a column whose values cannot be keys."""
     if not (pa.types.is_integer(kind) or _is_text(kind) or _is_time(kind) or _is_exact(kind)):
         raise UsageError(
             f"latest: key column {name!r} is {kind}: use whole numbers, decimals, booleans, texts, dates or times"
@@ -56,9 +60,10 @@ def check_order(name: str, kind: pa.DataType) -> None:
 
 
 def key_texts(columns: Sequence[pa.Array]) -> pa.StringArray:
-    """The key of each row, null if one of its columns is; long ones are a hash, so that they have `MAX_KEY_BYTES`.
+    """The key of each row; null if one of its columns is null. A key longer than `MAX_KEY_BYTES` becomes a hash.
 
-    Of one column its value as text; of several joined by `|`, which a backslash escapes in them, as it does itself.
+    The key of one column is its value as text. The key of several columns joins their texts by `|`. In these texts, a
+    backslash escapes `|` and backslashes.
     """
     texts = [_plain(column) for column in columns]
     if len(texts) > 1:
@@ -88,7 +93,7 @@ def rank_texts(
 
 
 def object_key_of(rank: str, kinds: Sequence[pa.DataType]) -> str:
-    """The key of the object that a row of this rank is of. `kinds`: of the columns of `order_by`."""
+    """The key of the object of a row with this rank. `kinds`: the types of the `order_by` columns."""
     at = 0
     for kind in (*kinds, pa.timestamp("us", "UTC")):
         if rank[at] == "0":
@@ -101,7 +106,7 @@ def object_key_of(rank: str, kinds: Sequence[pa.DataType]) -> str:
 
 
 def _end_of(rank: str, start: int) -> int:
-    """Where a text that begins there has ended."""
+    """The end of a text that begins at `start`."""
     at = rank.index(_END, start)
     while rank[at : at + 2] == _NUL:
         at = rank.index(_END, at + 2)
@@ -124,7 +129,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _order_of(kind: pa.DataType) -> Callable[[pa.Array], pa.StringArray] | None:
-    """A function that makes texts of values without null."""
+    """A function that converts values without null to sortable texts."""
     if _is_text(kind):
         return _ended
     if pa.types.is_decimal128(kind):
@@ -148,7 +153,7 @@ def _plain(column: pa.Array) -> pa.StringArray:
 
 def _with_null(column: pa.Array) -> pa.StringArray:
     of = _order_of(column.type)
-    assert of is not None, "checked when the table was made"
+    assert of is not None, "the type was checked when the table was made"
     if column.null_count == len(column):
         return pa.array(["0"] * len(column), pa.string())
     filled = column
@@ -188,7 +193,7 @@ def _of_decimals(column: pa.Array) -> pa.StringArray:
 
 
 def _hex(words: Words) -> pa.StringArray:
-    """16 digits of each."""
+    """16 hexadecimal digits for each word."""
     digits = words.astype(">u8").tobytes().hex().encode()
     offsets = np.arange(0, len(digits) + 1, 16, dtype=np.int32)
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(digits))

@@ -1,10 +1,11 @@
-"""Mirrors: what shows a table elsewhere, in a catalog or in another table format, whenever it has a new version.
+"""Mirrors: each shows a table elsewhere, in a catalog or in another table format, after each new version.
 
-A new one is a folder or a file with a class, and one entry in `MIRRORS`: its name is then a value of the setting
-`mirror`. Nothing else changes: batches, slot assets, compaction, rollback and erasure commit through `LogTable.commit`.
+A new mirror is a folder or a file with a class, and one entry in `MIRRORS`. The entry's name is then a value of the
+setting `mirror`. Nothing else changes: batches, slot assets, compaction, rollback and erasure all commit through
+`LogTable.commit`.
 
-A mirror is called after the commit, by the process that has committed. The version stands whatever becomes of it: its
-error is logged. It gets the whole snapshot, so a version that it missed is made up for by the next one, and calls for
+The process that has committed calls the mirror afterwards. The version stays committed even if the mirror fails; the
+error is logged. A mirror gets the whole snapshot, so the next version makes up for one that it missed. The calls for
 two versions may come in either order.
 """
 
@@ -22,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """The table that is shown, as of a version. `url`: of its prefix, with a `/` at its end."""
+    """The table to show, as of a version. `url`: of its prefix, with a `/` at its end."""
 
     url: str
     store: ObjectStore
@@ -34,7 +35,7 @@ class Mirror(Protocol):
     """Shows a table elsewhere."""
 
     def show(self, table: Mirrored) -> None:
-        """Show this version, unless a later one is shown already. May be repeated."""
+        """Show this version, unless a later one is already shown. The call may be repeated."""
         ...
 
 
@@ -45,9 +46,9 @@ MIRRORS: Final[dict[str, str]] = {
 
 
 def show(name: str, table: Mirrored) -> None:
-    """Have this mirror show the table. Raises nothing: the version is committed already."""
+    """Have this mirror show the table. Raises nothing, because the version is already committed."""
     try:
         mirror: Mirror = resolve_name(MIRRORS[name])()
         mirror.show(table)
     except Exception:  # noqa: BLE001 - whatever it is, it concerns the mirror alone
-        _LOG.exception("mirror %s of %s does not show version %d", name, table.url, table.snapshot.version)
+        _LOG.exception("mirror %s of %s failed to show version %d", name, table.url, table.snapshot.version)

@@ -1,12 +1,11 @@
-"""A list of the table's Parquet files, for engines that know Hive's symlink format: Athena, Presto, Redshift Spectrum.
+"""A list of the table's Parquet files, for engines that read Hive's symlink format: Athena, Presto, Redshift Spectrum.
 
-`{table}/_symlink_format_manifest/manifest` has the URL of each pack, one a line, like the manifests that Delta Lake's
-own `GENERATE symlink_format_manifest` writes. Its metadata name the version, so that a slow writer does not put an
-earlier one in the place of a later one. Not for tables with deletion vectors: such engines would show the rows that
-these hide.
+`{table}/_symlink_format_manifest/manifest` has the URL of each pack, one a line, like the output of Delta Lake's
+`GENERATE symlink_format_manifest`. The object's metadata name the version, so that a slow writer does not replace a
+later list by an earlier one. Tables with deletion vectors are refused, because engines would show the hidden rows.
 
-Requests: 1 HEAD and 1 PUT for each version, of some 100 bytes for each pack of the table; 2 more for each writer that
-comes between.
+Requests: 1 HEAD and 1 PUT for each version, and 2 more for each competing writer. The body has about 100 bytes for each
+pack of the table.
 """
 
 from typing import Final
@@ -25,11 +24,11 @@ class SymlinkManifest:
     """See `Mirror`."""
 
     def show(self, table: Mirrored) -> None:
-        """See `Mirror.show`. `UsageError`: rows are hidden by deletion vectors."""
+        """See `Mirror.show`. `UsageError`: deletion vectors hide rows."""
         packs, prefix = table.snapshot.packs.values(), table.layout.prefix
         if any(pack.vector for pack in packs):
             raise UsageError(
-                f"{table.url} has deletion vectors, which a list of files cannot show: compact it"
+                f"{table.url} has deletion vectors, which a list of files cannot express: compact the table"
             )
         keys = sorted(table.layout.file(pack.path) for pack in packs)
         body = "".join(f"{table.url}{key.removeprefix(prefix)}\n" for key in keys).encode()
@@ -43,12 +42,12 @@ class SymlinkManifest:
             if isinstance(written, Written):
                 return
         raise UnavailableError(
-            f"{table.layout.symlinks}: others write it all the time; the next version shows it"
+            f"{table.layout.symlinks}: other writers change it all the time; the next version shows it"
         )
 
 
 def _is_later(found: ObjectMeta, table: Mirrored) -> bool:
-    """Whether this version, or a later one of the table, is shown."""
+    """True if this version of the table, or a later one, is already shown."""
     shown = found.metadata.get(VERSION, "")
     same = found.metadata.get(TABLE) == table.snapshot.table
     return same and shown.isdecimal() and int(shown) >= table.snapshot.version

@@ -1,7 +1,7 @@
 """One pack: a Parquet file of rows of many slots, sorted by (`_slot`, `_key`, `_offset`).
 
-Row groups end where a slot ends, as far as slots are small, and have statistics of `_slot`. So the rows of a slot are
-the file's footer and a few ranges; and `_slot` and `_key`, being the first columns, are one range of each row group.
+Row groups end where a slot ends, if slots are small, and have statistics of `_slot`. So the rows of a slot are read by
+the file's footer and a few ranges. `_slot` and `_key` are the first columns, and therefore one range of each row group.
 """
 
 import io
@@ -24,35 +24,36 @@ from s3notify_platform.table.delta.statistics import add_of, without_nan
 ORDER: Final = ("_slot", "_key", "_offset")
 
 LOOKED_AT: Final = 256
-"""Rows of a file by which the encoding of its columns is chosen."""
+"""The number of rows that are examined to choose the encoding of a file's columns."""
 
 LEVEL: Final = 3
-"""The level of zstd. 4% fewer bytes than 1 at about the same time; beyond it, time doubles for 2%."""
+"""The level of zstd. This level makes 4% fewer bytes than level 1 in about the same time. Higher levels double the time
+for a gain of 2%."""
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
     pa.string().id: "DELTA_BYTE_ARRAY",
     pa.binary().id: "DELTA_BYTE_ARRAY",
 }
-"""Encodings of values that differ. Spark, DuckDB, Polars and pyarrow read them."""
+"""Encodings for columns of mostly distinct values. Spark, DuckDB, Polars and pyarrow read them."""
 
 Rows = npt.NDArray[np.int64]
 """Places of rows in a pack, from 0, ascending."""
 
 Place = tuple[Any, ...]
-"""Slot, key and offset: where in the order of a pack a row is; the slot alone if rows are sorted by it alone."""
+"""The place of a row in the order of a pack: slot, key and offset; the slot alone if rows are sorted only by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSizes:
-    """How big packs are, in bytes, and how many small ones there may be.
+    """The sizes of packs, in bytes, and the number of small packs.
 
-    `row`: bytes that a row counts as at least, since to rewrite rows that compress well takes as long as others.
-    `target`: a file of at least this size is full, and is not merged; none has much more than twice as many. Smaller
-    ones are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class`
-    files. `group`: Arrow bytes of a row group. `hidden`: the share of its rows that a vector may hide. `budget`: of the
-    packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`): rows are sorted by `_slot`
-    alone, and a pack of one slot is full from `own` bytes on.
+    `row`: the least bytes that a row counts for, because rows that compress well take as long to rewrite as others.
+    `target`: a file of at least this size is full, and is not merged; no file has much more than twice this size.
+    Smaller files are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most
+    `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
+    `budget`: bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`). Rows are
+    then sorted by `_slot` alone, and a pack of one slot is full from `own` bytes on.
     """
 
     target: int = 64 << 20
@@ -67,7 +68,7 @@ class PackSizes:
     row: int = 0
 
     def weight(self, size: int, rows: int) -> int:
-        """The bytes that a file of so many bytes and rows counts as. Pure."""
+        """The bytes that a file of this size and number of rows counts as. Pure."""
         return max(size, rows * self.row)
 
     @property
@@ -76,7 +77,7 @@ class PackSizes:
         return ORDER[:1] if self.by_slot else ORDER
 
     def class_of(self, size: int) -> int | None:
-        """The size class of a file, from 0; None: it is full. Pure."""
+        """The size class of a file, from 0; None if the file is full. Pure."""
         if size >= self.target:
             return None
         number, limit = 0, self.smallest
@@ -87,9 +88,9 @@ class PackSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPack:
-    """A pack that is still to be stored. `slots`: its rows by slot. `keys`: the least and the greatest.
+    """A pack that is not stored yet. `slots`: the number of its rows by slot. `keys`: the least and the greatest key.
 
-    `no_nan`: its columns of floats that have no NaN, and so may have bounds (`statistics`).
+    `no_nan`: its float columns that have no NaN, and so may have bounds (`statistics`).
     """
 
     body: bytes
@@ -99,11 +100,11 @@ class NewPack:
 
     @property
     def rows(self) -> int:
-        """How many it has."""
+        """The number of rows."""
         return sum(self.slots.values())
 
     def add(self, path: str, *, now_ms: int, since: int, until: int, data_change: bool = True) -> Add:
-        """The action that makes it live. Its rows were planned between the labels `since` and `until`."""
+        """The action that makes the pack live. `since` and `until`: the first and last label of its rows."""
         return add_of(
             path,
             pq.ParquetFile(pa.BufferReader(self.body)).metadata,
@@ -118,7 +119,7 @@ class NewPack:
 
 @dataclass(slots=True, kw_only=True)
 class OpenPack:
-    """A pack that rows are added to, in their order. `UsageError`: they do not come in their order."""
+    """A pack to which rows are added in their order. `UsageError`: the rows are not in order."""
 
     schema: pa.Schema
     sizes: PackSizes
@@ -133,11 +134,11 @@ class OpenPack:
 
     @property
     def size(self) -> int:
-        """The weight of the rows written so far, in bytes; rows that wait for their row group do not count."""
+        """The weight of the rows written so far, in bytes. Rows that wait for their row group do not count."""
         return self.sizes.weight(self._sink.tell(), self._slots.total())
 
     def add(self, rows: pa.Table) -> None:
-        """The rows of one slot, or some of them, up to a row group."""
+        """Add the rows of one slot, or some of them, up to a row group."""
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= self.sizes.group:
@@ -190,7 +191,8 @@ class OpenPack:
         null = any(column.null_count for column in columns)
         if null or (self._last and first < self._last) or not pc.all(later, min_count=0).as_py():
             raise UsageError(
-                f"rows of a pack must be sorted by {' and '.join(self.sizes.order)}, none of them null"
+                f"rows of a pack must be sorted by {' and '.join(self.sizes.order)}, without nulls in these "
+                "columns"
             )
         self._last = last
 
@@ -201,25 +203,25 @@ def place_of(rows: pa.Table, number: int, order: tuple[str, ...] = ORDER) -> Pla
 
 
 def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) -> int:
-    """How many of the sorted rows come before those at a place. Pure."""
+    """The number of sorted rows that come before a place. Pure."""
     return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number, order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReader:
-    """A pack that is there, without the rows that its vector hides. `file`: its body, or a file of its ranges."""
+    """A stored pack, without the rows that its vector hides. `file`: its body, or a file of its ranges."""
 
     file: pq.ParquetFile
     hidden: Rows | None = None
 
     @classmethod
     def of(cls, source: bytes | pa.NativeFile, hidden: Rows | None = None, *, where: str) -> "PackReader":
-        """`CorruptError` naming `where`: it is no Parquet file."""
+        """Opens a pack. `CorruptError` names `where`: it is not a Parquet file."""
         try:
             whole = pa.BufferReader(source) if isinstance(source, bytes) else source
             return cls(file=pq.ParquetFile(whole, pre_buffer=True), hidden=hidden)
         except (pa.ArrowException, OSError) as error:
-            raise CorruptError(f"{where}: not a Parquet file ({error}); restore it") from error
+            raise CorruptError(f"{where}: not a Parquet file ({error}): restore it") from error
 
     @property
     def schema(self) -> pa.Schema:
@@ -235,9 +237,10 @@ class PackReader:
             start += rows.num_rows
 
     def places(self, slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
-        """`_slot` and `_key`, if there is one, of all rows of the row groups that may have one of `slots` (ascending).
+        """Reads `_slot`, and `_key` if it exists, of the row groups that may have one of `slots` (ascending).
 
-        With the number of the first row. Of a file of ranges it reads the footer and one range of each such row group.
+        Each result has the number of its first row, and all rows of the row group. For a file of ranges, this reads the
+        footer and one range of each such row group.
         """
         start = 0
         metadata = self.file.metadata
@@ -265,7 +268,7 @@ class PackReader:
 
 
 def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.ParquetWriter:
-    """Columns of which most values differ, as far as the first rows tell, have no dictionary."""
+    """A writer. Columns of mostly distinct values, judged by the first rows, get no dictionary."""
     deltas = deltas_of(first)
     dictionaries = [path for column in first.schema if column.name not in deltas for path in leaves(column)]
     return pq.ParquetWriter(
@@ -282,7 +285,7 @@ def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.Par
 
 
 def deltas_of(rows: pa.Table) -> dict[str, str]:
-    """The encoding of each column that has no dictionary, since most of its values differ. Pure."""
+    """The encodings of columns of mostly distinct values. Columns with such an encoding get no dictionary. Pure."""
     first = rows.slice(0, LOOKED_AT)
     return {
         column.name: encoding
@@ -293,7 +296,7 @@ def deltas_of(rows: pa.Table) -> dict[str, str]:
 
 
 def leaves(column: pa.Field, above: str = "") -> Iterator[str]:
-    """The columns of a Parquet file that a column becomes. Pure."""
+    """The leaf columns of a column in a Parquet file. Pure."""
     path, kind = above + column.name, column.type
     if pa.types.is_list(kind):
         yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
@@ -308,13 +311,13 @@ def leaves(column: pa.Field, above: str = "") -> Iterator[str]:
 
 
 def _check_readable(body: bytes, rows: int, schema: pa.Schema) -> None:
-    """`CorruptError` for a file that readers could not open: it must never be named by a version."""
+    """`CorruptError` if readers could not open the file. A version must never name such a file."""
     try:
         read = pq.ParquetFile(pa.BufferReader(body))
         same = read.metadata.num_rows == rows and read.schema_arrow.names == schema.names
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(
-            f"a file of these rows could not be read again ({error}); leave out columns"
+            f"a file of these rows could not be read again ({error}): leave out columns"
         ) from error
     if not same:
-        raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")
+        raise CorruptError("a file of these rows would not hold the same columns and rows: rename columns")

@@ -1,9 +1,9 @@
-"""The packs of a table after a round: its own join them, rows that leave are withdrawn, small ones are merged.
+"""The packs of a table after a round: new packs are added, rows that leave are withdrawn, small packs are merged.
 
-For the rows of the table, and in the same way for its rejects, which the log does not name.
+The rejects of a table, which the log does not name, are handled in the same way.
 
-Requests: 1 GET for each pack that is rewritten; for one that gets a vector, its footer and one range of each row group
-that may have the rows. Bodies are returned, to be written with the version.
+Requests: 1 GET for each pack that is rewritten. A pack that gets a vector takes the GETs of its footer, and of one
+range of each row group that may have the rows. Bodies are returned, to be written with the version.
 """
 
 import io
@@ -40,17 +40,17 @@ from s3notify_platform.table.packs.round_packs import (
 )
 
 READS_IN_FLIGHT: Final = 4
-"""Packs in memory at once."""
+"""The number of packs that are in memory at the same time."""
 
 ORDERED_ROWS: Final = 64 << 10
-"""Rows of a group of another engine's pack that was put in order."""
+"""The number of rows in a row group of another engine's pack after it was sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPack:
-    """A pack of a round that no version names yet. `slots`: its rows by slot.
+    """A pack of a round that no version names yet. `slots`: the number of its rows by slot.
 
-    `body`: of a pack that is written with the version; b"" if it is stored already.
+    `body`: set if the pack is written with the version; b"" if it is already stored.
     """
 
     add: Add
@@ -58,7 +58,7 @@ class StagedPack:
     body: bytes = b""
 
     def dumps(self) -> str:
-        """JSON, in which it travels from a task to its driver, beside its body."""
+        """JSON in which a task sends the pack to its driver, beside the body."""
         return json.dumps([self.add.json(), [*self.slots.items()]], separators=(",", ":"))
 
     @classmethod
@@ -70,9 +70,10 @@ class StagedPack:
 
 @dataclass(slots=True, kw_only=True)
 class PackChanges:
-    """The packs that a round adds and removes. `withdrawn`: rows that left, by slot. `files`: bodies by key.
+    """The packs that a round adds and removes. `withdrawn`: the number of rows that left, by slot. `files`: bodies by
+    key.
 
-    `lost`: slots of a pack of the round's own that is gone, since it held an object that was erased.
+    `lost`: slots of a pack of the round that no longer exists, because it held an erased object.
     """
 
     adds: list[Add] = field(default_factory=list)
@@ -84,10 +85,11 @@ class PackChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSet:
-    """Reads and makes packs of one table. `path`: of a new pack's name (`TableLayout.pack_path`, or `reject_path`).
+    """Reads and makes packs of one table. `path`: makes the path of a new pack's name (`TableLayout.pack_path`,
+    `reject_path`).
 
-    `vectors`: rows are hidden by deletion vectors where that saves the rewriting. A pack that was made once is not made
-    again when the round is asked again on top of another version.
+    `vectors`: deletion vectors hide rows if that saves a rewrite. A change may be called again on top of another
+    version; packs that it has already made are reused.
     """
 
     store: ObjectStore
@@ -99,7 +101,7 @@ class PackSet:
     _made: dict[object, tuple[list[tuple[str, NewPack]], Counter[int]]] = field(default_factory=dict)
 
     def fresh(self, *, vectors: bool | None = None) -> "PackSet":
-        """The same, for one change: the packs that it makes are kept no longer."""
+        """A copy of this set for one change, without the packs of earlier changes."""
         return replace(self, vectors=self.vectors if vectors is None else vectors, _made={})
 
     def changed(
@@ -110,9 +112,9 @@ class PackSet:
         *,
         without: frozenset[int] = frozenset(),
     ) -> PackChanges:
-        """The changes by which `own` packs join the live ones, and the rows of `leaving` objects leave.
+        """The changes that add the `own` packs to the live ones, and withdraw the rows of the `leaving` objects.
 
-        `without`: slots of `own` packs that stay out, since another round has changed them.
+        `without`: slots of `own` packs that are left out, because another round has changed them.
         """
         packs = {pack.path: pack for pack in live}
         plan = plan_round(
@@ -137,7 +139,7 @@ class PackSet:
             self._made[key] = (named, made.withdrawn)
         named, withdrawn = self._made[key]
         if not withdrawn and len(olds) == 1 and not olds[0].vector:
-            return  # its bounds said that it may hold the objects, and it does not
+            return  # its bounds allow the objects, but the pack does not hold them
         change = bool(withdrawn)
         found.withdrawn += withdrawn
         found.removes += [old.removed(now_ms, data_change=change) for old in olds]
@@ -196,7 +198,7 @@ class PackSet:
             found.files[self.layout.file(self.path(name))] = pack.body
 
     def merged(self, olds: Sequence[Add]) -> PackChanges:
-        """These packs as one, or as several of full size, without the rows that vectors hide. 1 GET for each."""
+        """Merges these packs into one, or several full ones, without the rows that vectors hide. 1 GET for each."""
         rewrite = Rewrite(
             paths=tuple(old.path for old in olds),
             leaving={},
@@ -214,7 +216,7 @@ class PackSet:
         )
 
     def staged(self, packs: Iterable[NewPack], *, label: int) -> tuple[list[StagedPack], dict[str, bytes]]:
-        """New packs of rows that are planned under this label, under fresh names; and their bodies by key."""
+        """New packs of rows that are planned under this label, with fresh names; and their bodies by key."""
         found, files = [], {}
         for pack in packs:
             add = self.add(unique_name(self.clock), pack, since=label, until=label)
@@ -223,10 +225,10 @@ class PackSet:
         return found, files
 
     def narrowed(self, own: StagedPack, slots: frozenset[int]) -> list[StagedPack]:
-        """A staged pack without the rows of these slots, under a new name; empty if nothing is left of it.
+        """A staged pack without the rows of these slots, under a new name; empty if no rows remain.
 
-        No request if it has none of them, or no others; else 1 GET if its body is stored. A small body is written with
-        the version, a larger one by 1 PUT: a round may have many.
+        No request if the pack has none of these slots, or only these. Otherwise 1 GET if its body is stored. A small
+        body is written with the version. A larger one takes 1 PUT, because a round may have many of them.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():
@@ -240,14 +242,14 @@ class PackSet:
         ]
 
     def carried(self, own: StagedPack) -> StagedPack:
-        """The pack with its body, if that is small; else without, once it is stored. At most 1 PUT."""
+        """The pack with its body, if the body is small. A larger body is stored, and not returned. At most 1 PUT."""
         if len(own.body) <= CARRIED_PACK_BYTES:
             return own
         put(self.store, self.layout.file(own.add.path), own.body)
         return replace(own, body=b"")
 
     def opened(self, pack: Add) -> PackReader:
-        """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector that is in a file."""
+        """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector in a file."""
         where = self.layout.file(pack.path)
         rows: Rows | None = None
         if pack.vector is not None:
@@ -256,7 +258,7 @@ class PackSet:
         return PackReader.of(self._body(pack), rows, where=where)
 
     def ordered(self, pack: Add) -> PackReader:
-        """A live pack whose rows are in order: those of another engine's need not be."""
+        """A live pack with sorted rows. The packs of other engines may be unsorted."""
         found = self.opened(pack)
         if pack.since:
             return found
@@ -273,20 +275,20 @@ class PackSet:
         found = self.store.get_range(self.layout.file(path), start, end)
         if found is None:
             raise CorruptError(
-                f"{self.layout.file(path)} is missing, which hides rows of {pack.path}: restore it"
+                f"{self.layout.file(path)}, which hides rows of {pack.path}, is missing: restore it"
             )
         return found
 
     def _body(self, pack: Add) -> bytes:
         found = self.store.get(self.layout.file(pack.path))
         if not isinstance(found, StoredObject):
-            raise CorruptError(f"{self.layout.file(pack.path)} is missing, which is live: restore it")
+            raise CorruptError(f"{self.layout.file(pack.path)}, which is live, is missing: restore it")
         return found.body
 
 
 def put(store: ObjectStore, key: str, body: bytes) -> None:
     """Store a file under its new name. 1 PUT. `UnavailableError`: try again."""
-    # A repeated write writes the same.
+    # A repeated write stores the same body.
     if not isinstance(outcome := store.put(key, body), Written):
         raise UnavailableError(f"{key}: {outcome}: try again")
 
@@ -296,6 +298,6 @@ def _frozen(leaving: Mapping[str, Sequence[Withdrawal]]) -> object:
 
 
 def live_after(live: Iterable[Add], changes: PackChanges) -> tuple[Add, ...]:
-    """The packs once the changes are applied."""
+    """The live packs after the changes."""
     gone = {each.id for each in changes.removes}
     return (*(pack for pack in live if pack.id not in gone), *(replace(add) for add in changes.adds))

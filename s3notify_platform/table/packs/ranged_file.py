@@ -1,7 +1,7 @@
-"""Parquet files that are read by ranges: several requests ahead of what is being decoded, bounded in bytes.
+"""Parquet files that are read by ranges. Several requests run ahead of the decoder, bounded in bytes.
 
-The pages that a caller wants are known from the footer. Those that lie near each other are read by one request, up to
-`PACK_READ_BYTES`. Whatever else a decoder asks for is read when it asks.
+The footer gives the pages that a caller needs. Neighbouring pages are read by one request, up to `PACK_READ_BYTES`.
+Other bytes are read when the decoder asks for them.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ from s3notify_platform.kernel.limits import PACK_GAP_BYTES, PACK_READ_BYTES, REA
 T = TypeVar("T")
 
 Span = tuple[int, int]
-"""From a byte on, to below another one."""
+"""The first byte, and the byte after the last one."""
 
 Fetch = Callable[[int, int], bytes]
 """Reads a span. 1 GET."""
@@ -28,9 +28,9 @@ ITEMS_AHEAD: Final = 64
 
 
 class RangedFile:
-    """A file of which some parts are there, for `pa.PythonFile`. `parts`: each with its first byte, in order.
+    """A file of which some parts are in memory, for `pa.PythonFile`. `parts`: each with its first byte, in order.
 
-    1 GET more for each read that goes beyond them.
+    1 GET more for each read beyond these parts.
     """
 
     closed = False
@@ -43,7 +43,7 @@ class RangedFile:
         self._at = 0
 
     def read(self, count: int = -1) -> bytes:
-        """Bytes from where the file is."""
+        """Bytes from the file's position."""
         end = self._size if count < 0 else min(self._at + count, self._size)
         found = []
         while self._at < end:
@@ -55,20 +55,20 @@ class RangedFile:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def seek(self, place: int, whence: int = 0) -> int:
-        """As files have it."""
+        """See `io.IOBase.seek`."""
         self._at = place + (0, self._at, self._size)[whence]
         return self._at
 
     def tell(self) -> int:
-        """As files have it."""
+        """See `io.IOBase.tell`."""
         return self._at
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is nothing to close."""
 
 
 def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_READ_BYTES) -> list[Span]:
-    """Spans as they are read: joined where they lie near each other, cut where they are long. Pure."""
+    """The ranges to read for these spans: near ones are joined, long ones are cut. Pure."""
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start - joined[-1][1] <= gap and end - joined[-1][0] <= most:
@@ -79,7 +79,7 @@ def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_R
 
 
 def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> list[Span]:
-    """Where the columns of a row group are (None: all). Pure. A name stands for all that begins with it and a dot."""
+    """The spans of these columns of a row group (None: all). A name selects the fields below it, too. Pure."""
     found = []
     for number in range(group.num_columns):
         column = group.column(number)
@@ -109,7 +109,7 @@ def ahead(
     *,
     most_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[T, list[bytes]]]:
-    """The items in their order, each with the answers to its requests, of which those of later items are under way.
+    """The items in order, each with the answers to its requests. The requests of later items are already in flight.
 
     In memory: `most_bytes`, and one item.
     """
@@ -137,6 +137,6 @@ def ahead(
 def parquet_file(
     source: RangedFile | bytes, metadata: pq.FileMetaData | None = None, *, buffer: int = 0
 ) -> pq.ParquetFile:
-    """The file, opened. `buffer`: columns are read so many bytes at a time; 0: as a whole."""
+    """The opened file. `buffer`: how many bytes of a column are read at a time; 0: the whole column."""
     opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, mode="r")
     return pq.ParquetFile(opened, metadata=metadata, buffer_size=buffer, pre_buffer=False)

@@ -1,13 +1,13 @@
-"""Which packs a round rewrites: those that lose rows, and small ones that have become too many. Pure.
+"""Chooses the packs that a round rewrites: those that lose rows, and small ones that have become too many. Pure.
 
-Files of one size class (`PackSizes`) are merged by the round that finds more than `in_class` of them, oldest labels
-first. A file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at
-most B / target + `in_class` files for each class, besides what its newest round wrote, as long as the budget permits;
-each row is rewritten about once for each class; and young packs, whose objects are the likeliest to change again, stay
-apart from old ones.
+A round merges files of one size class (`PackSizes`) if it finds more than `in_class` of them, oldest labels first. A
+file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at most B /
+target full files, and `in_class` files for each class. The files of the newest round are added to these, and the budget
+may delay merges. Each row is rewritten about once for each class. Young packs, whose objects are the likeliest to
+change again, stay apart from old ones.
 
-A round that rewrites a pack as copy-on-write anyway merges it at no cost. A pack of which a vector hides more than
-`hidden` is rewritten without those rows. New rows of the round are in no pack that is rewritten.
+A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. A pack of which a vector hides more
+than the share `hidden` is rewritten without those rows. New rows of the round are never in a pack that is rewritten.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,17 +20,15 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.round_packs import SIZES, Withdrawal, Withdrawals, candidates
 
 BUDGET: Final = SIZES.budget
-"""Bytes of packs that a round rewrites at most, besides those that lose rows; one merge of `fan` + 1 may have more.
-
-`PackSizes.weight` counts them. A million rows take about a second.
-"""
+"""The most bytes of packs that a round rewrites, besides packs that lose rows. Bytes count as in `PackSizes.weight`. A
+single merge of `fan` + 1 packs may exceed the limit. A million rows take about a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Packs, by path, that become one, or several of full size. One alone: it is rewritten without its hidden rows.
+    """Packs, by path, that become one, or several full ones. A single pack is rewritten without its hidden rows.
 
-    `size`: about how many bytes they have then. `since` and `until`: between which labels their rows were planned.
+    `size`: about their bytes after the merge. `since` and `until`: the first and last label of their rows.
     """
 
     paths: tuple[str, ...]
@@ -50,13 +48,13 @@ class Rewrite:
 
     @property
     def data_change(self) -> bool:
-        """As the actions of its packs have it. False: what readers see stays as it is."""
+        """The `dataChange` of the packs' actions. False if readers see the same rows as before."""
         return bool(self.leaving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """A round's changes to the packs that are there: `rewrites`, and packs that get a vector, with what it hides."""
+    """A round's changes to existing packs: `rewrites`; `hides`: packs that get a vector, with the hidden objects."""
 
     rewrites: tuple[Rewrite, ...] = ()
     hides: Mapping[str, list[Withdrawal]] = field(default_factory=dict)
@@ -72,7 +70,8 @@ def plan_round(
 ) -> RoundPlan:
     """The plan for the live packs, in a round that withdraws the rows of these objects.
 
-    `vectors`: rows are hidden where no pack is rewritten for another reason. `budget`: see `compaction`.
+    `vectors`: deletion vectors hide the rows in packs that are not rewritten for another reason. `budget`: see
+    `compaction`.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)
@@ -102,8 +101,8 @@ def compaction(
 ) -> list[Merge]:
     """The merges that keep the bound on files, in this round.
 
-    `touched`: packs that are rewritten anyway, which cost nothing. `budget`: bytes of the others. A merge that is
-    beyond it waits, unless it is the only one, so that there is always progress.
+    `touched`: packs that are rewritten anyway, and so cost nothing. `budget`: the most bytes of the other packs. A
+    merge beyond the budget waits, unless it is the only one, so that there is always progress.
     """
     groups = [_Group.of(pack, sizes, touched=pack.path in touched) for pack in packs]
     left = budget
@@ -113,7 +112,7 @@ def compaction(
         excess = len(members) - sizes.in_class
         if excess <= 0:
             continue
-        # Those that are merged already, by the classes below, have been paid for.
+        # A pack that a smaller class has merged costs nothing more.
         oldest = _within(members[: excess + sizes.fan], left, least=1 + sizes.fan)
         cost = sum(group.cost for group in oldest)
         if planned and cost > left:
@@ -133,14 +132,14 @@ def compaction(
 
 
 def _within(groups: "list[_Group]", budget: int, *, least: int) -> "list[_Group]":
-    """The first of them, as many as the budget has room for, and so many at least."""
+    """The first groups, as many as fit into the budget, but at least `least`."""
     costs = accumulate(group.cost for group in groups)
     return groups[: max(least, sum(cost <= budget for cost in costs))]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Packs that are one from now on. `cost`: bytes to rewrite, as far as nothing else rewrites them already."""
+    """Packs that are treated as one. `cost`: bytes to rewrite, unless they are rewritten anyway."""
 
     paths: tuple[str, ...]
     size: int

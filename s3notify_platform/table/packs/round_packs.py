@@ -1,8 +1,8 @@
 """Packs of a round: new rows are written, rows of overwritten and deleted objects withdrawn. No request, no Spark.
 
-A new pack holds rows of one label, and an object's state names the labels that its rows were planned as. So the packs
-that may hold rows of an object are few: of those packs whose labels include it, that or those of its slot. Packs keep
-the order of labels when they are merged (`rewrite_choice`), for the same reason.
+A new pack holds rows of one label. An object's state names the labels under which its rows were planned. So few packs
+may hold rows of an object: a pack must include both its labels and its slot. Merges keep packs in the order of labels
+for the same reason (`rewrite_choice`).
 """
 
 from collections import Counter
@@ -29,14 +29,14 @@ from s3notify_platform.table.packs.pack_file import (
 )
 
 SIZES = PackSizes(row=64)
-"""So a full pack has a million rows, or, of longer ones, 64 MB."""
+"""A full pack has a million rows, or 64 MB if the rows are longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """An object whose rows are to leave; key None: all rows of the slot.
+    """An object whose rows are withdrawn; `key` None: all rows of the slot.
 
-    `since` and `until`: between which labels they were planned.
+    `since` and `until`: the first and last label under which the rows were planned.
     """
 
     slot: int
@@ -54,15 +54,15 @@ Withdrawals = Sequence[Withdrawal]
 def write(
     rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes = SIZES, *, schema: pa.Schema | None = None
 ) -> Iterator[NewPack]:
-    """Packs of rows that come sorted by (`_slot`, `_key`, `_offset`), in their order.
+    """Packs of rows, in the order of the rows, which must be sorted by (`_slot`, `_key`, `_offset`).
 
-    A pack ends where a slot ends, as soon as it is full. A slot with more than `sizes.target` Arrow bytes has packs of
-    its own, each of which ends as soon as it is full. So a slot that a round leaves out is whole packs, or, if it is
-    small, a part of one pack (`without_slots`). `schema`: of all rows; else that of the first. Memory: one pack.
+    A full pack ends where a slot ends. A slot with more than `sizes.target` Arrow bytes gets separate packs, each of
+    which ends as soon as it is full. So a slot that a round leaves out fills whole packs, or, if it is small, a part of
+    one pack (`without_slots`). `schema`: of all rows; by default that of the first rows. Memory: one pack.
     `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot` rows come sorted by `_slot`, and replacing a slot rewrites less than 3 (`target` + `group`)
-    bytes of others.
+    With `sizes.by_slot`, rows are sorted by `_slot`. Replacing a slot then rewrites less than 3 (`target` + `group`)
+    bytes of other slots.
     """
     if sizes.by_slot:
         yield from _by_slot(rows, sizes, schema)
@@ -103,10 +103,11 @@ def _alone(pieces: Iterable[pa.Table], sizes: PackSizes, schema: pa.Schema) -> I
 def _by_slot(
     rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes, schema: pa.Schema | None
 ) -> Iterator[NewPack]:
-    """Packs that end with a slot once they are full, or within one: at twice the size if another slot is in them, too.
+    """Packs that end after a slot once they are full.
 
-    So a slot shares at most two packs: that in which it begins with less than `target` of others before it, that in
-    which it ends with less than twice as much after it. What is in a pack below `target` is not cut again by a merge.
+    Within a slot, a pack ends at twice the size, or at `own` bytes if it holds only this slot. So a slot shares at most
+    two packs. The slot begins in a pack with less than `target` bytes of other slots before it. The slot ends in a pack
+    with less than twice as many bytes after it. A merge does not divide the rows of a pack below `target` again.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):
@@ -153,7 +154,7 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """Which packs, by path, may hold rows of which objects. A pack that may hold none is left out. Pure."""
+    """The packs, by path, that may hold rows of the objects, each with these objects. Others are left out. Pure."""
     ordered = sorted(leaving, key=lambda each: each.slot)
     slots = np.array([each.slot for each in ordered], dtype=np.int64)
     found = {}
@@ -169,7 +170,7 @@ def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A live pack, opened. `leaving`: the objects whose rows are to leave it; another round's are not looked for."""
+    """An opened live pack. `leaving`: the objects whose rows leave it."""
 
     pack: PackReader
     leaving: Withdrawals = ()
@@ -177,17 +178,17 @@ class Held:
 
 @dataclass(slots=True, kw_only=True)
 class Rewritten:
-    """Packs that take the place of others. `packs`: empty if nothing is left. `withdrawn`: rows that left, by slot."""
+    """Packs that replace others. `packs`: empty if no rows remain. `withdrawn`: the number of removed rows, by slot."""
 
     packs: list[NewPack] = field(default_factory=list)
     withdrawn: Counter[int] = field(default_factory=Counter)
 
 
 def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
-    """The packs that take the place of these: their live rows, sorted together, without those that leave.
+    """The packs that replace these: their live rows, sorted together, without those that leave.
 
-    One pack: a withdrawal as copy-on-write; several: a merge, beside it. Memory: a row group of each, and one
-    pack. `withdrawn` may be empty: a pack's bounds do not say which objects it holds.
+    With one pack this is a withdrawal by copy-on-write; with several it is also a merge. Memory: a row group of each,
+    and one pack. `withdrawn` may be empty, because a pack's bounds do not say which objects it holds.
     """
     result = Rewritten()
     schema = pa.unify_schemas([each.pack.schema for each in held])
@@ -197,7 +198,7 @@ def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
 
 
 def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES) -> NewPack | None:
-    """A pack of this round without slots that another round has changed; None if nothing is left."""
+    """A pack of this round without slots that another round has changed; None if no rows remain."""
     dropped = pa.array(sorted(slots), pa.int32())
     reader = PackReader.of(pack.body, where="a pack of this round")
     open_pack = OpenPack(schema=reader.schema, sizes=sizes)
@@ -208,16 +209,16 @@ def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Rows that a pack's vector hides from now on, all of them; `withdrawn`: those that it did not hide before."""
+    """`rows`: all rows that a pack's vector hides from now on. `withdrawn`: the number of new ones, by slot."""
 
     rows: Rows
     withdrawn: Mapping[int, int]
 
 
 def hidden(held: Held) -> Hidden:
-    """The rows of a pack that its next vector hides: those that were hidden, and those of objects that leave.
+    """The rows of a pack that its next vector hides: those hidden already, and those of objects that leave.
 
-    Reads `_slot` and `_key` alone, of the row groups that may have them.
+    Reads only `_slot` and `_key`, of the row groups that may have these objects.
     """
     objects = _objects(held.leaving)
     before = held.pack.hidden if held.pack.hidden is not None else np.empty(0, dtype=np.int64)
@@ -233,7 +234,7 @@ def hidden(held: Held) -> Hidden:
 
 
 Objects = tuple[pa.Array, pa.Array, pa.Array]
-"""Keys and their slots; whole slots."""
+"""Keys, the slots of these keys, and slots that leave as a whole."""
 
 
 def _objects(leaving: Withdrawals) -> Objects:
@@ -246,7 +247,7 @@ def _objects(leaving: Withdrawals) -> Objects:
 
 
 def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
-    """Which rows are of one of the objects."""
+    """Mask of the rows that belong to one of the objects."""
     keys, slots, whole = objects
     leaves = pc.is_in(rows["_slot"], whole)
     if len(keys):
@@ -257,7 +258,7 @@ def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
 
 
 def _staying(held: Held, schema: pa.Schema, withdrawn: Counter[int]) -> Iterator[pa.Table]:
-    """The rows of a pack that stay, in groups; those that leave are counted."""
+    """The rows of a pack that stay, by row groups. Rows that leave are counted in `withdrawn`."""
     objects = _objects(held.leaving)
     for rows in held.pack.groups():
         kept = rows
@@ -278,7 +279,7 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         number: rows for number, stream in enumerate(streams) if (rows := next(stream, None)) is not None
     }
     while waiting:
-        # What comes before the end of each is complete: no stream has more of it.
+        # Rows up to the smallest of the last places are complete: no stream has more of them.
         ends: dict[int, Place] = {
             number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }
@@ -290,7 +291,7 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # Its last place may be in others, too, and with more rows to come: it waits in one of them.
+            # Other streams may have rows at its last place, and more to come. So the rest waits in one of them.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

@@ -1,4 +1,4 @@
-"""Bytes of state files: where they come from, and what a process keeps of them."""
+"""Reads bytes of state files, and keeps some of them in the process."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,16 +18,13 @@ class Ranges(Protocol):
     """Reads of files that never change. Thread-safe."""
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to below `end` of the state file of this name; `NotFoundError`: there is none.
-
-        1 GET.
-        """
+        """The bytes from `start` to below `end` of the state file `name`. `NotFoundError`: it does not exist. 1 GET."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRanges:
-    """`Ranges` over a store. `key` is the key of the file of a name (`TableLayout.state`)."""
+    """Reads state files from a store. `key`: returns the key of a file, by its name (`TableLayout.state`)."""
 
     store: Ranged
     key: Callable[[str], str]
@@ -41,24 +38,24 @@ class StoredRanges:
 
 
 def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
-    """Bytes of a file, all of them; `CorruptError` if they are not there. 1 GET."""
+    """Reads these bytes of a file. `CorruptError`: some of them are missing. 1 GET."""
     try:
         found = ranges.read(file.name, start, end)
     except NotFoundError as error:
         raise file.corrupt(f"it is missing ({error})") from error
     if len(found) != end - start:
-        raise file.corrupt(f"{len(found)} bytes came in place of its bytes {start} to {end}")
+        raise file.corrupt(f"got {len(found)} bytes instead of its bytes {start} to {end}")
     return found
 
 
 _TAIL: Final = -1
-"""Stands for the tail, where pages have their numbers."""
+"""The key of a tail in the cache. Pages have their numbers as keys."""
 
 
 class StateCache:
-    """Tails and pages of state files, those used last, within `limit` bytes of memory. Thread-safe.
+    """The most recently used tails and pages of state files, within `limit` bytes of memory. Thread-safe.
 
-    Files never change, and no two have one name: nothing here is ever out of date, and one cache serves all tables.
+    Files never change, and no two have the same name. So no entry is ever stale, and one cache serves all tables.
     """
 
     def __init__(self, limit: int = STATE_CACHE_BYTES) -> None:
@@ -68,20 +65,20 @@ class StateCache:
         self._lock = Lock()
 
     def tail(self, file: StateFile) -> Tail | None:
-        """The tail of a file, if it is here."""
+        """The tail of a file, if it is cached."""
         found: Tail | None = self._get((file.name, _TAIL))
         return found
 
     def page(self, file: StateFile, number: int) -> pa.RecordBatch | None:
-        """A page of a file, if it is here."""
+        """A page of a file, if it is cached."""
         return self._get((file.name, number))
 
     def keep_tail(self, tail: Tail) -> None:
-        """Keep it for a while."""
+        """Cache a tail."""
         self._put((tail.file.name, _TAIL), tail, tail.memory)
 
     def keep_page(self, file: StateFile, number: int, page: pa.RecordBatch) -> None:
-        """Keep it for a while."""
+        """Cache a page."""
         self._put((file.name, number), page, page.nbytes)
 
     def _get(self, key: tuple[str, int]) -> Any:
@@ -104,4 +101,4 @@ class StateCache:
 
 
 SHARED_CACHE = StateCache()
-"""That of the process."""
+"""The cache of the process."""

@@ -49,7 +49,7 @@ _IN_ROWS: Final = [name for name in FIELDS if name != "gone"]
 
 
 def state_row(slot: Slot, state: ObjectState) -> list[object]:
-    """A state as the manifest has it, without the values at its end that are the usual ones; a key alone is gone."""
+    """A state in the manifest's format, without default values at its end. A row of slot and key means `gone`."""
     if state.gone:
         return [slot, state.key]
     rest = trimmed(
@@ -59,14 +59,14 @@ def state_row(slot: Slot, state: ObjectState) -> list[object]:
 
 
 def state_of_row(row: Sequence[Any]) -> tuple[Slot, ObjectState]:
-    """Inverse of `state_row`; `ValueError` for anything else."""
+    """Inverse of `state_row`. `ValueError` if it is not such a row."""
     if not isinstance(row, list) or not 2 <= len(row) <= 1 + len(_IN_ROWS) or not _is_int(row[0], 31):
-        raise ValueError(f"no state of an object: {str(row)[:200]}")
+        raise ValueError(f"not a state of an object: {str(row)[:200]}")
     values = dict(_DEFAULTS, gone=len(row) == 2)
     for name, value in zip(_IN_ROWS, row[1:], strict=False):
         kind = _TYPES[FIELDS[name]]
         if not (isinstance(value, str) if kind is str else _is_int(value, 63 if kind is int else 1)):
-            raise ValueError(f"no state of an object: {name} is {str(value)[:200]!r}")
+            raise ValueError(f"not a state of an object: {name} is {str(value)[:200]!r}")
         values[name] = kind(value)
     return Slot(row[0]), ObjectState(**values)
 
@@ -86,7 +86,7 @@ def columns_of(changes: Changes) -> pa.RecordBatch:
 
 
 def states_of(columns: pa.RecordBatch) -> dict[str, ObjectState]:
-    """The states of columns, by key."""
+    """The states in columns, by key."""
     names = list(FIELDS)
     values = [columns.column(name).to_pylist() for name in names]
     return {row[0]: ObjectState(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)}
@@ -98,7 +98,7 @@ def place_at(columns: pa.RecordBatch, row: int) -> Place:
 
 
 def rows_before(columns: pa.RecordBatch, place: Place, *, including: bool = False) -> int:
-    """The number of rows of sorted columns that come before a place; `including`: or are at it."""
+    """The number of rows of sorted columns before a place; `including` counts a row at the place, too."""
     slots = columns.column("slot").to_numpy()
     low, high = (int(np.searchsorted(slots, place[0], side)) for side in ("left", "right"))
     keys = columns.column("key")
@@ -107,7 +107,7 @@ def rows_before(columns: pa.RecordBatch, place: Place, *, including: bool = Fals
 
 
 def state_at(columns: pa.RecordBatch, place: Place) -> ObjectState | None:
-    """The state at a place, if sorted columns hold one."""
+    """The state at a place; None if the sorted columns do not have it."""
     row = rows_before(columns, place)
     if row == columns.num_rows or place_at(columns, row) != place:
         return None
@@ -115,18 +115,18 @@ def state_at(columns: pa.RecordBatch, place: Place) -> ObjectState | None:
 
 
 def failing_in(columns: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether the object of each row is failing."""
+    """True for each row whose object is failing."""
     return pc.and_not(pc.not_equal(columns.column("reason"), ""), columns.column("gone"))
 
 
 def pending_in(columns: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether the object of each row is pending."""
+    """True for each row whose object is pending."""
     done = pc.or_(columns.column("reach_end"), pc.not_equal(columns.column("reason"), ""))
     return pc.and_not(pc.or_(columns.column("again"), pc.invert(done)), columns.column("gone"))
 
 
 def trimmed(values: list[Any], defaults: Sequence[Any]) -> list[Any]:
-    """The values without those at the end that are the defaults."""
+    """The values without trailing ones that equal their defaults."""
     while values and values[-1] == defaults[len(values) - 1]:
         values.pop()
     return values

@@ -1,12 +1,12 @@
 """A state file: object states sorted by (slot, key), in pages, each with a filter of its keys. Pure.
 
-The file is Parquet, which any reader of Parquet can open. Its row groups are the pages. Behind the last of them, where
-readers do not look, come the filters, then the footer, whose metadata says where each page and each filter is. So the
-*tail*, which is filters and footer, is all that one has to read to know which page may hold a key; its length and
-checksum are in `StateFile`, which the manifest holds. Pages have the checksums of Parquet.
+The file is Parquet, and any reader of Parquet can open it. The row groups of the file are the pages. The filters come
+after the last page, where readers do not look. Then comes the footer, whose metadata has the place of each page and
+each filter. Filters and footer are the *tail*. A process needs only the tail to know which page may hold a key.
+`StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
-Places are (slot, key). A file holds places from `first` to below `end`. No name of a key is in these bounds unless the
-file holds it, so that an erased key leaves with the states.
+Places are (slot, key). A file holds places from `first` to below `end`. The bounds contain only keys that the file
+holds, so an erased key leaves with the states.
 """
 
 import io
@@ -45,7 +45,8 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A state file as the manifest names it. `states` counts all, `gone` the marks of keys whose objects have left.
+    """A state file as the manifest names it. `states`: the number of all states. `gone`: the number of marks of keys
+    whose objects have left.
 
     `tail` is the length of the tail in bytes, and `check` its CRC-32.
     """
@@ -63,15 +64,15 @@ class StateFile:
     gone: int = 0
 
     def row(self) -> list[object]:
-        """As the manifest has it: a short list."""
+        """The file in the manifest's format: a short list."""
         own = [self.name, self.level, self.states, self.bytes, self.tail, self.check, *self.first, *self.end]
         return [*own, *trimmed([self.failing, self.pending, self.gone], [0, 0, 0])]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "StateFile":
-        """Inverse of `row`; `ValueError` for anything else."""
+        """Inverse of `row`. `ValueError` if it is not such a list."""
         if not isinstance(row, list) or not 10 <= len(row) <= 13:
-            raise ValueError(f"no state file: {str(row)[:200]}")
+            raise ValueError(f"not a state file: {str(row)[:200]}")
         name, level, states, size, tail, check, slot, key, end_slot, end_key, *counts = row
         numbers = (level, states, size, tail, check, slot, end_slot, *counts)
         keys = (key, end_key)
@@ -82,7 +83,7 @@ class StateFile:
             or tail > size
             or (slot, key) >= (end_slot, end_key)
         ):
-            raise ValueError(f"no state file: {str(row)[:200]}")
+            raise ValueError(f"not a state file: {str(row)[:200]}")
         failing, pending, gone = [*counts, 0, 0, 0][:3]
         return cls(
             name=name,
@@ -99,11 +100,11 @@ class StateFile:
         )
 
     def touches(self, first: Place, end: Place) -> bool:
-        """Whether it may hold a place from `first` to below `end`."""
+        """True if it may hold a place from `first` to below `end`."""
         return self.first < end and first < self.end
 
     def corrupt(self, error: object) -> CorruptError:
-        """The error for a file that is missing, or has other bytes than were written."""
+        """The error for a file that is missing, or has bytes other than those written."""
         return CorruptError(
             f"state file {self.name}.parquet: {error}; restore the object as it was written, or roll the table back "
             "to a version that does not name it"
@@ -124,8 +125,8 @@ def state_files(
 ) -> Iterator[tuple[StateFile, bytes]]:
     """Files of sorted states, with their bodies. A file ends after about `file_bytes`, or at one of the `cuts`.
 
-    It ends with a slot, if that does not make it half as long again. `hull`: from where to where no other file of the
-    level has anything.
+    A file ends between two slots, unless that makes it longer by half. `hull`: the range in which no other file of the
+    level has states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):
@@ -195,7 +196,7 @@ class _Writer:
         return int(self._sink.tell())
 
     def add(self, page: pa.RecordBatch) -> None:
-        """Append a page, of which all places come after those before."""
+        """Append a page. All of its places must come after those before."""
         first, last = place_at(page, 0), place_at(page, page.num_rows - 1)
         assert not self.pages or self.last < first, "states out of order"
         failing, pending, gone = (
@@ -265,16 +266,16 @@ class Tail:
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes, about."""
+        """About how many bytes of memory it takes."""
         return 4 * self.file.tail
 
     def page_of(self, place: Place, key: KeyHash) -> int | None:
-        """The number of the page that may hold the place; None: the file does not."""
+        """The number of the page that may hold the place; None if the file does not hold it."""
         number = bisect_right(self.firsts, place) - 1
         return number if number >= 0 and may_hold(self.filters[number], key) else None
 
     def pages_of_slots(self, slots: Sequence[int]) -> list[int]:
-        """The numbers of the pages with states of these slots, which are sorted, or between them."""
+        """The numbers of the pages whose range of slots includes one of these sorted slots."""
         found = []
         for number, page in enumerate(self.pages):
             at = bisect_left(slots, page.first[0])
@@ -284,9 +285,9 @@ class Tail:
 
 
 def tail_of(file: StateFile, body: bytes) -> Tail:
-    """Decode the tail: the last `file.tail` bytes. `CorruptError`: they are not what was written."""
+    """Decode the tail: the last `file.tail` bytes. `CorruptError`: they differ from those written."""
     if len(body) != file.tail or zlib.crc32(body) != file.check:
-        raise file.corrupt(f"its last {file.tail} bytes are not those that were written")
+        raise file.corrupt(f"its last {file.tail} bytes differ from those written")
     try:
         return _tail_of(file, body)
     except _UNREADABLE as error:
@@ -320,7 +321,7 @@ def _tail_of(file: StateFile, body: bytes) -> Tail:
 
 
 def page_of(tail: Tail, number: int, body: bytes | memoryview, start: int) -> pa.RecordBatch:
-    """Decode a page from bytes of the file that begin at `start`. `CorruptError`: they are not what was written."""
+    """Decode a page from bytes of the file that begin at `start`. `CorruptError`: they differ from those written."""
     page, file = tail.pages[number], tail.file
     try:
         opened = pq.ParquetFile(
@@ -331,14 +332,14 @@ def page_of(tail: Tail, number: int, body: bytes | memoryview, start: int) -> pa
         found = opened.read_row_group(number, use_threads=False).combine_chunks()
         columns = pa.record_batch([each.chunk(0) for each in found.columns], schema=STATE_SCHEMA)
         if columns.num_rows != page.states or place_at(columns, 0) != page.first:
-            raise ValueError("other states than its tail says")
+            raise ValueError("its states differ from what its tail says")
     except _UNREADABLE as error:
         raise file.corrupt(f"page {number}: {type(error).__name__}: {str(error)[:300]}") from error
     return columns
 
 
 class _Window(io.RawIOBase):
-    """A file of which only some bytes are there."""
+    """A file of which only some bytes are in memory."""
 
     def __init__(self, body: bytes | memoryview, start: int, size: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""A Bloom filter of keys: whether a page of states may hold one. Pure.
+"""A Bloom filter of keys: says if a page of states may hold a key. Pure.
 
-A page of n states has n * `BITS` bits. Each key sets `PROBES` of them, from bytes of its BLAKE3 that its slot is not
-made of: all keys of a page may be of one slot. About 0.3% of the keys that are not there seem to be.
+A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits, by bytes of its BLAKE3 hash. The hash of
+the slot uses other bytes, because all keys of a page may be in one slot. The filter wrongly accepts about 0.3% of
+absent keys.
 
 Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.
 """
@@ -13,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 
 BITS: Final = 12
-"""Bits for each key."""
+"""The number of bits for each key."""
 
 PROBES: Final = 8
 
@@ -27,18 +28,18 @@ def _digest(key: str) -> bytes:
 
 
 def hash_of(key: str) -> KeyHash:
-    """The form in which `may_hold` takes a key."""
+    """The form of a key that `may_hold` takes."""
     digest = _digest(key)
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
 
 
 def filter_bytes(keys: int) -> int:
-    """Bytes of a filter of so many keys."""
+    """The size of a filter of this many keys, in bytes."""
     return -(-keys * BITS // 8)
 
 
 def filter_of(keys: Iterable[str]) -> bytes:
-    """The filter of these keys, of which there is at least one."""
+    """The filter of these keys; there must be at least one."""
     digests = b"".join(map(_digest, keys))
     halves = np.frombuffer(digests, np.dtype("<u8")).reshape(-1, 2)
     size = 8 * filter_bytes(len(halves))
@@ -50,7 +51,7 @@ def filter_of(keys: Iterable[str]) -> bytes:
 
 
 def may_hold(body: bytes | memoryview, key: KeyHash) -> bool:
-    """Whether the key may be one of those that the filter was made of; certainly not if False."""
+    """True if the filter may contain the key. False is certain."""
     start, step = key
     size = 8 * len(body)
     for n in range(PROBES):

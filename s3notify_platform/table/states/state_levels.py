@@ -1,21 +1,21 @@
 """The state of each object of a table, as a small log-structured merge tree. Pure: no request.
 
-A `StateSet` is what a manifest has of it. The newest states stand in the manifest itself (`inline`); then come files of
-level 0, of which the newer one decides; then the levels 1, 2, …, of which the lower one decides, and whose files each
-have a range of places (slot, key) for themselves. A key that is `gone` is marked as such, until the mark reaches the
-lowest level that may hold the key.
+A manifest holds a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0,
+where a newer file overrides an older one. Then come the levels 1, 2, …, where a lower level overrides a higher one. The
+files of one of these levels have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until the mark
+reaches the lowest level that may hold the key.
 
-A round makes the next set by `StateSet.after`. Its own changes go inline, or into a file of level 0. A merge of older
-files (`state_merge`) may go with it. It holds no change of the round, so that the one can be committed without the
-other: where the version was taken, `Next.rebased` puts the same changes on what came in between, and drops the merge if
-somebody else has merged any of its files.
+A round makes the next set by `StateSet.after`. The changes of the round go inline, or into a file of level 0. A merge
+of older files (`state_merge`) may be committed with the changes. A merge holds no change of the round, so either can be
+committed without the other. If another writer has created the version, `Next.rebased` puts the same changes on top of
+the other writer's. `rebased` drops the merge if the other writer has merged any of the same files.
 
 Invariants
-    - What is inline is newer than all files of the same key.
-    - No two files of one level have a common place, but in level 0.
-    - A merge takes the oldest files of level 0, or neighbours of one level, and all files of the next level that lie
-      between their first and last place. So of two merges that take no common file, neither puts anything where the
-      other one does, nor below what the other one takes.
+    - Inline states are newer than all files with the same key.
+    - Two files of one level never have a common place, except in level 0.
+    - A merge takes the oldest files of level 0, or neighbours of one level. A merge also takes all files of the next
+      level that are between the first and last place of these files. So if two merges take no common file, neither
+      writes into the range of the other, nor below it.
 """
 
 import json
@@ -44,25 +44,25 @@ Name = Callable[[], str]
 
 
 def hull_of(files: Collection[StateFile]) -> tuple[Place, Place]:
-    """From where to where files have anything."""
+    """The range of places from the first to the last of these files."""
     return min(file.first for file in files), max(file.end for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSet:
-    """All states of a table, as a manifest names them. `files`: level 0 from the newest on, then level by level."""
+    """All states of a table, as a manifest names them. `files`: level 0, newest first, then level by level."""
 
     inline: Changes = field(default_factory=dict)
     files: tuple[StateFile, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """The set in the manifest's format."""
         rows = [state_row(slot, state) for slot, states in self.inline.items() for state in states.values()]
         return {"inline": rows, "files": [file.row() for file in self.files]}
 
     @classmethod
     def of(cls, found: Any, *, where: str) -> "StateSet":
-        """Inverse of `json`; `CorruptError` naming `where` for anything else."""
+        """Inverse of `json`. `CorruptError` names `where`: it is not such a set."""
         try:
             inline: dict[Slot, dict[str, ObjectState]] = {}
             for slot, state in map(state_of_row, found["inline"]):
@@ -71,7 +71,7 @@ class StateSet:
             if why := states.misplaced():
                 raise ValueError(why)
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{where}: states of objects: {error}; restore it") from error
+            raise CorruptError(f"{where}: states of objects: {error}: restore it") from error
         return states
 
     def misplaced(self) -> str:
@@ -104,14 +104,14 @@ class StateSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Files that take the place of others, with the same states. `bodies`: of those that are to be written."""
+    """Files that replace others, with the same states. `bodies`: of the files to write."""
 
     removed: tuple[StateFile, ...]
     added: tuple[StateFile, ...]
     bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def fits(self, files: Collection[StateFile]) -> bool:
-        """Whether all that it removes is still there, in the same level: then nothing of others is in its way."""
+        """True if all files to remove are still in the same level. Then no file of another writer is in the way."""
         return {*self.removed} <= {*files}
 
     def applied(self, files: Sequence[StateFile]) -> tuple[StateFile, ...]:
@@ -123,9 +123,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """The states of the next version. `bodies` are to be written, each under its name, before the manifest.
+    """The states of the next version. `bodies`: to be written under their names before the manifest.
 
-    `merge`: the one that is in it, None if there is none, or if it was dropped.
+    `merge`: the merge that is included; None if there is no merge, or if it was dropped.
     """
 
     states: StateSet
@@ -134,13 +134,12 @@ class Next:
     merge: Merge | None
     name: Name = field(repr=False)
     own: tuple[tuple[StateFile, bytes], ...] = field(default=(), repr=False)
-    """Files of level 0 that hold this round's changes and nothing else."""
+    """Files of level 0 that hold only this round's changes."""
 
     def rebased(self, theirs: StateSet, *, without: Collection[Slot] = ()) -> "Next":
-        """The same changes after `theirs`, but for those of the slots `without`, which are dropped.
+        """The same changes after `theirs`, except for the slots `without`, whose changes are dropped.
 
-        Files under names of `self.bodies` may be written already; those that `states` does not name any more are
-        garbage.
+        Files under names of `self.bodies` may already be written. Files that `states` no longer names are garbage.
         """
         changes = {slot: states for slot, states in self.changes.items() if slot not in without}
         own = self.own if len(changes) == len(self.changes) else None
@@ -183,7 +182,7 @@ def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
 
 
 def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
-    """Both, of which the later one decides; `only_old`: what is left of the earlier ones."""
+    """Both changes together; `later` overrides. `only_old`: only the remaining part of `earlier`."""
     joined: dict[Slot, Mapping[str, ObjectState]] = {}
     for slot in {*earlier, *later}:
         before, after = earlier.get(slot, {}), later.get(slot, {})
@@ -194,7 +193,7 @@ def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Chan
 
 
 def _needed(changes: Changes, files: Sequence[StateFile]) -> Changes:
-    """Without marks of keys that no file can hold."""
+    """The changes without marks of keys that no file can hold."""
     return {
         slot: needed
         for slot, states in changes.items()

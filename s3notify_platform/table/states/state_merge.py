@@ -1,10 +1,10 @@
-"""Merges of state files, and their rewriting without keys that are erased.
+"""Merges of state files, and rewrites of them without erased keys.
 
-One round does one step, within a budget of bytes. When there are `STATE_FILES_FRESH` files of level 0, the oldest go
-into level 1; else the level that exceeds its size most gives some of its files to the next one. A step takes all files
-of the next level that lie between the first and the last place of what it takes of the upper one. Files with nothing
-to merge with are moved as they are, without a request. Merged files are cut where they would lie over too much of the
-next level, so that every step stays small.
+One round does one step, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the oldest go into
+level 1. Otherwise the level that exceeds its size most gives some of its files to the next one. A step also takes all
+files of the next level that are between the first and the last place of its upper files. Files that overlap no other
+file are moved unchanged, without a request. A merged file is cut where it would overlap too much of the next level, so
+that every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,19 +30,19 @@ from s3notify_platform.table.states.state_levels import Merge, Name, StateSet, h
 from s3notify_platform.table.states.state_reader import Keys, StateReader, merge_sorted, runs_of
 
 FAN_OUT: Final = 10
-"""How much larger each level is than the one above."""
+"""The factor between the sizes of two neighbouring levels."""
 
 OVERLAP: Final = 4
-"""Files of the next level that a merged file lies over, about, at most."""
+"""The most files of the next level that a merged file overlaps, approximately."""
 
 FILES_IN_FLIGHT: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """Files, from the newest on, that are to become files of `level`. `cuts`: places where one of those should end.
+    """Files, newest first, that become files of `level`. `cuts`: places where one of the new files should end.
 
-    `drops_gone`: marks of keys that are gone are left out, since nothing below may hold these keys.
+    `drops_gone`: marks of `gone` keys are left out, because no lower file may hold these keys.
     """
 
     files: tuple[StateFile, ...]
@@ -53,7 +53,7 @@ class MergePlan:
 
     @property
     def moves(self) -> bool:
-        """Whether the files have nothing to be merged with, and go into the level as they are."""
+        """True if the files overlap no other file, and go into the level unchanged."""
         ordered = sorted(self.files, key=lambda file: file.first)
         apart = all(one.end <= other.first for one, other in pairwise(ordered))
         above = all(file.level < self.level for file in self.files)
@@ -61,19 +61,19 @@ class MergePlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are read, and about as many are written."""
+        """Bytes that are read; about as many are written."""
         return 0 if self.moves else sum(file.bytes for file in self.files)
 
 
 def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
-    """The step that is most due; None: no level is ripe. Pure.
+    """The step that is most due; None if no level is due. Pure.
 
-    `own_bytes`: of the state files of the round itself; one that brings many merges more.
+    `own_bytes`: of the round's own state files; a round that adds many bytes merges more.
     """
     budget = max(STATE_MERGE_BYTES, FAN_OUT * own_bytes)
     fresh = states.level(0)
     if len(fresh) >= STATE_FILES_FRESH:
-        # The oldest stands last.
+        # The oldest comes last.
         plan = _step(states, fresh[-1:])
         for count in range(2, len(fresh) + 1):
             longer = _step(states, fresh[-count:])
@@ -101,15 +101,15 @@ def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
 
 
 def plan_full_merge(states: StateSet, *, only: Collection[str], budget: int) -> MergePlan | None:
-    """The next step that takes files of these names to the deepest level; None: they are there. Pure.
+    """The next step that moves files of these names to the deepest level; None if all are there. Pure.
 
-    `budget`: bytes of a step; one that takes a single file of the upper level may have more.
+    `budget`: bytes of a step. A step with a single file of the upper level may exceed it.
     """
     deepest = max((file.level for file in states.files), default=0)
     files = [file for file in states.files if file.name in only and file.level < max(deepest, 1)]
     if not files:
         return None
-    # The oldest of level 0 stands last.
+    # The oldest of level 0 comes last.
     upper = [file for file in files if file.level == files[0].level]
     plan = _step(states, upper[-1:])
     for count in range(2, len(upper) + 1):
@@ -139,9 +139,9 @@ def _step(states: StateSet, upper: Sequence[StateFile]) -> MergePlan:
 
 
 def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
-    """Do a planned step, up to the bodies of its files, which are still to be written. 1 GET for each file.
+    """Do a planned step. The new files are returned, and must still be written. 1 GET for each file.
 
-    `CorruptError`: a file is missing, or not what was written.
+    `CorruptError`: a file is missing, or differs from what was written.
     """
     if plan.moves:
         moved = tuple(replace(file, level=plan.level) for file in plan.files)
@@ -156,7 +156,7 @@ def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
             rows,
             level=plan.level,
             name=name,
-            file_bytes=size // max(1, round(size / plan.file_bytes)),  # no small rest
+            file_bytes=size // max(1, round(size / plan.file_bytes)),  # avoids a small last file
             hull=hull_of(plan.files),
             cuts=plan.cuts,
         )
@@ -189,9 +189,9 @@ def _pages(whole: _Whole, files: Sequence[StateFile]) -> Iterator[pa.RecordBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """States without some keys. `bodies` are to be written before a manifest names `states`.
+    """States without some keys. `bodies`: to be written before a manifest names `states`.
 
-    `removed`: names of files that hold the keys and that `states` does not name any more.
+    `removed`: names of files that hold the keys and that `states` no longer names.
     """
 
     states: StateSet
@@ -200,9 +200,10 @@ class Erasure:
 
 
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
-    """Leave the keys out of whatever holds them, marks of their leaving included. No other file changes.
+    """Remove the keys, and marks of deleted keys among them, from the files and inline states that hold them.
 
-    1 GET for the tail of each file that may hold a key, unless it is in the cache, and 1 for each whose filter says so.
+    No other file changes. Requests: 1 GET for the tail of each file that may hold a key, unless the tail is cached, and
+    1 GET for each file whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}
@@ -237,7 +238,7 @@ def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) ->
 def _left(
     pages: Iterator[pa.RecordBatch], erased: Collection[Place], held: list[bool]
 ) -> Iterator[pa.RecordBatch]:
-    """The pages without the erased places; `held` is set if there was one."""
+    """The pages without the erased places. Sets `held[0]` to True if there was one."""
     for page in pages:
         some = pa.array([key for _, key in erased], pa.string())
         rows = pc.is_in(page.column("key"), some)

@@ -1,8 +1,9 @@
-"""Reads the states of objects: by keys, whole slots, or those that fail or wait.
+"""Reads the states of objects: by keys, of whole slots, or of failing or pending objects.
 
-A warm process has the tails of all files in its cache, and with them the filters: a new key costs no request (0.3% of
-the pages that could hold one are read in vain), a known one at most one page. Cold, 1 GET more for each file that may
-hold one of the keys. Small files are read whole by that. Pages of one file that lie near each other are read together.
+A warm process has the tails of all files in its cache, and with them the filters. A new key then costs no request,
+except that 0.3% of the pages in its range are read in vain. A known key costs at most one page. A cold process makes 1
+GET more for each file that may hold one of the keys; this GET reads a small file as a whole. Neighbouring pages of one
+file are read together.
 """
 
 from bisect import bisect_left
@@ -44,16 +45,17 @@ Keys = Mapping[Slot, Collection[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReader:
-    """Reads states through `ranges`. Thread-safe. `CorruptError`: a file is missing, or not what was written."""
+    """Reads states through `ranges`. Thread-safe. `CorruptError`: a file is missing, or has other bytes."""
 
     ranges: Ranges
     cache: StateCache = field(default_factory=lambda: SHARED_CACHE)
 
     def lookup(self, states: StateSet, keys: Keys) -> dict[str, ObjectState]:
-        """The states of these keys; a key that is unknown, or gone, is left out.
+        """The states of these keys. A key that is unknown or gone is left out.
 
-        Warm, 1 GET at most for each known key, and for each that a filter takes for known. Cold, 1 GET more for each
-        file whose range has one of the keys. Nearly all in one round trip, and one more if cold.
+        A warm process makes at most 1 GET for each known key, and for each key that a filter wrongly accepts. A cold
+        one makes 1 GET more for each file whose range has one of the keys. Nearly all requests are made in one round
+        trip, and in one more if cold.
         """
         places = sorted({(slot, key) for slot, wanted in keys.items() for key in wanted})
         found = self._find(states.inline, states.files, places)
@@ -62,15 +64,16 @@ class StateReader:
     def of_slots(
         self, states: StateSet, slots: Collection[Slot]
     ) -> Iterator[tuple[Slot, dict[str, ObjectState]]]:
-        """The states of each of these slots, in order, by key; one slot is in memory. Requests of `columns`."""
+        """The states of each of these slots, in order, by key. In memory: one slot. Requests: those of `columns`."""
         for slot, columns in self.columns(states, slots):
             yield slot, states_of(columns)
 
     def columns(self, states: StateSet, slots: Collection[Slot]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
-        """The same as columns, sorted by key. In memory: one slot, and some megabytes of each file of level 0, and of
-        each further level.
+        """The same as columns, sorted by key.
 
-        1 GET for each file of the slots and for each 8 MB of their pages, one after the other.
+        In memory: one slot, and some megabytes for each file of level 0 and for each further level.
+
+        Requests: 1 GET for each file of the slots, and for each 8 MB of their pages, one after the other.
         """
         wanted = sorted(set(slots))
         merged = merge_sorted(
@@ -88,17 +91,17 @@ class StateReader:
             yield slot, upcoming[1] if upcoming and of_slot else columns_of({})
 
     def failing(self, states: StateSet, slots: Collection[Slot]) -> dict[Slot, dict[str, ObjectState]]:
-        """The failing objects of slots, by slot and key; slots without one are left out.
+        """The failing objects of slots, by slot and key. Slots without a failing object are left out.
 
-        Reads the pages that hold one of these slots, and a failing object. 1 GET at most for each, cold also 1 for each
-        file that has such an object.
+        Reads the pages that hold one of these slots and a failing object. At most 1 GET for each such page; cold also 1
+        for each file that has such an object.
         """
         return self._marked(
             states, slots, failing_in, lambda state: state.failing, lambda counted: counted.failing
         )
 
     def pending(self, states: StateSet, slots: Collection[Slot]) -> dict[Slot, dict[str, ObjectState]]:
-        """The pending objects of slots, as `failing`."""
+        """The pending objects of slots. See `failing`."""
         return self._marked(
             states, slots, pending_in, lambda state: state.pending, lambda counted: counted.pending
         )
@@ -108,7 +111,7 @@ class StateReader:
     def _find(
         self, inline: Changes, files: Sequence[StateFile], places: Sequence[Place]
     ) -> dict[Place, ObjectState]:
-        """The newest states of sorted places, marks of what is gone among them."""
+        """The newest states of sorted places, including marks of keys that are gone."""
         found = {
             (slot, key): state
             for slot, key in places
@@ -123,7 +126,7 @@ class StateReader:
             for place in some:
                 if (number := tail.page_of(place, hashes[place])) is not None:
                     pages[place].append((tail, number))
-        # The newest page that seems to hold a key nearly always does.
+        # The newest page whose filter accepts a key nearly always holds it.
         for depth in range(max(map(len, pages.values()), default=0)):
             wanted: dict[str, tuple[Tail, dict[int, list[Place]]]] = {}
             for place, candidates in pages.items():
@@ -170,7 +173,7 @@ class StateReader:
         return in_parallel(self.tail, files, REQUESTS_IN_FLIGHT)
 
     def tail(self, file: StateFile) -> Tail:
-        """The tail of a file. 1 GET, none if it is in the cache; a small file is read whole, and kept."""
+        """The tail of a file. 1 GET, or none if it is cached. A small file is read and cached as a whole."""
         if (tail := self.cache.tail(file)) is not None:
             return tail
         start = 0 if file.bytes <= STATE_WHOLE_BYTES else file.bytes - file.tail
@@ -185,7 +188,7 @@ class StateReader:
     def _pages(
         self, wanted: Iterable[tuple[Tail, Collection[int]]]
     ) -> Iterator[tuple[Tail, int, pa.RecordBatch]]:
-        """Pages, some from the cache, the others read at once and kept."""
+        """Pages in the cache, then the others, which are read in parallel and cached."""
         to_read: list[tuple[Tail, list[int]]] = []
         for tail, numbers in wanted:
             missing = []
@@ -210,13 +213,13 @@ class StateReader:
             yield page_of(tail, number, body, start)
 
     def _read(self, tail: Tail, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Pages in order, which are not kept."""
+        """Pages in order. These pages are not cached."""
         for run in _together(tail, numbers):
             kept = [page for number in run if (page := self.cache.page(tail.file, number)) is not None]
             yield from kept if len(kept) == len(run) else self._run(tail, run)
 
     def _scan(self, files: Iterable[StateFile], slots: Sequence[Slot]) -> Iterator[pa.RecordBatch]:
-        """The states of slots in files of which each comes after the one before."""
+        """The states of slots in files whose ranges follow each other."""
         values = pa.array(slots, pa.int32())
         for file in files:
             if _has_slots(file, slots):
@@ -235,7 +238,7 @@ def _has_slots(file: StateFile, slots: Sequence[Slot]) -> bool:
 
 
 def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
-    """Sorted pages in runs, of which each is read by one request."""
+    """Runs of sorted pages. One request reads a run."""
     runs: list[list[int]] = []
     for number in numbers:
         page = tail.pages[number]
@@ -251,7 +254,7 @@ def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
 
 
 def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
-    """Files in groups, the newest first, in each of which they come one after the other."""
+    """Files in groups, the newest first. The files of a group have ranges that follow each other."""
     runs: list[list[StateFile]] = []
     for file in files:
         if file.level and runs and runs[-1][0].level == file.level:
@@ -265,7 +268,10 @@ def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
 
 
 def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """One sorted stream of several; of states of one place that of the first source. A batch of each is in memory."""
+    """Several sorted streams as one. For a place in several streams, the first stream wins.
+
+    In memory: one batch of each stream.
+    """
     waiting: list[pa.RecordBatch | None] = [None] * len(sources)
     while True:
         for n, source in enumerate(sources):
@@ -289,7 +295,7 @@ def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.Rec
 
 
 def _newest(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Sorted states of all parts; of those of one place that of the first part."""
+    """Sorted states of all parts. For a place in several parts, the first part wins."""
     if len(parts) == 1:
         return parts[0]
     batch = pa.concat_batches(parts)

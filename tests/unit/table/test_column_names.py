@@ -1,4 +1,4 @@
-"""Names of columns: safe ones, and those that stay whatever comes."""
+"""Names of columns: safe names, and names that never change."""
 
 import json
 import re
@@ -51,18 +51,17 @@ def every_struct(kind: Any) -> Iterator[list[str]]:
         ("%", "column"),
     ],
 )
-def test_safe_names(name: str, safe: str) -> None:
-    """Letters of every script stay; what is safe is not changed."""
+def test_safe_name_has_letters_digits_and_underscores_only(name: str, safe: str) -> None:
+    """Otherwise names in any script would lose letters, or names that are already safe would change."""
     assert safe_name(name) == safe
 
 
-def test_names_as_they_are() -> None:
-    """The default changes nothing."""
+def test_names_stay_unchanged_by_default() -> None:
     found = schema_of({"a b": "long", "s": json.loads(schema_of({"c;d": "string"}))})
     assert json.loads(table_names(found, safe=False)) == json.loads(found)
 
 
-def test_safe_names_at_any_depth() -> None:
+def test_names_are_safe_at_any_depth() -> None:
     inner = json.loads(schema_of({"c d": "string"}))
     found = schema_of(
         {
@@ -76,15 +75,15 @@ def test_safe_names_at_any_depth() -> None:
     assert names(object_names(named)) == [("a b", ["c d"]), ("e", ["c d"]), ("f", ["c d"])]
 
 
-def test_names_that_are_taken() -> None:
-    """A safe name takes neither a neighbour's, in whatever case, nor one of the platform's or of the key."""
+def test_safe_name_avoids_names_in_use() -> None:
+    """Otherwise a safe name would collide with another field (ignoring case), or with a column of the platform."""
     found = schema_of({"a b": "long", "A_b": "long", "a-b": "long", "dt?": "date", "-_slot": "long"})
     named = table_names(found, safe=True, taken=["dt", "_slot"])
     assert names(named) == ["a_b_2", "A_b", "a_b_3", "dt_2", "_slot_2"]
 
 
-def test_a_name_is_for_good() -> None:
-    """Neither a later column nor another setting changes it."""
+def test_name_of_a_column_never_changes() -> None:
+    """Otherwise a later column, or a change of the setting, would rename an existing column."""
     first = table_names(schema_of({"a b": "long"}), safe=True)
     grown = schema_of({"a b": "long", "a_b": "long", "c d": "long"})
     assert names(table_names(grown, first, safe=True)) == ["a_b", "a_b_2", "c_d"]
@@ -93,14 +92,14 @@ def test_a_name_is_for_good() -> None:
     assert names(table_names(grown, as_is, safe=True)) == ["a b", "a_b", "c_d"]
 
 
-def test_two_writers_that_gave_one_name_to_two_fields() -> None:
-    """It is a contradiction, as two types of a column are."""
+def test_two_fields_of_one_name_contradict_each_other() -> None:
+    """Otherwise two writers that give one name to two different fields would mix their values in one column."""
     one, other = (table_names(schema_of({name: "long"}), safe=True) for name in ("a b", "a-b"))
     assert united(one, other) is None
     assert united(one, one) is not None
 
 
-def test_the_table_asks_for_no_column_mapping() -> None:
+def test_safe_names_need_no_column_mapping() -> None:
     found = schema_of({"a b": "long", "s": json.loads(schema_of({"c,d": "string"}))})
     assert delta_schema(bare_names(table_names(found, safe=True))).protocol.writer == 2
     assert delta_schema(bare_names(table_names(found, safe=False))).protocol.writer == 5
@@ -121,8 +120,10 @@ _SCHEMAS = st.dictionaries(_NAMES, _KINDS, max_size=6)
 
 
 @given(_SCHEMAS, _SCHEMAS, st.booleans())
-def test_every_schema(earlier: dict[str, Any], later: dict[str, Any], safe: bool) -> None:
-    """Names go there and back; safe ones are safe, each once in whatever case; earlier ones stay."""
+def test_names_are_reversible_unique_and_stable(
+    earlier: dict[str, Any], later: dict[str, Any], safe: bool
+) -> None:
+    """Otherwise the names of some schema would be irreversible or unsafe, or would collide or replace earlier names."""
     held = table_names(schema_of(earlier), safe=True)
     now = schema_of({**later, **earlier})
     named = table_names(now, held, safe=safe)

@@ -1,4 +1,4 @@
-"""A table's versions: who commits what on top of which, what it costs, and what is refused."""
+"""Commits to a table: concurrent writers, requests, faults, and logs that are refused."""
 
 from dataclasses import replace
 
@@ -35,18 +35,18 @@ def commit(table, *slots, base=None):
     return found.snapshot
 
 
-def test_a_table_that_is_not_there_is_absent(store):
+def test_missing_table_is_absent(store):
     assert isinstance(Table(store=store).reader.open(), Absent)
 
 
-def test_what_is_committed_is_read_by_another_process(store):
+def test_committed_change_is_visible_to_another_process(store):
     table = Table(store=store)
     commit(table, 1, 2)
     commit(table, 2, 3)
     assert Table(store=store).counted() == {1: 1, 2: 2, 3: 1}
 
 
-def test_a_commit_takes_two_writes_beside_its_files_and_one_of_known(store):
+def test_commit_takes_two_writes_besides_its_files_and_one_of_known(store):
     counting = CountingStore(store)
     table = Table(store=counting)
     base = table.opened()
@@ -55,7 +55,7 @@ def test_a_commit_takes_two_writes_beside_its_files_and_one_of_known(store):
     assert counting.counts == {"PUT": 100 + 3}
 
 
-def test_a_warm_process_asks_twice_at_once(store):
+def test_warm_process_makes_two_requests_in_parallel(store):
     counting = CountingStore(store)
     table = Table(store=counting)
     base = commit(table, 1)
@@ -64,7 +64,7 @@ def test_a_warm_process_asks_twice_at_once(store):
     assert counting.counts == {"GET": 1, "LIST": 1}
 
 
-def test_a_warm_process_reads_each_new_version_and_one_manifest(store):
+def test_warm_process_reads_each_new_version_and_one_manifest(store):
     counting = CountingStore(store)
     table = Table(store=counting)
     base = commit(table, 1)
@@ -75,7 +75,7 @@ def test_a_warm_process_reads_each_new_version_and_one_manifest(store):
     assert counting.counts == {"GET": 1 + 2 + 1, "LIST": 1}
 
 
-def test_a_cold_process_reads_the_checkpoint_and_what_follows(store):
+def test_cold_process_reads_the_checkpoint_and_later_versions(store):
     table = Table(store=store)
     for _ in range(CHECKPOINT_EVERY + 2):
         commit(table, 1)
@@ -87,7 +87,7 @@ def test_a_cold_process_reads_the_checkpoint_and_what_follows(store):
     assert counting.counts == {"GET": 6, "LIST": 1}
 
 
-def test_of_two_on_one_slot_the_second_is_left_nothing(store):
+def test_second_change_of_one_slot_has_nothing_left_to_commit(store):
     one, two = Table(store=store), Table(store=store)
     base = one.opened()
     commit(one, 1, base=base)
@@ -96,7 +96,7 @@ def test_of_two_on_one_slot_the_second_is_left_nothing(store):
     assert two.counted() == {1: 1}
 
 
-def test_of_two_on_overlapping_slots_the_second_commits_the_rest(store):
+def test_second_change_of_overlapping_slots_commits_the_rest(store):
     one, two = Table(store=store), Table(store=store)
     base = one.opened()
     commit(one, 1, 2, base=base)
@@ -107,7 +107,7 @@ def test_of_two_on_overlapping_slots_the_second_commits_the_rest(store):
     assert two.counted() == counts_of(found.snapshot) == {1: 1, 2: 1, 3: 1}
 
 
-def test_changes_of_one_process_that_wait_together_become_one_version(store):
+def test_waiting_changes_of_one_process_become_one_version(store):
     table = Table(store=store)
     base = table.opened()
     changes = [Counts(base=base, slots=(slot,)) for slot in range(5)]
@@ -118,7 +118,7 @@ def test_changes_of_one_process_that_wait_together_become_one_version(store):
     assert len(versions(store)) == 2
 
 
-def test_together_only_one_of_two_changes_of_a_slot_is_committed(store):
+def test_only_one_of_two_waiting_changes_of_a_slot_is_committed(store):
     table = Table(store=store)
     base = table.opened()
     wanted = [Wanted(change=Counts(base=base, slots=(1,)), base=base) for _ in range(2)]
@@ -127,10 +127,10 @@ def test_together_only_one_of_two_changes_of_a_slot_is_committed(store):
     assert table.counted() == {1: 1}
 
 
-def test_a_change_that_cannot_be_made_does_not_stop_those_that_wait_with_it(store):
+def test_failing_change_does_not_stop_other_waiting_changes(store):
     class Bad:
         def onto(self, base):
-            raise UsageError("it cannot be")
+            raise UsageError("this change cannot be made")
 
     table = Table(store=store)
     base = table.opened()
@@ -144,7 +144,7 @@ def test_a_change_that_cannot_be_made_does_not_stop_those_that_wait_with_it(stor
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED])
-def test_an_attempt_in_doubt_is_committed_once(store, fault):
+def test_attempt_in_doubt_is_committed_once(store, fault):
     base = Table(store=store).opened()
     faulty = FaultyStore(store, at("put", fault, key=LAYOUT.version(1)))
     commit(Table(store=faulty), 1, base=base)
@@ -152,7 +152,7 @@ def test_an_attempt_in_doubt_is_committed_once(store, fault):
     assert len(versions(store)) == 2
 
 
-def test_a_throttled_attempt_is_not_committed_and_may_be_repeated(store):
+def test_throttled_attempt_is_not_committed_and_can_be_repeated(store):
     base = Table(store=store).opened()
     table = Table(store=FaultyStore(store, at("put", Fault.THROTTLED, key=LAYOUT.version(1))))
     with pytest.raises(UnavailableError):
@@ -161,8 +161,8 @@ def test_a_throttled_attempt_is_not_committed_and_may_be_repeated(store):
     assert Table(store=store).counted() == {1: 1}
 
 
-def test_a_refusal_of_a_repeated_request_is_no_conflict(store):
-    """The network may deliver a request twice; the answer is then that of the second."""
+def test_refusal_of_a_repeated_request_is_not_a_conflict(store):
+    """The network may deliver a request twice; the writer then sees only the refusal of the second one."""
 
     class Twice(DelegatingStore):
         def put(self, key, body, **given):
@@ -174,7 +174,7 @@ def test_a_refusal_of_a_repeated_request_is_no_conflict(store):
     assert Table(store=store).counted() == {1: 1}
 
 
-def test_nothing_is_committed_on_an_old_look(store):
+def test_old_snapshot_is_not_committed_on(store):
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})
     base = table.opened()
@@ -184,7 +184,7 @@ def test_nothing_is_committed_on_an_old_look(store):
     assert len(versions(store)) == 1
 
 
-def test_nothing_is_committed_whose_files_took_too_long(store):
+def test_change_whose_files_took_too_long_is_not_committed(store):
     clock = HandClock()
     base = Table(store=store, clock=clock).opened()
 
@@ -200,8 +200,8 @@ def test_nothing_is_committed_whose_files_took_too_long(store):
     assert len(versions(store)) == 1
 
 
-def test_a_version_that_came_late_below_a_newer_history_does_not_count(store):
-    """The log was cut below a checkpoint while the write was under way: it lands where a version was."""
+def test_late_version_below_a_newer_history_does_not_count(store):
+    """Otherwise a writer would report success for a version that no reader sees, if the log is cut during the write."""
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})
     base = table.opened()
@@ -222,7 +222,7 @@ def test_a_version_that_came_late_below_a_newer_history_does_not_count(store):
     assert Table(store=store).counted() == {2: CHECKPOINT_EVERY + 1}
 
 
-def test_who_is_never_first_gives_up_and_has_committed_nothing(store):
+def test_writer_that_is_never_first_gives_up_and_commits_nothing(store):
     clock = HandClock()
     base = Table(store=store, clock=clock).opened()
 
@@ -238,7 +238,7 @@ def test_who_is_never_first_gives_up_and_has_committed_nothing(store):
     assert 1 not in Table(store=store).counted()
 
 
-def test_a_log_that_lacks_its_last_version_is_refused(store):
+def test_log_without_its_last_version_is_refused(store):
     table = Table(store=store)
     base = commit(table, 1)
     commit(table, 1)
@@ -248,7 +248,7 @@ def test_a_log_that_lacks_its_last_version_is_refused(store):
             read()
 
 
-def test_a_log_that_is_gone_is_refused(store):
+def test_missing_log_is_refused(store):
     table = Table(store=store)
     base = commit(table, 1)
     for version in (0, 1):
@@ -258,16 +258,16 @@ def test_a_log_that_is_gone_is_refused(store):
             read()
 
 
-def test_a_log_with_a_gap_is_refused(store):
+def test_log_with_a_gap_is_refused(store):
     table = Table(store=store)
     for _ in range(3):
         commit(table, 1)
     store.delete(LAYOUT.version(2))
-    with pytest.raises(CorruptError, match="not all there"):
+    with pytest.raises(CorruptError, match="some of the versions 0 to 3 are missing"):
         table.reader.open()
 
 
-def test_a_table_whose_record_is_gone_is_refused(store):
+def test_table_without_its_record_is_refused(store):
     table = Table(store=store)
     base = commit(table, 1)
     for meta in store.list("_s3notify-known/").objects:
@@ -277,8 +277,8 @@ def test_a_table_whose_record_is_gone_is_refused(store):
             read()
 
 
-def test_a_restored_backup_is_refused_even_if_it_has_as_many_versions(store):
-    """Version 2 was committed, the log restored to version 1, and another version 2 created by a stranger."""
+def test_restored_backup_is_refused_even_with_as_many_versions(store):
+    """Otherwise a log restored to version 1, with another version 2 on top, would pass for the committed log."""
     table = Table(store=store)
     base = commit(table, 1)
     saved = {meta.key: store.get(meta.key).body for meta in store.list("t/").objects}
@@ -307,7 +307,7 @@ def foreign(store, version, *, adds=(), removes=(), **given):
 
 
 def optimized(base, more=0, **given):
-    """All packs in one, as OPTIMIZE of another engine has it; with `more` rows than they have."""
+    """All packs merged into one, like OPTIMIZE of another engine; `more`: additional rows in it."""
     rows = sum(each.rows for each in base.packs.values()) + more
     one = replace(pack("theirs", 0, rows, label=0, data_change=False), since=0, until=2**63 - 1, **given)
     return {
@@ -316,18 +316,18 @@ def optimized(base, more=0, **given):
     }
 
 
-def test_a_version_of_another_engine_that_changes_no_data_is_adopted(store):
+def test_foreign_version_that_changes_no_data_is_adopted(store):
     table = Table(store=store)
     base = commit(table, 1, 2)
     foreign(store, 2, **optimized(base))
     for found in (table.reader.open(), table.reader.refresh(base)):
         assert found.version == 2
         assert [each.path for each in found.packs.values()] == ["data/theirs.parquet"]
-        assert next(iter(found.packs.values())).until == 2, "no label is above the version"
+        assert next(iter(found.packs.values())).until == 2, "no label exceeds the version"
         assert found.manifest == base.manifest
 
 
-def test_under_leases_a_version_of_another_engine_is_refused(store):
+def test_foreign_version_is_refused_under_leases(store):
     table = Table(store=store, adopt=False)
     base = commit(table, 1)
     foreign(store, 2, **optimized(base))
@@ -349,7 +349,7 @@ def test_under_leases_a_version_of_another_engine_is_refused(store):
         (lambda _: {"protocol": Protocol(reader=3, writer=7)}, "changes the protocol"),
     ],
 )
-def test_other_versions_of_another_engine_are_refused_by_name(store, what, why):
+def test_foreign_version_that_changes_the_table_is_refused_by_name(store, what, why):
     table = Table(store=store)
     base = commit(table, 1, 2)
     foreign(store, 2, **what(base))
@@ -359,7 +359,7 @@ def test_other_versions_of_another_engine_are_refused_by_name(store, what, why):
         assert "--to-version 1" in str(refused.value)
 
 
-def test_actions_that_nobody_here_knows_are_refused(store):
+def test_unknown_actions_are_refused(store):
     table = Table(store=store)
     base = commit(table, 1)
     store.put(LAYOUT.version(2), b'{"domainMetadata":{"domain":"x","configuration":"","removed":false}}\n')
@@ -367,27 +367,27 @@ def test_actions_that_nobody_here_knows_are_refused(store):
         table.reader.refresh(base)
 
 
-def test_a_delta_table_that_another_program_has_made_is_refused(store):
+def test_delta_table_of_another_program_is_refused(store):
     table = Table(store=store)
     foreign(store, 0, metadata=MetaData(id="x", schema="{}", created_ms=1), protocol=Protocol())
-    with pytest.raises(UsageError, match="another program has made"):
+    with pytest.raises(UsageError, match="another program made"):
         table.reader.open()
 
 
-def test_two_who_create_a_table_create_one(store):
+def test_two_writers_create_one_table(store):
     one, two = Table(store=store), Table(store=store)
     assert one.opened().table == two.opened().table
     assert len(versions(store)) == 1
 
 
 def emptied(store, *numbers):
-    """As `erase` leaves them."""
+    """Empty the versions, as `erase` does."""
     for number in numbers:
         store.put(LAYOUT.version(number), b"")
 
 
-def test_a_version_that_was_erased_keeps_its_number_taken(store):
-    """A writer that looked below it does not create one there: it goes on at the checkpoint."""
+def test_number_of_an_erased_version_is_not_used_again(store):
+    """Otherwise a writer with an old snapshot would create a version in place of an erased one, unseen by readers."""
     table = Table(store=store)
     base = commit(table, 1)
     newest = commit(table, 1)
@@ -400,8 +400,8 @@ def test_a_version_that_was_erased_keeps_its_number_taken(store):
     assert table.reader.as_of(2) is None
 
 
-def test_a_file_that_only_an_older_version_names_may_be_missing(store):
-    """The change is asked again on the newest version."""
+def test_change_is_called_again_if_erase_removed_a_file(store):
+    """Otherwise a commit would fail although the newest version no longer names the missing file."""
 
     class Reads(Counts):
         def onto(self, base):
@@ -422,7 +422,7 @@ def test_a_file_that_only_an_older_version_names_may_be_missing(store):
         Table(store=store).committer.commit(Reads(base=done.snapshot, slots=(3,)), done.snapshot)
 
 
-def test_a_checkpoint_that_may_not_be_there_is_not_named(store):
+def test_checkpoint_in_doubt_is_not_named(store):
     table = Table(store=store)
     base = commit(table, 1)
     faulty = FaultyStore(store, at("put", Fault.REFUSED, key=LAYOUT.checkpoint(1)))
@@ -431,8 +431,8 @@ def test_a_checkpoint_that_may_not_be_there_is_not_named(store):
     assert table.counted() == {1: 1}
 
 
-def test_changes_that_wait_together_read_each_others_files(store):
-    """A second one may replace what the first has just written."""
+def test_waiting_changes_read_files_of_earlier_ones(store):
+    """Otherwise a second change that replaces new rows of the first would not find the file."""
 
     class Reads(Counts):
         def onto(self, base):

@@ -1,4 +1,4 @@
-"""A round of a derived table on top of what another writer has committed: each cell of `table.derived_round`."""
+"""A round of a derived table on top of another writer's version: each cell of the table in `table.derived_round`."""
 
 import json
 import random
@@ -46,7 +46,7 @@ def facts(derived, slot):
     return derived().table.opened().manifest.slot(Slot(slot))
 
 
-def test_a_slot_is_replaced_as_a_whole_and_the_others_stay(derived):
+def test_slot_is_replaced_as_a_whole_and_others_stay(derived):
     held = filled(derived)
     process = derived()
     planned = process.planned({A: ["new"]}, source=7)
@@ -56,8 +56,8 @@ def test_a_slot_is_replaced_as_a_whole_and_the_others_stay(derived):
     assert (facts(derived, B).source, facts(derived, B).generation) == (1, planned.base.version)
 
 
-def test_a_slot_without_rows_is_made_too(derived):
-    """Else it would be made again in each round."""
+def test_slot_without_rows_is_noted_as_made(derived):
+    """Otherwise the slot would be made again in each round."""
     held = filled(derived)
     process = derived()
     process.commit(process.planned({A: [], 9: []}, source=7))
@@ -66,7 +66,7 @@ def test_a_slot_without_rows_is_made_too(derived):
     assert (facts(derived, A).source, facts(derived, 9).source) == (7, 7)
 
 
-def test_others_changed_other_slots(derived):
+def test_round_goes_on_if_others_changed_other_slots(derived):
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({B: ["mine"]}, source=2)
@@ -77,8 +77,8 @@ def test_others_changed_other_slots(derived):
 
 
 @pytest.mark.parametrize("theirs", [5, 6])
-def test_others_made_the_slot_from_the_same_source_version_or_a_later_one(derived, theirs):
-    """It is done, and no conflict; the other slots of the pack that it shares are committed."""
+def test_slot_is_done_if_others_made_it_from_the_same_or_a_later_source_version(derived, theirs):
+    """Otherwise a slot that is already done would be a conflict, or other slots of its pack would not be committed."""
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"] * 3, B: ["mine"]}, source=5)
@@ -89,7 +89,7 @@ def test_others_made_the_slot_from_the_same_source_version_or_a_later_one(derive
     assert facts(derived, A).source == theirs
 
 
-def test_others_made_all_the_slots(derived):
+def test_nothing_is_left_if_others_made_all_slots(derived):
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"]}, source=5)
@@ -99,7 +99,7 @@ def test_others_made_all_the_slots(derived):
     assert derived().contents() == {**held, A: ["theirs"]}
 
 
-def test_others_made_the_slot_from_an_earlier_source_version(derived):
+def test_slot_is_replaced_if_others_made_it_from_an_earlier_source_version(derived):
     held = filled(derived)
     one, two = derived(), derived()
     second = two.planned({A: ["mine"]}, source=5)
@@ -110,15 +110,15 @@ def test_others_made_the_slot_from_an_earlier_source_version(derived):
     assert facts(derived, A).source == 5
 
 
-def test_a_slot_is_made_again_from_the_same_source_version_if_nobody_else_has(derived):
-    """As a new transform demands."""
+def test_slot_is_made_again_from_the_same_source_version(derived):
+    """Otherwise a new transform would not change the rows of an unchanged source."""
     held = filled(derived)
     process = derived()
     assert isinstance(process.commit(process.planned({A: ["again"]}, source=1)), Committed)
     assert derived().contents() == {**held, A: ["again"]}
 
 
-def test_others_merged_the_packs(derived):
+def test_rows_leave_packs_that_others_merged(derived):
     held = filled(derived, slots=(A,))
     one = derived()
     for slot in (B, C):
@@ -126,7 +126,7 @@ def test_others_merged_the_packs(derived):
         held[slot] = values(slot, "x")
     two = derived()
     second = two.planned({B: ["mine"]}, source=2)
-    # The fourth small pack is one too many.
+    # The fourth small pack makes a merge due.
     for slot in (3, 4, 5):
         one.commit(one.planned({slot: values(slot, "x")}))
         held[slot] = values(slot, "x")
@@ -135,8 +135,8 @@ def test_others_merged_the_packs(derived):
     assert derived().contents() == {**held, B: ["mine"]}
 
 
-def test_another_engine_merged_the_packs(derived):
-    """Its file is in another order, and says nothing of slots."""
+def test_rows_leave_packs_that_another_engine_merged(derived):
+    """Otherwise rows would stay twice in the engine's file, which is unsorted and does not say which slots it has."""
     held = filled(derived)
     process = derived()
     second = process.planned({B: ["mine"]}, source=2)
@@ -167,7 +167,7 @@ def grown(planned, **columns):
     return planned
 
 
-def test_others_let_the_schema_grow_too(derived):
+def test_schema_gets_the_columns_of_both_writers(derived):
     one, two = derived(), derived()
     one.table.opened()
     first = grown(one.planned({A: ["a"]}), value="string", x="long")
@@ -179,8 +179,8 @@ def test_others_let_the_schema_grow_too(derived):
     assert derived().contents() == {A: ["a"], B: ["b"]}
 
 
-def test_others_gave_a_column_another_type(derived):
-    """The slots that have rows wait for a new plan; one without rows can be made."""
+def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
+    """Otherwise rows of two types would be in one column. A slot without rows can still be made."""
     one, two = derived(), derived()
     one.table.opened()
     second = grown(two.planned({B: ["b"], C: []}), x="string")
@@ -190,8 +190,8 @@ def test_others_gave_a_column_another_type(derived):
     assert derived().contents() == {A: ["a"]}
 
 
-def test_others_gave_a_column_that_is_there_another_type(derived):
-    """A round that changes no schema is of the old type, too; slots with values that are not certain are made again."""
+def test_changed_type_of_a_column_is_a_conflict_for_rounds_of_the_old_type(derived):
+    """Otherwise a round that changes no schema would commit rows of the old type."""
     one, two = derived(), derived()
     one.table.opened()
     first = one.planned({A: ["1"], C: [None]})
@@ -210,14 +210,14 @@ def test_others_gave_a_column_that_is_there_another_type(derived):
     assert ({slot: facts[slot].source for slot in (A, C)}, made.asked_slots) == ({A: 0, C: 1}, (A,))
 
 
-def test_the_table_began_anew(derived):
+def test_round_of_a_restarted_table_has_nothing_left(derived):
     filled(derived)
     planned = derived().planned({A: ["x"]}, source=9)
     assert planned.onto(replace(planned.base, table="another")) is None
     assert planned.dropped.keys() == {Slot(A)}
 
 
-def test_columns_of_ours_may_be_there_with_nulls_and_in_any_order(derived):
+def test_lineage_columns_may_be_null_and_unsorted(derived):
     process = derived()
     schema = {"_key": pa.string(), "_offset": pa.string(), "value": pa.string()}
     held = {A: ["b", None, "a"], B: [None, "z"]}
@@ -232,23 +232,23 @@ def test_columns_of_ours_may_be_there_with_nulls_and_in_any_order(derived):
     assert [row["_key"] for row in rows if row["_slot"] == B] == [None, "z"]
 
 
-def test_the_check_counts_the_rows_of_slots(derived):
+def test_check_compares_the_rows_of_slots_with_the_manifest(derived):
     filled(derived)
     process = derived()
     planned = process.planned({A: ["x", "y"]})
     planned.slots = {Slot(A): replace(planned.slots[Slot(A)], rows=5)}
     process.commit(planned)
     checked = check_table(process.whole, process.table.opened())
-    assert checked.problems == ("slot 0 has 2 rows, and its manifest says 5",)
+    assert checked.problems == ("slot 0 has 2 rows, but its manifest says 5",)
     process.commit(process.planned({A: ["x"]}))
-    assert check_table(process.whole, process.table.opened()).ok, "replacing a slot mends it"
+    assert check_table(process.whole, process.table.opened()).ok, "replacing a slot repairs it"
 
 
 SCALE = 32
 
 
 def scaled():
-    """`DERIVED`, a part of it in bytes."""
+    """`DERIVED` with smaller byte sizes."""
     sizes = {
         name: getattr(DERIVED, name) // SCALE for name in ("target", "smallest", "group", "own", "budget")
     }
@@ -256,8 +256,8 @@ def scaled():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_replacing_one_slot_writes_little_of_others(derived, seed):
-    """Slots of all sizes, replaced one by one and in batches; none compresses."""
+def test_replacing_one_slot_writes_few_rows_of_others(derived, seed):
+    """Otherwise a change of one slot would rewrite much of the table. The rows do not compress."""
     source, sizes = random.Random(seed), scaled()
     process, held = derived(sizes=sizes), {}
 
@@ -281,8 +281,8 @@ def test_replacing_one_slot_writes_little_of_others(derived, seed):
     )
 
 
-def test_a_batch_of_half_the_slots_writes_as_much_of_the_others(derived):
-    """So it writes twice its rows: each pack that it touches holds as many of others."""
+def test_batch_of_half_the_slots_writes_at_most_twice_its_rows(derived):
+    """Otherwise such a batch would rewrite more rows of other slots than it has itself."""
     source, sizes = random.Random(5), scaled()
     process, slots = derived(sizes=sizes), range(100)
 

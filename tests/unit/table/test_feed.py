@@ -1,4 +1,4 @@
-"""The changes of versions: applied to the states of an earlier version they give those of a later one."""
+"""The changes of versions: applied to the states of an earlier version they give the states of a later one."""
 
 from dataclasses import replace
 
@@ -50,8 +50,8 @@ def changes_in(process, since, until):
 
 
 @given(steps=steps)
-def test_the_changes_lead_from_any_version_to_any_later_one(steps):
-    """Also of rounds that were committed on top of others, without some slots, or several in one version."""
+def test_changes_lead_from_any_version_to_any_later_one(steps):
+    """Otherwise a consumer would miss changes of rounds that were committed on top of others, in part, or together."""
     process = committed(steps)
     newest = process.table.opened()
     found = [labels_in(process, snapshot_of(process.table.reader, n)) for n in range(newest.version + 1)]
@@ -61,7 +61,7 @@ def test_the_changes_lead_from_any_version_to_any_later_one(steps):
         assert applied(found[version - 1], changes_in(process, version - 1, version)) == found[version]
 
 
-def test_a_change_says_what_became_of_an_object():
+def test_change_has_a_reason_and_labels_before_and_after():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (1,)), "c1": ("e1", ())}))
     process.commit(process.planned({"a1": ("e2", (1,)), "c1": ("e1", ()), "d1": ("e1", (2,))}))
@@ -94,12 +94,12 @@ STATE = ObjectState(key="k", etag="e", size=1, rows=1, since=3, until=3)
         (replace(STATE, again=True), STATE, None),
     ],
 )
-def test_each_reason(state, before, reason):
+def test_reason_follows_from_the_states(state, before, reason):
     found = [change.reason for change in state_changes(Slot(1), [(state, before)])]
     assert found == ([reason] if reason else [])
 
 
-def test_of_an_erased_object_there_is_a_hash_of_its_key():
+def test_erased_object_is_named_by_the_hash_of_its_key():
     found = erased(Slot(1), "secret", STATE)
     assert found == StateChange.of(found.row())
     assert "secret" not in repr(found)
@@ -110,7 +110,7 @@ def bucket_of(count, etag="e"):
     return {f"{'abcdefgh'[n % 8]}{n}": (etag, (1,)) for n in range(count)}
 
 
-def test_few_changes_cost_no_request_more_and_many_one():
+def test_few_changes_cost_no_request_and_many_cost_one():
     store = CountingStore(MemoryObjectStore())
     process = Rounds(store=store)
     for count, file in ((CHANGES_INLINE, 0), (CHANGES_INLINE + 1, 1)):
@@ -136,7 +136,7 @@ def test_many_changes_are_streamed(monkeypatch):
     assert len({change.key for change in changes}) == 999
 
 
-def test_versions_that_are_not_kept_are_named():
+def test_error_names_the_versions_that_are_kept():
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     process = Rounds(store=store, clock=clock, more={"max_run_seconds": 100.0})
@@ -163,10 +163,10 @@ def test_versions_that_are_not_kept_are_named():
     start = labels_in(process, snapshot_of(process.table.reader, kept[0]))
     assert applied(start, found) == labels_in(process, process.table.opened())
     left = {meta.key for meta in store.list(LAYOUT.changes).objects}
-    assert files - left, "those of versions that were cut are gone"
+    assert files - left, "files of versions that were cut are deleted"
 
 
-def test_a_file_that_is_missing_is_named():
+def test_missing_file_is_named():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned(bucket_of(100)))
     (file,) = process.store.list(LAYOUT.changes).objects
@@ -175,7 +175,7 @@ def test_a_file_that_is_missing_is_named():
         changes_in(process, 0, 1)
 
 
-def test_a_version_that_changes_no_state_has_no_changes():
+def test_version_that_changes_no_state_has_no_changes():
     class Nothing:
         def onto(self, base):
             return Proposal(operation="NOTHING")

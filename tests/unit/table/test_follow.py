@@ -1,4 +1,4 @@
-"""A table that follows another one, led on by several writers at once: each step counts once, and none goes back."""
+"""A following table that several writers advance: each step counts once, and the table never goes back."""
 
 from dataclasses import replace
 
@@ -49,8 +49,8 @@ def led_to(name, source):
 
 @name
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_another_writer_is_first(name, source, rebuild):
-    """It has led the table further: the step is left out, and what there is to do is decided by what there is now."""
+def test_step_starts_over_if_another_writer_is_first(name, source, rebuild):
+    """Otherwise the table would go back to an earlier version of its source."""
     following(name, source).follow()
     source.commit(source.planned(SECOND))
 
@@ -67,8 +67,8 @@ def test_another_writer_is_first(name, source, rebuild):
 
 
 @name
-def test_others_are_always_first(name, source):
-    """An error says so, after a bounded number of steps; the next call leads the table on."""
+def test_error_ends_the_steps_if_others_are_always_first(name, source):
+    """Otherwise a run would try forever, or the next one could not advance the table."""
     following(name, source).follow()
     numbers = iter(range(20, 100, 3))
 

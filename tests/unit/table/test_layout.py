@@ -9,18 +9,18 @@ LAYOUT = TableLayout(prefix="t/")
 
 
 @pytest.mark.parametrize("prefix", ["no-slash", "/t/", "a//b/", ""])
-def test_prefixes_that_cannot_be(prefix):
+def test_invalid_prefix_is_refused(prefix):
     with pytest.raises(UsageError, match="table prefix"):
         TableLayout(prefix=prefix)
 
 
 @pytest.mark.parametrize("path", ["../x", "data/../../x", "./x", "/x", "s3://b/x", "data/%2e%2e/x"])
-def test_files_outside_the_table_are_refused(path):
+def test_file_outside_the_table_is_refused(path):
     with pytest.raises(UsageError, match="outside the table"):
         LAYOUT.file(path)
 
 
-def test_versions_sort_by_name_and_nothing_else_is_one():
+def test_versions_sort_by_name_and_are_told_from_other_objects():
     versions = [0, 1, 9, 10, 999, 1000, 10**18]
     names = [LAYOUT.version(version) for version in versions]
     assert sorted(names) == names
@@ -32,5 +32,5 @@ def test_versions_sort_by_name_and_nothing_else_is_one():
 
 
 @pytest.mark.parametrize("name", ["a b", "ä%41", "slot=7/x"])
-def test_a_path_leads_to_its_file(name):
+def test_path_of_a_pack_leads_to_its_file(name):
     assert LAYOUT.file(LAYOUT.pack_path(name)) == f"t/data/{name}.parquet"

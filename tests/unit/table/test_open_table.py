@@ -1,4 +1,4 @@
-"""Which tables are opened, which are refused with what remedy, and how one goes on after a loss."""
+"""Tables that open, tables that are refused with a remedy, and tables that go on after a loss."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +36,7 @@ def commit(store, *slots):
 
 
 def no_backlog():
-    """Nothing is noted."""
+    """A backlog that records nothing."""
 
 
 def record(store):
@@ -54,14 +54,14 @@ def test_without_create_nothing_is_written(store):
     assert not store.list("").objects
 
 
-def test_a_table_is_created_under_the_id_of_its_record(store):
+def test_table_is_created_under_the_id_of_its_record(store):
     _, found = opened(store)
     assert found.id == found.snapshot.table == found.snapshot.metadata.id == record(store).table
     assert record(store).identity == IDENTITY
     assert found.snapshot.version == record(store).version == 0
 
 
-def test_an_interrupted_creation_is_finished(store):
+def test_interrupted_creation_is_finished(store):
     begun = Known(table="0123456789abcdef", identity=IDENTITY)
     Table(store=store).known.change(lambda _: begun)
     _, found = opened(store)
@@ -71,8 +71,8 @@ def test_an_interrupted_creation_is_finished(store):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("dies_at", range(12))
-def test_a_creation_that_is_killed_anywhere_is_finished(store, dies_at, fault):
-    """The next run goes on with the same id, and no crash looks like a loss."""
+def test_creation_killed_at_any_request_is_finished(store, dies_at, fault):
+    """Otherwise the next run would use another id, or take the crash for a loss."""
     with suppress(CrashedError):
         opened(FaultyStore(store, scripted({dies_at: fault})))
     begun = record(store)
@@ -82,8 +82,8 @@ def test_a_creation_that_is_killed_anywhere_is_finished(store, dies_at, fault):
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"table":"x"}'])
-def test_a_record_that_is_not_ours_is_never_taken_for_none(store, body):
-    """Else all objects would be taken in again."""
+def test_damaged_record_is_not_taken_for_a_missing_one(store, body):
+    """Otherwise all objects would be read again."""
     commit(store, 1)
     records = Table(store=store).known.records
     records.replace(KNOWN, "t", body, expected=records.read(KNOWN, "t").version)
@@ -108,9 +108,9 @@ def test_other_settings_are_refused_and_nothing_is_written(store, identity, reme
     assert {meta.key: meta.etag for meta in store.list("").objects} == before
 
 
-def test_a_table_that_nothing_was_committed_to_may_begin_with_other_settings(store):
+def test_table_without_commits_may_begin_with_other_settings(store):
     opened(store)
-    with pytest.raises(UsageError, match="begin with them: s3notify table forget"):
+    with pytest.raises(UsageError, match="begin with the new settings: s3notify table forget"):
         opened(store, replace(IDENTITY, slots=20))
     forget(Table(store=store).committer, no_backlog)
     _, found = opened(store, replace(IDENTITY, slots=20))
@@ -118,41 +118,41 @@ def test_a_table_that_nothing_was_committed_to_may_begin_with_other_settings(sto
     assert not found.warnings
 
 
-def test_another_endpoint_is_a_warning_and_noted(store):
+def test_another_endpoint_is_noted_with_a_warning(store):
     commit(store, 1)
     _, found = opened(store, endpoint="http://127.0.0.1:1")
-    assert "was at AWS S3" in found.warnings[0]
+    assert "was read at AWS S3 before" in found.warnings[0]
     assert not opened(store, endpoint="http://127.0.0.1:1")[1].warnings
 
 
-def test_a_cursor_of_another_table_is_refused(store):
+def test_cursor_of_another_table_is_refused(store):
     commit(store, 1)
-    with pytest.raises(CorruptError, match="with the id feed, and it is"):
+    with pytest.raises(CorruptError, match="with the id feed, and the present table is"):
         opened(store, expected="feed")
 
 
-def test_a_cursor_of_a_table_of_which_nothing_is_left_is_refused(store):
-    """Without it, nothing would say that there was a table."""
+def test_cursor_of_a_deleted_table_is_refused(store):
+    """Otherwise the loss of all objects would go unnoticed, because only the cursor shows that there was a table."""
     commit(store, 1)
     was = record(store).table
     for meta in store.list("").objects:
         store.delete(meta.key)
-    with pytest.raises(CorruptError, match=f"the id {was}, and nothing is left of it"):
+    with pytest.raises(CorruptError, match=f"the id {was}, and no table is left"):
         opened(store, expected=was)
     assert not store.list("").objects
     now = opened(store)[1].id
-    with pytest.raises(CorruptError, match=f"the id {was}, and it is {now} now"):
+    with pytest.raises(CorruptError, match=f"the id {was}, and the present table is {now}"):
         opened(store, expected=was)
 
 
-def test_a_table_that_is_being_rewritten_is_refused(store):
+def test_table_that_is_being_rewritten_is_refused(store):
     table = commit(store, 1)
     table.known.change(lambda known: replace(known, rewriting=True))
     with pytest.raises(UsageError, match="until it succeeds"):
         opened(store)
 
 
-def test_another_sensor_is_a_warning(store):
+def test_second_sensor_gets_a_warning(store):
     table, found = opened(store)
     assert not claim(table.reader, found, "one")
     table, found = opened(store)
@@ -161,15 +161,15 @@ def test_another_sensor_is_a_warning(store):
     assert record(store).sensor == "two"
 
 
-def test_a_confirmation_is_of_the_newest_version(store):
+def test_confirmation_holds_for_the_newest_version(store):
     commit(store, 1)
     table, found = opened(store)
     assert confirm(table.reader, found) == record(store).confirmed == 1
 
 
 @pytest.mark.parametrize("beyond", [1, 2, 3])
-def test_after_an_accepted_loss_the_table_goes_on_under_a_new_id(store, beyond):
-    """One of versions 0 to 4 is lost: those before it are left, and those after it go."""
+def test_table_goes_on_under_a_new_id_after_an_accepted_loss(store, beyond):
+    """Otherwise rows of versions before the loss would be lost, or versions after it would stay."""
     for _ in range(4):
         commit(store, 1, 2)
     was, noted = record(store).table, []
@@ -186,7 +186,7 @@ def test_after_an_accepted_loss_the_table_goes_on_under_a_new_id(store, beyond):
     assert [version.table for version in versions(store)] == [was] * beyond + [done.table]
 
 
-def test_after_the_loss_of_the_record_the_table_keeps_its_rows(store):
+def test_table_keeps_its_rows_after_the_loss_of_its_record(store):
     commit(store, 1)
     for meta in store.list(f"{KNOWN}/").objects:
         store.delete(meta.key)
@@ -197,11 +197,11 @@ def test_after_the_loss_of_the_record_the_table_keeps_its_rows(store):
     commit(store, 1)
 
 
-def test_after_the_loss_of_all_objects_the_table_begins_anew(store):
+def test_table_begins_again_after_the_loss_of_all_objects(store):
     commit(store, 1)
     for meta in store.list(LAYOUT.prefix).objects:
         store.delete(meta.key)
-    with pytest.raises(CorruptError, match="its log is gone, which had 2 versions"):
+    with pytest.raises(CorruptError, match=r"its log is gone \(it had 2 versions\)"):
         opened(store)
     done = forget(Table(store=store).committer, no_backlog)
     assert opened(store)[1].id == done.table
@@ -210,8 +210,8 @@ def test_after_the_loss_of_all_objects_the_table_begins_anew(store):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("left", ["all", "some", "none"])
-def test_forgetting_that_is_killed_anywhere_is_refused_until_it_is_repeated(store, left, fault):
-    """At each of its requests, whatever is left of the log."""
+def test_killed_forget_is_refused_until_it_is_repeated(store, left, fault):
+    """Otherwise a table would open in a half-accepted state after a crash at some request."""
     for _ in range(3):
         commit(store, 1)
     lost = {"all": (), "some": (2,), "none": range(4)}[left]
@@ -243,6 +243,6 @@ def test_forgetting_that_is_killed_anywhere_is_refused_until_it_is_repeated(stor
     assert dies_at > 3
 
 
-def test_there_is_nothing_to_forget_where_no_table_is(store):
+def test_forget_without_a_table_does_nothing(store):
     assert not forget(Table(store=store).committer, no_backlog).table
     assert not store.list("").objects

@@ -1,4 +1,4 @@
-"""The platform's own objects are the same to listings, publishers and inlets, wherever they are."""
+"""The platform's own objects are the same for listings, publishers and inlets, wherever they are."""
 
 import pytest
 
@@ -19,8 +19,8 @@ OURS = (
 PLACES = {"platform_prefix": "own/", "keyspace_prefix": "signals/", "queue_prefix": "waiting/"}
 
 
-def test_no_object_of_ours_is_read_from_the_whole_bucket() -> None:
-    """Nor below a prefix of ours, which is refused."""
+def test_own_objects_are_never_read_from_the_whole_bucket() -> None:
+    """Otherwise a source of a whole bucket, or of a platform prefix, would ingest the platform's own objects."""
     source = source_of(name="orders", bucket=S3Config(bucket="b"), hidden_files="read", **PLACES)
     assert [key for key in (*OURS, "raw/1", "ownership/1") if source.choice.covers(key)] == [
         "raw/1",
@@ -30,8 +30,8 @@ def test_no_object_of_ours_is_read_from_the_whole_bucket() -> None:
         source_of(name="orders", bucket=S3Config(bucket="b"), prefix="waiting/raw/", **PLACES)
 
 
-def test_nor_what_others_keep_there() -> None:
-    """Where other sources keep their own objects, as their names do not say whose they are."""
+def test_objects_of_other_platforms_are_never_read() -> None:
+    """Otherwise the objects of another deployment would be ingested, because their names do not show what they are."""
     mine = source_of(
         name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|signals/|waiting/"
     )
@@ -39,10 +39,10 @@ def test_nor_what_others_keep_there() -> None:
     assert {"own/", "signals/", "waiting/"} <= {*mine.own}
     with pytest.raises(UsageError, match="platform's own objects below 'own/'"):
         source_of(name="in", bucket=S3Config(bucket="b"), prefix="own/raw/", other_platform_prefixes="own/")
-    with pytest.raises(UsageError, match=r"other_platform_prefixes 'own/\|raw': end each with '/'"):
+    with pytest.raises(UsageError, match=r"other_platform_prefixes 'own/\|raw': end each prefix with '/'"):
         source_of(name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|raw")
 
 
-def test_in_a_bucket_of_others_only_the_usual_prefixes_are_ours() -> None:
-    """Where another source may keep its objects."""
+def test_only_usual_prefixes_are_own_in_another_bucket() -> None:
+    """Otherwise a source would skip user objects in a bucket where the platform's prefixes mean nothing."""
     assert own_prefixes("b", platform_bucket="p", **PLACES) == ("_s3notify/", "_s3notify-known/")

@@ -1,4 +1,4 @@
-"""The pinned schema: kept in the log's metadata, merged, bounded."""
+"""The pinned schema: kept in the log's metadata, merged, and limited in size."""
 
 import json
 from typing import Any
@@ -32,8 +32,8 @@ def pinned(known: TableSchema | None = None, *, inferred: bool = False, **column
 
 
 class TestPinned:
-    def test_the_first_and_a_later_one(self) -> None:
-        """The rows keep what they have; objects are parsed with the later one."""
+    def test_later_schema_keeps_the_columns_of_rows(self) -> None:
+        """Otherwise a later parsing schema with fewer columns would remove columns from the table."""
         first = pinned(a="long")
         assert is_same(pinned(first, a="long"), first)
         second = pinned(first, b="long")
@@ -42,14 +42,14 @@ class TestPinned:
         assert not is_same(second, first)
         assert not is_same(first, None)
 
-    def test_a_contradiction_names_the_column(self) -> None:
+    def test_contradiction_names_the_column(self) -> None:
         with pytest.raises(UsageError, match="column 'a' is long in the table and now string"):
             pinned(pinned(a="long"), a="string")
 
     @pytest.mark.parametrize("names", [("a",), ("a b", "c")])
     @pytest.mark.parametrize("derived", [False, True])
-    def test_the_log_has_it(self, names: tuple[str, ...], *, derived: bool) -> None:
-        """Read back as it was written, also where names are mapped; before the first rows there is none."""
+    def test_log_returns_the_schema_as_it_was_written(self, names: tuple[str, ...], *, derived: bool) -> None:
+        """Otherwise a schema with mapped names would change when it is read back, or an empty table would have one."""
         inner = json.loads(spark_schema(**dict.fromkeys(names, "date")))
         schema = pinned(inferred=True, s=inner, **dict.fromkeys(names, "long"))
         metadata, _ = described(schema, created_ms=1, table="t", derived=derived)
@@ -58,8 +58,8 @@ class TestPinned:
         assert metadata.id == "t"
         assert schema_of(described(NO_SCHEMA, created_ms=1)[0]) is None
 
-    def test_two_who_infer_at_once_parse_with_the_fields_of_both(self) -> None:
-        """Each type is that of who was first."""
+    def test_two_concurrent_inferences_parse_the_fields_of_both(self) -> None:
+        """Otherwise one of two writers that infer at the same time would stop reading the other one's fields."""
         theirs = {SOURCE: spark_schema(a="long"), "x": "theirs", "y": "theirs"}
         mine = {SOURCE: spark_schema(a="double", b="string"), "x": "mine"}
         both = both_sources(theirs, mine)
@@ -69,8 +69,8 @@ class TestPinned:
 
 
 class TestMerged:
-    def test_merged_at_any_depth(self) -> None:
-        """Old fields stand, with their types and places; new ones are nullable, and so is what later rows lack."""
+    def test_fields_are_merged_at_any_depth(self) -> None:
+        """Otherwise old fields would lose their type or place, or later rows without a field could not be stored."""
 
         def struct(*fields: tuple[str, Any], nullable: bool = True) -> dict[str, Any]:
             parts = [{"name": n, "type": t, "nullable": nullable, "metadata": {}} for n, t in fields]
@@ -127,8 +127,8 @@ class TestMerged:
             ({"type": "struct", "fields": []}, "'o.x' is long in the table and now struct<>"),
         ],
     )
-    def test_contradictions_inside(self, inner: Any, reason: str) -> None:
-        """Refused with the path where rows would contradict; passed over where an object does."""
+    def test_contradiction_inside_a_column_names_its_path(self, inner: Any, reason: str) -> None:
+        """Otherwise rows of two types would be in one column, or one nested field would stop the whole inference."""
 
         def outer(kind: Any) -> str:
             return spark_schema(o=json.loads(spark_schema(x=kind)))
@@ -137,8 +137,8 @@ class TestMerged:
             merged(outer("long"), outer(inner), strict=True)
         assert json.loads(merged(outer("long"), outer(inner), strict=False)) == json.loads(outer("long"))
 
-    def test_names_that_differ_by_case(self) -> None:
-        """Spark cannot tell them apart."""
+    def test_names_that_differ_only_in_case_are_one_column(self) -> None:
+        """Otherwise the table would get two columns that Spark cannot tell apart."""
         assert json.loads(merged(spark_schema(a="long"), spark_schema(A="long"), strict=False)) == json.loads(
             spark_schema(a="long")
         )
@@ -147,19 +147,20 @@ class TestMerged:
 
 
 class TestLimits:
-    """Checked before a schema is pinned: data adds no more, and what a person declares is refused."""
+    """Limits are checked before a schema is pinned. Inferred columns beyond them are left out; declared ones are
+    refused."""
 
-    def test_columns(self) -> None:
+    def test_columns_are_limited(self) -> None:
         many = spark_schema(**{f"c{n}": "long" for n in range(3001)})
         found = json.loads(merged(spark_schema(first="long"), many, strict=False, bounded=True))
         assert [field["name"] for field in found["fields"]] == [
             "first",
             *(f"c{n}" for n in range(MAX_COLUMNS - 1)),
         ]
-        with pytest.raises(UsageError, match=f"3001 columns, and may have {MAX_COLUMNS}"):
+        with pytest.raises(UsageError, match=f"3001 columns, but may have {MAX_COLUMNS}"):
             grown(None, source=many, rows=many, inferred=False)
 
-    def test_columns_inside(self) -> None:
+    def test_columns_inside_columns_are_limited(self) -> None:
         inner = json.loads(spark_schema(**{f"c{n}": "long" for n in range(3000)}))
         outer = json.loads(spark_schema(s="long", l="long"))
         outer["fields"][0]["type"] = inner
@@ -168,14 +169,14 @@ class TestLimits:
         assert [field["name"] for field in found["fields"]] == ["s"]
         assert len(found["fields"][0]["type"]["fields"]) == MAX_COLUMNS - 1
 
-    def test_bytes(self) -> None:
+    def test_bytes_are_limited(self) -> None:
         many = spark_schema(**{f"{n}" * 20_000: "long" for n in range(10, 99)})
         found = merged("{}", many, strict=False, bounded=True)
         assert MAX_SCHEMA_BYTES - 50_000 < len(found) <= MAX_SCHEMA_BYTES
         with pytest.raises(UsageError, match="bytes"):
             grown(None, source=many, rows="{}", inferred=False)
 
-    def test_depth(self) -> None:
+    def test_depth_is_limited(self) -> None:
         def nested(levels: int) -> str:
             kind: Any = "long"
             for _ in range(levels - 1):
@@ -191,8 +192,8 @@ class TestLimits:
         with pytest.raises(UsageError, match="levels"):
             grown(None, source=schema, rows="{}", inferred=False)
 
-    def test_twins_inside_of_a_new_field(self) -> None:
-        """Spark ignores case there too."""
+    def test_fields_of_a_new_column_that_differ_only_in_case_are_one(self) -> None:
+        """Otherwise a new struct would have two fields that Spark cannot tell apart."""
         outer = json.loads(spark_schema(s="long"))
         outer["fields"][0]["type"] = json.loads(spark_schema(a="long", A="long"))
         found = json.loads(merged("{}", json.dumps(outer), strict=False, bounded=True))

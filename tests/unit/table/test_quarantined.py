@@ -1,4 +1,4 @@
-"""Quarantine over a store in memory: objects taken into it, looked at, retried; what leaves, what stays."""
+"""Quarantine over a store in memory: objects enter it, are examined and retried; some leave it, some stay."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ EVERYTHING = Choice()
 
 
 class Quarantine(Place):
-    """A slot with what cannot be read in quarantine."""
+    """A slot whose unreadable objects are in quarantine."""
 
     def __init__(self, **bodies):
         super().__init__(CountingStore(MemoryObjectStore()), **bodies)
@@ -35,7 +35,7 @@ class Quarantine(Place):
         return retry(table or self.table, [SLOT], signals, choice, **options)
 
     def send_again(self):
-        """After a fix: all that is in quarantine, and a batch."""
+        """After a fix, retry all objects in quarantine, and run a batch."""
         self.unreadable = {}
         self.retry()
         return self.run()
@@ -55,8 +55,8 @@ class Quarantine(Place):
         return self.store.head(signal_key("signals/", SLOT))
 
 
-def test_an_object_that_cannot_be_read_is_quarantined_with_its_reason():
-    """The others are committed with it, and it is not read again: not by what lists, nor by what follows entries."""
+def test_unreadable_object_is_quarantined_with_its_reason():
+    """Otherwise an unreadable object would stop its slot, or each batch would read it again."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
     place.quarantine(a=0)
     assert place.failing == ["a"]
@@ -70,8 +70,8 @@ def test_an_object_that_cannot_be_read_is_quarantined_with_its_reason():
     assert place.run() is None
 
 
-def test_without_the_last_try_it_stays_as_it_was():
-    """Nothing is committed of it, and its earlier version's rows stay until it is quarantined or read."""
+def test_object_is_not_quarantined_before_the_last_attempt():
+    """Otherwise the rows of the earlier version would leave although a later attempt may read the object."""
     place = Quarantine(a=Body(etag="1", rows=2))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -80,8 +80,8 @@ def test_without_the_last_try_it_stays_as_it_was():
     assert place.writer.content() == content_of({"a": Body(etag="1", rows=2)})
 
 
-def test_the_rows_of_an_earlier_version_leave():
-    """That version is no more; what cannot be read has taken its place."""
+def test_rows_of_an_earlier_version_leave():
+    """Otherwise readers would see rows of an object version that was overwritten by an unreadable one."""
     place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -93,8 +93,8 @@ def test_the_rows_of_an_earlier_version_leave():
     assert place.is_exact()
 
 
-def test_what_is_held_of_the_very_version_stays():
-    """It was sent again for its rejects, and cannot be read any more."""
+def test_rows_of_the_same_version_stay():
+    """Otherwise a retry of some rejects would remove the committed rows of an object that cannot be read any more."""
     place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.retry()
@@ -104,8 +104,8 @@ def test_what_is_held_of_the_very_version_stays():
     assert place.pending == []
 
 
-def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
-    """Until then it is in quarantine and in no other place."""
+def test_retried_object_leaves_with_the_commit_of_its_rows():
+    """Otherwise an object would leave quarantine before its rows are committed."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2))
     place.quarantine(a=0)
     place.unreadable = {}
@@ -114,7 +114,9 @@ def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
     assert place.failing == ["a"]
     assert place.pending == ["a", "b"]
     before = place.facts.generation
-    place.bucket["b"] = Body(etag="1", rows=3)  # the same object, by a schema that now takes all of it
+    place.bucket["b"] = Body(
+        etag="1", rows=3
+    )  # the same object, with a schema that now accepts all its records
     place.committed()
     assert place.facts.generation == before + 1
     assert (place.failing, place.pending, place.facts.rejects) == ([], [], 0)
@@ -122,7 +124,7 @@ def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
     assert reasons_of(place.table, [SLOT]) == []
 
 
-def test_what_fails_again_is_back_with_its_new_reason():
+def test_object_that_fails_again_returns_with_its_new_reason():
     place = Quarantine(a=Body(etag="1", rows=3))
     place.quarantine(a=0)
     place.retry()
@@ -132,8 +134,8 @@ def test_what_fails_again_is_back_with_its_new_reason():
     assert place.pending == []
 
 
-def test_what_was_read_in_part_goes_on_from_there():
-    """Its first rows are committed, by the batch that gave it up; sent again, only the rest is read."""
+def test_partly_read_object_is_read_on_from_its_offset():
+    """Otherwise a retry would read the committed first rows of the object again."""
     place = Quarantine(a=Body(etag="1", rows=5, rejects=1))
     place.quarantine(a=3)
     state = place.state("a")
@@ -151,8 +153,8 @@ def test_what_was_read_in_part_goes_on_from_there():
 
 
 @pytest.mark.parametrize("unreadable", [0, 1])
-def test_deleted_or_overwritten_in_quarantine(unreadable):
-    """Gone, or read like any other change; nothing of it stays in quarantine."""
+def test_deleted_or_overwritten_object_leaves_quarantine(unreadable):
+    """Otherwise the quarantine would keep an object version that does not exist any more."""
     place = Quarantine(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
     place.quarantine(a=unreadable, b=unreadable)
     place.unreadable = {}
@@ -164,8 +166,8 @@ def test_deleted_or_overwritten_in_quarantine(unreadable):
     assert place.is_exact()
 
 
-def test_reasons_are_counted():
-    """By kind, with what was sent again and not yet read."""
+def test_reasons_are_counted_by_kind():
+    """Otherwise the counts would mix failing and rejected objects, or omit those that wait for a retry."""
     place = Quarantine(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
@@ -179,8 +181,8 @@ def test_reasons_are_counted():
     assert reasons_of(place.table, [SLOT + 1]) == []
 
 
-def test_one_key_is_shown():
-    """Its failure, and the first of its rejects with their bytes; nothing of others."""
+def test_quarantine_of_one_key_shows_its_reason_and_first_rejects():
+    """Otherwise a user would not see why an object failed, or would see rejects of other objects."""
     place = Quarantine(
         a=Body(etag="1", rows=2, rejects=3), b=Body(etag="1", rows=1, rejects=1), c=Body(etag="1", rows=1)
     )
@@ -209,8 +211,8 @@ def test_one_key_is_shown():
         (Choice(keys=frozenset({"b"}), reason="cannot"), ()),
     ],
 )
-def test_what_is_chosen(choice, pending):
-    """By key, by a part of the reason, by both, or all."""
+def test_choice_retries_by_key_and_reason(choice, pending):
+    """Otherwise a retry would include objects that the user has not chosen."""
     place = Quarantine(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
@@ -223,8 +225,8 @@ def test_what_is_chosen(choice, pending):
     assert place.facts.pending == len(pending)
 
 
-def test_signals_move_after_the_version_and_say_that_nothing_need_be_listed():
-    """What there is new, 1 GET for the rejects, a version, a signal and the root."""
+def test_signals_move_after_the_version_and_need_no_listing():
+    """Otherwise the next batch would list the bucket, or would run before the request is committed."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.retry(dry_run=True)
@@ -235,8 +237,8 @@ def test_signals_move_after_the_version_and_say_that_nothing_need_be_listed():
     assert QUEUED in place.signal().metadata
 
 
-def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
-    """The commit stands, so there is no other one; and nothing is read twice."""
+def test_repetition_sends_a_lost_signal_again():
+    """Otherwise a request whose signal was lost would never be read, or be committed twice."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -252,8 +254,8 @@ def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
     assert place.signal() is not None
 
 
-def test_what_is_pending_stays_so():
-    """Other keys that were sent again, and have not been read yet."""
+def test_pending_objects_stay_pending():
+    """Otherwise a second retry would cancel an earlier one for other keys."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.retry(Choice(keys=frozenset({"a"})))
@@ -261,7 +263,7 @@ def test_what_is_pending_stays_so():
     assert place.pending == ["a", "b"]
 
 
-def test_nothing_in_quarantine_is_no_request_more():
+def test_empty_quarantine_costs_no_further_request():
     place = Quarantine(a=Body(etag="1", rows=1))
     place.run()
     place.store.counts.clear()
@@ -270,7 +272,7 @@ def test_nothing_in_quarantine_is_no_request_more():
     assert place.store.counts == {"LIST": 2, "GET": 2}, "the newest version, twice"
 
 
-def test_a_table_that_is_not_there():
+def test_missing_table_has_no_quarantine():
     store = MemoryObjectStore()
     table = SlotRounds(store=MemoryObjectStore()).source.table(store=store)
     assert retry(table, [SLOT], Publisher(store, prefix="signals/"), EVERYTHING) == Retried()
@@ -279,8 +281,8 @@ def test_a_table_that_is_not_there():
     assert not store.list("").objects
 
 
-def test_all_slots_are_one_version():
-    """Their rejects are read together; then there is a version, a signal for each, and the root."""
+def test_all_slots_are_requested_in_one_version():
+    """Otherwise each slot of a retry would take a separate version, and separate requests for its rejects."""
     place = Quarantine()
     slots = [Slot(number) for number in range(10, 40)]
     for slot in slots:
@@ -299,8 +301,8 @@ def test_all_slots_are_one_version():
     assert place.writer.content() == content_of({})
 
 
-def test_slots_with_much_in_quarantine_are_several_versions(monkeypatch):
-    """As much as fits is looked at together; each version is signalled."""
+def test_slots_with_large_quarantine_take_several_versions(monkeypatch):
+    """Otherwise a large retry would exceed the memory, or some of its slots would not be signalled."""
     monkeypatch.setattr(quarantine, "REQUEST_MAX", 4)
     place = Quarantine()
     slots = [Slot(number) for number in range(10, 15)]
@@ -310,13 +312,13 @@ def test_slots_with_much_in_quarantine_are_several_versions(monkeypatch):
     before = place.writer.snapshot.version
     done = retry(place.table, slots, Publisher(place.store, prefix="signals/"), EVERYTHING)
     assert (done.slots, done.rejected, len(done.keys)) == (tuple(slots), 15, 15)
-    assert place.writer.snapshot.version == before + 4, "1 + 2, 3, 4, 5"
+    assert place.writer.snapshot.version == before + 4, "+ 2, 3, 4, 5"
     assert all(place.store.head(signal_key("signals/", slot)) for slot in slots)
     assert len(reasons_of(place.table, slots)) == 5
 
 
-def test_what_has_expired_is_not_read_again():
-    """Its rejects are kept, as its rows are, and there is no object."""
+def test_expired_object_is_not_read_again():
+    """Otherwise a retry would request an object that no longer exists, and withdraw its rows."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
     base, state = place.writer.snapshot, place.state("a")
@@ -328,8 +330,8 @@ def test_what_has_expired_is_not_read_again():
     assert (done.keys, done.records, place.pending) == ({"b"}, 1, ["b"])
 
 
-def test_overtaken_by_a_run():
-    """What the run has taken in meanwhile is not sent again, and the rest is, on top."""
+def test_retry_starts_over_if_a_run_changed_the_slot():
+    """Otherwise objects that the run has read meanwhile would be read again."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -344,8 +346,8 @@ def test_overtaken_by_a_run():
     assert place.is_exact()
 
 
-def test_overtaken_by_a_run_of_another_slot():
-    """It goes on, on top of that, and nothing is read again for it but that version."""
+def test_retry_goes_on_if_a_run_changed_another_slot():
+    """Otherwise a retry would look at its slots again for each version of any other slot."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     other = SlotRounds(store=place.store, slot=Slot(8))
@@ -356,16 +358,16 @@ def test_overtaken_by_a_run_of_another_slot():
     assert (place.pending, place.facts.generation, other.facts.generation) == (["a"], 3, 2)
 
 
-def test_overtaken_by_the_same_request():
-    """Both signal it, and it is made once."""
+def test_same_request_by_two_writers_is_made_once():
+    """Otherwise the object would be requested twice."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     done = place.retry(table=beaten(place.table, [place.retry]))
     assert (done.rejected, done.waiting, place.facts.generation) == (1, 1, 2)
 
 
-def test_overtaken_for_ever():
-    """It ends, and says so; other writers' versions stand."""
+def test_retry_ends_if_others_are_always_first():
+    """Otherwise a retry would never end, or would signal a request that is not committed."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -380,8 +382,8 @@ def test_overtaken_for_ever():
     assert place.signal() is None
 
 
-def test_a_round_that_was_planned_before_is_planned_again():
-    """It would commit a state without the request."""
+def test_earlier_round_is_planned_again():
+    """Otherwise a round that was planned before the request would commit a state without it."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -394,8 +396,8 @@ def test_a_round_that_was_planned_before_is_planned_again():
     assert place.pending == []
 
 
-def test_what_waits_is_bounded(monkeypatch):
-    """What exceeds it is left to another call, and said."""
+def test_pending_objects_are_limited(monkeypatch):
+    """Otherwise a batch would hold too many states in memory, or the user would not learn that objects were left."""
     monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
     place.run()
@@ -407,8 +409,8 @@ def test_what_waits_is_bounded(monkeypatch):
     assert place.retry().left == 1
 
 
-def test_what_is_quarantined_is_bounded(monkeypatch):
-    """Above that, objects keep their slot failing, as if it were not its last try."""
+def test_failing_objects_are_limited(monkeypatch):
+    """Otherwise a slot would get more failing objects than fit. Beyond the limit, objects fail their slot instead."""
     monkeypatch.setattr(settle, "FAILING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
     place.quarantine(**dict.fromkeys(place.bucket, 0))
@@ -424,8 +426,8 @@ def test_what_is_quarantined_is_bounded(monkeypatch):
     assert place.failing == ["1", "2"]
 
 
-def test_states_in_files_keep_their_reasons():
-    """They are in files as they are in the manifest; and so are requests."""
+def test_states_in_files_keep_reasons_and_requests():
+    """Otherwise a table with many objects would lose reasons and requests, because its states are in files."""
     place = Quarantine(**{f"{n}": Body(etag="1", rows=0) for n in range(300)})
     place.unreadable = {"7": 0}
     place.run(last_attempt=True, max_objects=1000)

@@ -1,4 +1,4 @@
-"""Which rejects and objects in quarantine a choice has."""
+"""A choice selects rejects and objects in quarantine."""
 
 import pyarrow as pa
 import pytest
@@ -7,7 +7,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.quarantined import Choice
 
 
-def test_a_state_that_is_chosen_by_its_reason():
+def test_choice_selects_failing_objects_by_reason_and_key():
     state = ObjectState(key="a", etag="1", size=1, reason="no such column x")
     assert Choice(reason="column").has(state)
     assert not Choice(reason="row").has(state)
@@ -28,8 +28,8 @@ def test_a_state_that_is_chosen_by_its_reason():
         ("field 'n' is not in the schema", False),
     ],
 )
-def test_what_is_there_for_a_column(reason, chosen):
-    """Rejects and objects whose reason begins with it."""
+def test_choice_selects_by_column(reason, chosen):
+    """Otherwise a retry after a change of one column would include objects with other reasons, or omit some."""
     choice = Choice(columns=("m.m", "n"))
     rejects = pa.table({"_key": ["a"], "reason": [reason]})
     assert choice.among(rejects).num_rows == chosen

@@ -1,4 +1,4 @@
-"""Rows of slots from packs: all of the live ones and no others, evenly dealt, by few requests."""
+"""Rows of slots from packs: exactly the live rows, evenly distributed to tasks, by few requests."""
 
 import json
 import pickle
@@ -59,7 +59,7 @@ objects = st.dictionaries(
     vectors=st.booleans(),
     compacted=st.booleans(),
 )
-def test_the_live_rows_of_the_slots_and_no_others(versions, slots, tasks, vectors, compacted):
+def test_exactly_the_live_rows_of_the_slots_are_read(versions, slots, tasks, vectors, compacted):
     store = MemoryObjectStore()
     process = Rounds(store=store, vectors=vectors)
     for number, objects in enumerate(versions):
@@ -80,7 +80,7 @@ BIG = pa.schema([*SCHEMA, pa.field("body", pa.binary()), pa.field("last", pa.int
 
 
 def big_pack(store, *, slots, rows, name="big", size=1000, group=100_000, first=0):
-    """A pack of so many slots, of which each has so many rows."""
+    """A pack of `slots` slots with `rows` rows each."""
     dice = np.random.default_rng(1)
     count = slots * rows
     columns = [
@@ -105,33 +105,33 @@ def counted(store, packs, slots, output=BIG, **given):
     return rows, counting.counts
 
 
-def test_a_slot_of_a_big_pack_is_its_footer_and_one_range():
+def test_slot_of_a_big_pack_takes_its_footer_and_one_range():
     store = MemoryObjectStore()
     packs = [big_pack(store, slots=40, rows=100, name=f"{n}") for n in range(3)]
     assert all(pack.size > 3 * PACK_WHOLE_BYTES for pack in packs)
     assert counted(store, packs, {Slot(17)}) == (300, {"GET": 3 * 2})
 
 
-def test_all_of_a_big_pack_is_its_footer_and_a_range_for_each_eight_megabytes():
+def test_whole_big_pack_takes_its_footer_and_a_range_for_each_eight_megabytes():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=100, rows=100, size=2000, group=1 << 20)
     assert 16 << 20 < pack.size < 24 << 20
     assert counted(store, [pack], None) == (10_000, {"GET": 1 + 3})
 
 
-def test_a_small_pack_is_read_whole():
+def test_small_pack_is_read_whole():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=40, rows=10)
     assert pack.size < PACK_WHOLE_BYTES
     assert counted(store, [pack], {Slot(17)}) == (10, {"GET": 1})
 
 
-def test_a_pack_that_has_none_of_the_slots_costs_nothing():
+def test_pack_without_the_slots_costs_nothing():
     store = MemoryObjectStore()
     assert counted(store, [big_pack(store, slots=40, rows=10)], {Slot(77)}) == (0, {})
 
 
-def test_of_columns_that_are_not_wanted_nothing_is_read():
+def test_bytes_of_unwanted_columns_are_not_read():
     class Bytes(CountingStore):
         read = 0
 
@@ -149,14 +149,14 @@ def test_of_columns_that_are_not_wanted_nothing_is_read():
     assert store.read < 300_000, "the footer, and the first columns of each row group"
 
 
-def test_a_slot_is_filtered_without_its_column_being_shown():
+def test_slot_is_filtered_without_showing_its_column():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=40, rows=10)
     rows = [*read_slots(store, LAYOUT, [pack], {Slot(3), Slot(5)}, BIG, columns=["_key"])]
     assert rows_of(rows) == Counter({(("_key", "k00003"),): 10, (("_key", "k00005"),): 10})
 
 
-def test_big_packs_are_dealt_evenly_and_each_row_once():
+def test_big_packs_are_distributed_evenly_and_each_row_once():
     store = MemoryObjectStore()
     packs = [big_pack(store, slots=40, rows=200, name="a"), big_pack(store, slots=40, rows=300, name="b")]
     for slots in (None, {*range(10, 30)}):
@@ -171,7 +171,7 @@ def test_big_packs_are_dealt_evenly_and_each_row_once():
         assert max(counts) < 1.5 * min(counts)
 
 
-def test_a_plan_of_many_tasks_is_small():
+def test_plan_of_many_tasks_is_small():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=1, rows=1)
     packs = [replace(pack, path=f"data/{n}", size=64 << 20, slots=(0, 999)) for n in range(1000)]
@@ -181,7 +181,7 @@ def test_a_plan_of_many_tasks_is_small():
     assert max(len(pickle.dumps(task)) for task in tasks) < 8000
 
 
-def test_small_tables_are_few_tasks():
+def test_small_tables_take_few_tasks():
     store = MemoryObjectStore()
     packs = [big_pack(store, slots=4, rows=10, name=f"{n}") for n in range(20)]
     assert len(plan_read(packs, tasks=100)) == 1
@@ -196,7 +196,7 @@ def test_batches_are_bounded():
     assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
 
 
-def test_a_row_group_that_is_too_big_to_be_read_ahead_is_read_while_it_is_decoded():
+def test_large_row_group_is_read_while_it_is_decoded():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=2, rows=35, size=1_000_000, group=1 << 30)
     rows, counts = counted(store, [pack], {Slot(1)})
@@ -204,7 +204,7 @@ def test_a_row_group_that_is_too_big_to_be_read_ahead_is_read_while_it_is_decode
     assert counts["GET"] < 30
 
 
-def test_few_bytes_are_under_way_while_a_batch_is_looked_at():
+def test_few_bytes_are_in_flight_while_a_batch_is_consumed():
     class Ahead(CountingStore):
         read = 0
 
@@ -221,7 +221,7 @@ def test_few_bytes_are_under_way_while_a_batch_is_looked_at():
     batches.close()
 
 
-def test_columns_are_cast_and_what_a_pack_lacks_is_null():
+def test_columns_are_cast_and_missing_ones_are_null():
     store = MemoryObjectStore()
     inner = pa.struct([("x", pa.int32())])
     schema = pa.schema([*SCHEMA, pa.field("s", inner)])
@@ -235,7 +235,7 @@ def test_columns_are_cast_and_what_a_pack_lacks_is_null():
     assert batch.to_pylist() == [{"n": 7.0, "s": {"x": 1, "y": None}, "new": None}]
 
 
-def test_rows_of_columns_that_no_pack_has_are_counted():
+def test_rows_are_counted_if_no_pack_has_the_columns():
     store = MemoryObjectStore()
     output = pa.schema([("new", pa.int64())])
     batches = [*read_slots(store, LAYOUT, [big_pack(store, slots=3, rows=5)], {Slot(1)}, output)]
@@ -243,13 +243,13 @@ def test_rows_of_columns_that_no_pack_has_are_counted():
 
 
 @pytest.mark.parametrize("rows", [10, 400])
-def test_a_pack_that_is_missing_or_damaged_is_named(rows):
+def test_missing_or_damaged_pack_is_named(rows):
     store = MemoryObjectStore()
     pack = big_pack(store, slots=10, rows=rows)
     key, body = LAYOUT.file(pack.path), store.get(LAYOUT.file(pack.path)).body
     damages = {
         "is missing": lambda: store.delete(key),
-        "bytes came in place": lambda: store.put(key, body[:-1000]),
+        "bytes instead of": lambda: store.put(key, body[:-1000]),
         "not a Parquet file": lambda: store.put(key, b"x" * len(body)),
         "damaged": lambda: store.put(key, body[:4] + b"\xff" * (len(body) - 100_004) + body[-100_000:]),
     }
@@ -262,14 +262,14 @@ def test_a_pack_that_is_missing_or_damaged_is_named(rows):
         [*read_slots(store, LAYOUT, [replace(pack, rows=1)], None, BIG)]
 
 
-def test_a_pack_of_another_engine_says_by_its_row_groups_which_slots_it_has():
+def test_pack_of_another_engine_is_filtered_by_its_row_groups():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=40, rows=100)
     theirs = Add.of({"path": pack.path, "size": pack.size, "modificationTime": 1})
     assert counted(store, [theirs], {Slot(17)}) == (100, {"GET": 2})
 
 
-def test_the_schema_of_the_table_is_that_of_its_rows():
+def test_schema_of_the_table_is_that_of_its_rows():
     fields = [
         {"name": "d", "type": "decimal(10,2)"},
         {"name": "t", "type": "timestamp"},
@@ -297,14 +297,14 @@ def test_the_schema_of_the_table_is_that_of_its_rows():
     assert REJECT_SCHEMA.names[:4] == arrow_schema(schema).names[:4]
 
 
-def test_a_footer_that_is_longer_than_usual_takes_a_second_request():
+def test_footer_longer_than_usual_takes_a_second_request():
     store = MemoryObjectStore()
     pack = big_pack(store, slots=300, rows=10, size=1000, group=5000)
     assert pack.size > PACK_WHOLE_BYTES
     assert counted(store, [pack], {Slot(17)}) == (10, {"GET": 3})
 
 
-def test_rows_that_a_vector_in_a_file_hides_are_left_out(monkeypatch):
+def test_rows_hidden_by_a_vector_in_a_file_are_left_out(monkeypatch):
     monkeypatch.setattr("s3notify_platform.table.delta.vectors.INLINE_BYTES", 0)
     store = MemoryObjectStore()
     process = Rounds(store=store, vectors=True)

@@ -1,4 +1,4 @@
-"""The requests of a whole warm round on a table of 1000 slots, by kind: the table's part of the budget."""
+"""The requests of a warm round on a table of 1000 slots, by kind: the table's part of the budget."""
 
 from collections import Counter
 
@@ -55,7 +55,7 @@ VERSION = {"PUT manifest": 1, "PUT delta_log": 1, "PUT known": 1}
 
 
 class Process:
-    """A warm process that takes in objects by their keys, as an engine does."""
+    """A warm process that ingests objects by their keys, like an engine."""
 
     def __init__(self, store):
         self.store = KindsStore(store)
@@ -64,7 +64,7 @@ class Process:
         self.table.opened()
 
     def round(self, keys, etag):
-        """Objects of two rows, new or overwritten. Returns the requests."""
+        """Commit objects of two rows, new or overwritten. Returns the requests."""
         self.store.counts.clear()
         base = self.whole.newest()
         assert isinstance(base, Snapshot)
@@ -116,7 +116,7 @@ def table():
 
 @pytest.fixture
 def process(table, monkeypatch):
-    """A warm one: of the state files it has the filters, and no page, as if they were large."""
+    """A warm process that has the filters of the state files, but no page, as if the files were large."""
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.STATE_WHOLE_BYTES", 0)
     store = MemoryObjectStore()
     for meta in list_all(table, ""):
@@ -126,21 +126,21 @@ def process(table, monkeypatch):
     return found
 
 
-def test_one_new_object(process):
-    """No page of a state, no pack."""
+def test_new_object_reads_neither_states_nor_packs(process):
+    """Otherwise each new object would cost more requests than its round."""
     assert process.round(["raw/new.json"], "e1") == {**PROBE, "PUT data": 1, **VERSION}
 
 
-def test_one_overwritten_object(process):
-    """Its page, and the pack that has its rows, which is written again."""
+def test_overwritten_object_reads_one_page_and_rewrites_one_pack(process):
+    """Otherwise an overwrite would read more than the object's page of states and the pack of its rows."""
     found = process.round([KEYS[7]], "e1")
     assert found == {**PROBE, "GET state": 1, "GET data": 1, "PUT data": 2, **VERSION}
-    # Its state is in the manifest now, and its rows are in a pack of their own, which goes.
+    # The object's state is now in the manifest. Its rows are alone in a pack, which is removed.
     assert process.round([KEYS[7]], "e2") == {**PROBE, "GET data": 1, "PUT data": 1, **VERSION}
 
 
-def test_many_new_objects(process):
-    """Of 694 objects in about 500 slots none costs a request of its own, but for pages that filters are wrong about."""
+def test_many_new_objects_cost_no_request_each(process):
+    """Otherwise each of 694 objects in 500 slots would cost a request."""
     keys = [f"raw/many/{n}.json" for n in range(694)]
     assert 450 < len({slot_of(key) for key in keys}) < 550
     found = process.round(keys, "e1")
@@ -148,8 +148,7 @@ def test_many_new_objects(process):
     assert found == {**PROBE, "PUT data": 1, "PUT state": 1, "PUT changes": 1, **VERSION}
 
 
-def test_1000_slots_committed(process):
-    """A version of all slots takes no request for each."""
+def test_commit_of_1000_slots_costs_no_request_each(process):
     keys = [f"raw/all/{n}.json" for n in range(9000)]
     assert len({slot_of(key) for key in keys}) == 1000
     found = process.round(keys, "e1")
@@ -157,8 +156,8 @@ def test_1000_slots_committed(process):
     assert sum(writes.values()) <= 10, writes
 
 
-def test_many_overwritten_objects(process):
-    """Pages that lie together are read together; 2 requests for each pack that is rewritten."""
+def test_many_overwritten_objects_read_neighbouring_pages_together(process):
+    """Otherwise overwrites would read each page separately, or take more than 2 requests for each rewritten pack."""
     before = process.whole.newest().packs.keys()
     found = process.round(KEYS[1000:11_410:15], "e1")
     rewritten = len(before - process.whole.newest().packs.keys())

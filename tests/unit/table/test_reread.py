@@ -1,4 +1,4 @@
-"""Backfill over a store in memory: what is read again, in how many versions, and what stays."""
+"""Backfill over a store in memory: which objects are read again, in how many versions, and which rows stay."""
 
 import random
 from dataclasses import replace
@@ -30,7 +30,7 @@ class Backfills(Place):
         return backfill(table or self.table, [SLOT], signals, **options)
 
     def backfill_by(self, run):
-        """As a run that reads the slot itself."""
+        """Request a backfill as a run that reads the slot itself."""
         return backfill(self.table, [SLOT], None, batch=run)
 
     def signal(self):
@@ -42,7 +42,7 @@ def place_of(count):
 
 
 def test_all_objects_are_read_again_once_and_their_rows_replaced():
-    """By the next run, in one version; after that nothing is asked for."""
+    """Otherwise a backfill would leave old rows, or be requested again after its run."""
     place = place_of(4)
     before = place.writer.snapshot.packs.keys()
     assert place.backfill() == Backfilled(slots=(SLOT,), objects=4, rows=8)
@@ -58,8 +58,8 @@ def test_all_objects_are_read_again_once_and_their_rows_replaced():
     assert place.run() is None
 
 
-def test_more_than_a_run_reads_at_once():
-    """It goes on where it was, and reads nothing twice; an object that is read in parts too."""
+def test_backfill_larger_than_a_batch_reads_each_object_once():
+    """Otherwise objects would be read twice if the slot takes several batches, or if an object is read in parts."""
     place = place_of(5)
     place.backfill()
     read = []
@@ -77,8 +77,8 @@ def test_more_than_a_run_reads_at_once():
     assert (place.facts.pending, place.facts.backfill) == (0, 0)
 
 
-def test_changes_meanwhile():
-    """What is updated, deleted or new is taken in as ever, by the same run."""
+def test_changes_during_a_backfill_are_ingested():
+    """Otherwise updated, deleted or new objects would have to wait for the end of the backfill."""
     place = place_of(3)
     place.backfill()
     place.bucket = {"0": Body(etag="2", rows=1), "2": place.bucket["2"], "9": Body(etag="1", rows=1)}
@@ -87,8 +87,8 @@ def test_changes_meanwhile():
     assert place.run() is None
 
 
-def test_what_fails_keeps_its_rows_and_is_asked_for_still():
-    """The others are replaced; after its last try it is left to the quarantine."""
+def test_failing_object_keeps_its_rows_and_its_request():
+    """Otherwise one unreadable object would lose its rows, or stop the others."""
     place = place_of(3)
     place.backfill()
     place.committed(unreadable={"1": 0})
@@ -102,11 +102,11 @@ def test_what_fails_keeps_its_rows_and_is_asked_for_still():
     assert place.planned() == ["0", "2"]
 
 
-def test_a_run_that_requests_for_itself_and_is_killed():
-    """Nothing is signalled; what it has not read is read by the slot's next batch, which has another cause."""
+def test_requests_of_a_killed_run_wait_for_the_next_batch():
+    """Otherwise objects that the killed run has not read would never be read again."""
     place = place_of(3)
     assert place.backfill_by("run").objects == 3
-    place.committed(max_objects=1)  # and it is killed
+    place.committed(max_objects=1)  # then the run is killed
     assert place.signal() is None
     assert place.is_exact()
     place.bucket["9"] = Body(etag="1", rows=1)
@@ -117,8 +117,8 @@ def test_a_run_that_requests_for_itself_and_is_killed():
     assert place.run() is None
 
 
-def test_asked_for_twice_it_is_signalled_twice():
-    """Killed between version and signal, and repeated; and while it is on its way."""
+def test_repeated_request_is_signalled_again():
+    """Otherwise a request that was killed between version and signal would never be read."""
     place = place_of(3)
 
     class Silent(Publisher):
@@ -136,16 +136,15 @@ def test_asked_for_twice_it_is_signalled_twice():
     assert place.planned() == list(place.bucket)
 
 
-def test_a_dry_run_writes_nothing():
-    """It counts."""
+def test_dry_run_counts_and_writes_nothing():
     place = place_of(3)
     puts = place.store.counts["PUT"]
     assert place.backfill(dry_run=True) == Backfilled(slots=(SLOT,), objects=3, rows=6)
     assert place.store.counts["PUT"] == puts
 
 
-def test_a_slot_without_objects_is_left_out():
-    """Whether it was ever committed or not; and a table that is not there."""
+def test_slot_without_objects_is_left_out():
+    """Otherwise a backfill would signal slots, or fail on a table, without objects."""
     place = place_of(1)
     place.bucket = {}
     place.run()
@@ -157,8 +156,8 @@ def test_a_slot_without_objects_is_left_out():
     assert backfill(nowhere, [SLOT], Publisher(empty, prefix="s/")) == Backfilled()
 
 
-def test_all_slots_are_one_version():
-    """A version, a signal for each, and the root, however many there are."""
+def test_all_slots_are_requested_in_one_version():
+    """Otherwise a backfill of many slots would take a version for each."""
     place = place_of(2)
     others = [SlotRounds(store=place.store, slot=Slot(number)) for number in range(10, 30)]
     for other in others:
@@ -174,8 +173,8 @@ def test_all_slots_are_one_version():
     assert place.writer.snapshot.version == before + 1
 
 
-def test_overtaken():
-    """It is asked for after what the other has committed."""
+def test_backfill_follows_a_commit_of_another_writer():
+    """Otherwise objects that another writer has just committed would not be read again."""
     place = place_of(2)
 
     def other():
@@ -190,15 +189,15 @@ def test_overtaken():
     assert place.planned() == []
 
 
-def test_overtaken_by_the_same_request():
-    """It is there: both signal it, and nothing is read twice."""
+def test_same_request_by_two_writers_is_made_once():
+    """Otherwise objects would be read twice."""
     place = place_of(2)
     assert place.backfill(beaten(place.table, [place.backfill])).objects == 2
     assert (place.facts.generation, place.facts.backfill) == (2, 2)
 
 
-def test_overtaken_for_ever():
-    """It ends, and says so; nothing is requested, and nothing signalled."""
+def test_backfill_ends_if_others_are_always_first():
+    """Otherwise a backfill would never end, or would signal a request that is not committed."""
     place = place_of(1)
 
     def always():
@@ -212,8 +211,8 @@ def test_overtaken_for_ever():
     assert (place.facts.backfill, place.signal()) == (0, None)
 
 
-def test_a_round_that_was_planned_before_is_planned_again():
-    """Its rows would be of before the request: none of them is committed, and none is read twice."""
+def test_earlier_round_is_planned_again():
+    """Otherwise an earlier round would commit rows of the old code after the request, and read them again later."""
     place = place_of(2)
     place.bucket["0"] = Body(etag="2", rows=1)
     planned = place.writer.plan(place.bucket)
@@ -227,8 +226,8 @@ def test_a_round_that_was_planned_before_is_planned_again():
     assert place.planned() == []
 
 
-def test_a_run_that_reads_the_slots_itself():
-    """Nothing is signalled; its retry requests nothing of what it has read, and goes on with what is left."""
+def test_run_that_reads_the_slots_itself_goes_on_after_a_retry():
+    """Otherwise a retry of the run would read again what the run has read, or signal slots that it reads itself."""
     place = place_of(3)
     for _ in range(2):
         found = place.backfill_by("run 1")
@@ -245,8 +244,8 @@ def test_a_run_that_reads_the_slots_itself():
     assert place.backfill_by("run 2").objects == 3
 
 
-def test_who_has_read_a_slot_may_be_gone():
-    """Vacuum has cut the version: it was not this run's, which is younger."""
+def test_cut_version_does_not_hide_a_slot():
+    """Otherwise a backfill would leave out a slot because vacuum has removed the version that last changed it."""
     place = place_of(1)
     place.writer.name = "run 1"
     other = SlotRounds(store=place.store, slot=OTHER)
@@ -257,8 +256,8 @@ def test_who_has_read_a_slot_may_be_gone():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rounds_and_requests_in_any_order(seed):
-    """Rounds that were planned before requests of both kinds, and after: in the end all is there, and once."""
+def test_rounds_and_requests_in_any_order_end_complete(seed):
+    """Otherwise some order of rounds and of both kinds of requests would lose rows, or leave them twice."""
     dice = random.Random(seed)
     place = place_of(5)
     staged = []
@@ -280,7 +279,7 @@ def test_rounds_and_requests_in_any_order(seed):
             case "retry":
                 signals = Publisher(place.store, prefix="signals/")
                 retry(place.table, [SLOT], signals, Choice())
-        place.writer.content()  # it is whole
+        place.writer.content()  # raises an error if the table is inconsistent
     retry(place.table, [SLOT], Publisher(place.store, prefix="signals/"), Choice())
     while place.planned():
         place.committed()

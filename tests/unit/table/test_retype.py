@@ -1,4 +1,4 @@
-"""Columns get other types, by one version, beside other writers: each cell of `table.retype`."""
+"""Columns get other types by one version, while other writers commit: each cell of the table in `table.retype`."""
 
 import datetime as dt
 from decimal import Decimal
@@ -40,8 +40,8 @@ def change(site: RetypeSite, want: Wanted, others: Any = ()) -> Retype:
     return made
 
 
-def test_values_stay_and_readers_see_no_change_of_data(site: RetypeSite) -> None:
-    """Of files with rows that have left, too, hidden or not; earlier versions are as they were."""
+def test_exact_change_is_no_change_of_data(site: RetypeSite) -> None:
+    """Otherwise readers of changes would see all rows again. Files with withdrawn rows, hidden or not, are included."""
     for turn in range(5):
         site.commit("a1", INT, n=[turn, None])
         site.commit("b1", INT, n=[turn, turn + 1])
@@ -70,7 +70,9 @@ def test_values_stay_and_readers_see_no_change_of_data(site: RetypeSite) -> None
         (pa.struct({"x": pa.int32()}), [{"x": 1}], pa.struct({"x": pa.float64()}), [{"x": 1.0}]),
     ],
 )  # fmt: skip
-def test_exact_widening(old: pa.DataType, values: list[Any], new: pa.DataType, expected: list[Any]) -> None:
+def test_exact_widening_keeps_values(
+    old: pa.DataType, values: list[Any], new: pa.DataType, expected: list[Any]
+) -> None:
     site = RetypeSite()
     site.commit("a1", {"n": old}, n=values)
     made = change(site, wanted(n=new))
@@ -78,8 +80,8 @@ def test_exact_widening(old: pa.DataType, values: list[Any], new: pa.DataType, e
     assert (made.changes_values, made.doubts.keys) == (False, {})
 
 
-def test_texts_are_other_values(site: RetypeSite) -> None:
-    """So slots change, and who reads changes begins again."""
+def test_change_to_text_changes_values(site: RetypeSite) -> None:
+    """Otherwise readers of changes would go on with values of the old type."""
     site.commit("a1", LONG, n=[7, None])
     before = site.newest()
     made = change(site, wanted(n=pa.string()))
@@ -93,8 +95,8 @@ def test_texts_are_other_values(site: RetypeSite) -> None:
     row_changes(site.table.reader, after.version, after.version)
 
 
-def test_the_feed_goes_on_where_values_stay() -> None:
-    """Over rows that came before, and such as left after, in whatever files."""
+def test_feed_goes_on_if_values_stay() -> None:
+    """Otherwise a reader of changes would have to begin again after an exact change of a type."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     site.commit("b1", INT, n=[2])
@@ -115,7 +117,7 @@ def test_the_feed_goes_on_where_values_stay() -> None:
 
 
 def test_values_that_do_not_fit_are_read_again() -> None:
-    """Only their objects; such a value is null until then. Asked for before, it is not asked for again."""
+    """Otherwise values that do not fit would stay null, or all objects would be read again."""
     site = RetypeSite()
     site.commit("a1", LONG, n=[1, 10**17])
     site.commit("a2", LONG, n=[2])
@@ -136,7 +138,7 @@ def test_values_that_do_not_fit_are_read_again() -> None:
 
 
 def test_all_objects_are_read_again() -> None:
-    """If their texts may mean anything, or if it is asked for."""
+    """Otherwise ambiguous texts would be converted without their objects, or `read_again` would be ignored."""
     for kinds, want in ((TEXT, wanted(n=pa.int64())), (LONG, wanted(read_again=True, n=pa.string()))):
         site = RetypeSite()
         site.commit("a1", kinds, n=["12" if kinds is TEXT else 12])
@@ -147,7 +149,7 @@ def test_all_objects_are_read_again() -> None:
 
 
 def test_rescued_values_are_read_again() -> None:
-    """If they are of the column, or of a field of it."""
+    """Otherwise a rescued value that fits the new type would stay in `_rescued`."""
     site = RetypeSite()
     kinds = {"n": pa.int32(), "_rescued": pa.string()}
     texts = ['{"n":"x"}', '{"m":"1","n.y":"x"}', '{"nn":"x","m":"n"}', None]
@@ -157,8 +159,8 @@ def test_rescued_values_are_read_again() -> None:
     assert {key for key, state in site.states().items() if state.again} == {"a0", "a1"}
 
 
-def test_slots_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there are too many objects, or one is being read in parts: that would go on in the middle."""
+def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise too many marks would exceed the memory, or a partly read object would be read on in its middle."""
     site = RetypeSite()
     site.commit("a1", LONG, n=[10**17], state={"reach_end": False, "offset": 5})
     site.commit("b1", LONG, n=[10**17])
@@ -181,7 +183,7 @@ def test_slots_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_values_that_nothing_would_bring_back_are_not_lost() -> None:
+def test_change_that_would_lose_values_for_good_is_refused() -> None:
     site = RetypeSite()
     site.commit("a1", LONG, n=[10**17], state={"expired": True})
     before = site.newest().version
@@ -210,17 +212,17 @@ def test_types_without_zone_raise_the_protocol() -> None:
     assert site.newest().protocol.reader_features == ("timestampNtz",)
 
 
-def test_an_empty_table() -> None:
+def test_empty_table_has_no_column_to_change() -> None:
     site = RetypeSite()
     with pytest.raises(UsageError, match="no column 'n'"):
         retyped(site.table, site.newest(), wanted(n=pa.int64()))
 
 
-# Beside others
+# Concurrent writers
 
 
-def test_rows_that_come_meanwhile_are_converted(site: RetypeSite) -> None:
-    """Again and again; at last the table is held, and others wait."""
+def test_rows_added_meanwhile_are_converted(site: RetypeSite) -> None:
+    """Otherwise a table with frequent commits could never change a type."""
     site.commit("a1", INT, n=[1])
     turns: list[int] = []
 
@@ -236,7 +238,7 @@ def test_rows_that_come_meanwhile_are_converted(site: RetypeSite) -> None:
     assert known.held == ""
 
 
-def test_packs_that_were_merged_meanwhile(site: RetypeSite) -> None:
+def test_packs_merged_meanwhile_are_converted(site: RetypeSite) -> None:
     for key in ("a1", "b1", "c1"):
         site.commit(key, INT, n=[1])
     merging = RetypeSite(store=site.store, vectors=site.vectors)
@@ -245,7 +247,7 @@ def test_packs_that_were_merged_meanwhile(site: RetypeSite) -> None:
     assert site.rows() == {key: [{"n": 1}] for key in ("a1", "b1", "c1")}
 
 
-def test_the_schema_that_grew_meanwhile() -> None:
+def test_columns_added_meanwhile_stay() -> None:
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     other = RetypeSite(store=site.store)
@@ -255,7 +257,7 @@ def test_the_schema_that_grew_meanwhile() -> None:
     assert site.rows() == {"a1": [{"n": 1, "m": None}], "b1": [{"n": 2, "m": "x"}]}
 
 
-def test_two_that_want_the_same() -> None:
+def test_same_change_by_two_writers_is_made_once() -> None:
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     other = RetypeSite(store=site.store)
@@ -265,8 +267,8 @@ def test_two_that_want_the_same() -> None:
     assert site.rows() == {"a1": [{"n": 1}]}
 
 
-def test_two_that_want_other_types() -> None:
-    """The later one changes what the earlier one has left."""
+def test_later_of_two_different_changes_wins() -> None:
+    """Otherwise the later change would convert packs that the earlier one has removed."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     other = RetypeSite(store=site.store)
@@ -275,8 +277,8 @@ def test_two_that_want_other_types() -> None:
 
 
 @pytest.mark.parametrize("new", [pa.int64(), pa.string()])
-def test_a_round_of_the_old_type_is_a_conflict(new: pa.DataType) -> None:
-    """Of its rows and of its rejects, also in a new slot; planned again, it is read by the new type."""
+def test_round_of_the_old_type_is_a_conflict(new: pa.DataType) -> None:
+    """Otherwise rows or rejects of the old type would be committed after the change, also in a new slot."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     rows = site.planned("b1", INT, n=[2])
@@ -290,7 +292,7 @@ def test_a_round_of_the_old_type_is_a_conflict(new: pa.DataType) -> None:
     assert [*site.rows()] == ["a1", "b1"]
 
 
-def test_a_round_that_lets_the_schema_grow_by_the_old_type() -> None:
+def test_round_that_adds_a_column_with_the_old_type_is_a_conflict() -> None:
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     staged = site.planned("b1", {"n": pa.int32(), "m": pa.string()}, n=[2], m=["x"])
@@ -299,7 +301,7 @@ def test_a_round_that_lets_the_schema_grow_by_the_old_type() -> None:
     assert site.kinds() == {"n": "string"}
 
 
-def test_another_table_in_its_place() -> None:
+def test_change_of_a_restarted_table_is_refused() -> None:
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     base = site.newest()
@@ -308,18 +310,18 @@ def test_another_table_in_its_place() -> None:
         made.onto(Snapshot(**{name: getattr(base, name) for name in base.__slots__} | {"table": "x"}))
 
 
-def test_one_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first files may be garbage for vacuum."""
+def test_change_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise vacuum might remove the first converted files as garbage before the commit."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     made = Retype(table=site.table, wanted=wanted(n=pa.int64()), base=site.newest())
     monkeypatch.setattr(made, "_began", made._began - site.table.committer.max_run_seconds / 2)
-    with pytest.raises(FencedError, match="repeat this"):
+    with pytest.raises(FencedError, match="repeat the command"):
         made.onto(site.newest())
 
 
 class _KilledError(BaseException):
-    """The process ends here."""
+    """Ends the process."""
 
 
 class DyingStore(MemoryObjectStore):
@@ -335,8 +337,8 @@ class DyingStore(MemoryObjectStore):
         return super().put(key, body, **given)
 
 
-def test_killed_at_any_write_and_repeated() -> None:
-    """It is the old table or the new one, whole; and then the new one."""
+def test_change_killed_at_any_write_can_be_repeated() -> None:
+    """Otherwise readers would see a mixture of the old and the new table."""
     for left in range(40):
         store = DyingStore()
         site = RetypeSite(store=store)
@@ -357,5 +359,5 @@ def test_killed_at_any_write_and_repeated() -> None:
         if ended:
             break
     else:
-        raise AssertionError("it never ended")
+        raise AssertionError("the loop never ended")
     assert left > 3

@@ -35,7 +35,7 @@ def filled(rounds, count=6):
     return bucket
 
 
-def test_what_is_overwritten_and_deleted_leaves_with_its_rejects(rounds):
+def test_overwritten_and_deleted_objects_leave_with_their_rejects(rounds):
     bucket = filled(rounds)
     bucket["a1"] = ("new", (7, 8))
     bucket["b2"] = ("empty", ())
@@ -45,13 +45,13 @@ def test_what_is_overwritten_and_deleted_leaves_with_its_rejects(rounds):
     assert rounds().contents() == bucket
 
 
-def test_nothing_to_do_is_nothing_left(rounds):
+def test_round_without_changes_has_nothing_left(rounds):
     bucket = filled(rounds)
     process = rounds()
     assert isinstance(process.commit(process.planned(bucket)), NothingLeft)
 
 
-def test_others_changed_other_slots(rounds):
+def test_round_goes_on_if_others_changed_other_slots(rounds):
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     bucket |= {"a1": ("x", (1,)), "b1": ("y", (2, 3))}
@@ -62,8 +62,8 @@ def test_others_changed_other_slots(rounds):
     assert rounds().contents() == bucket
 
 
-def test_others_changed_one_of_the_slots(rounds):
-    """Nothing of that slot stays: no row, no reject, no state, no count."""
+def test_slot_that_others_changed_is_left_out(rounds):
+    """Otherwise rows, rejects, states or counts of the conflicting slot would be committed twice."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     mine = {**bucket, "a1": ("mine", (1, 3)), "a9": ("mine", (3, 3)), "b1": ("mine", (2, 3))}
@@ -75,7 +75,7 @@ def test_others_changed_one_of_the_slots(rounds):
     assert rounds().contents() == {**theirs, "b1": mine["b1"]}
 
 
-def test_others_changed_all_of_the_slots(rounds):
+def test_nothing_is_left_if_others_changed_all_slots(rounds):
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     theirs, mine = {**bucket, "a1": ("theirs", (5,))}, {**bucket, "a2": ("mine", (6,))}
@@ -85,8 +85,8 @@ def test_others_changed_all_of_the_slots(rounds):
     assert rounds().contents() == theirs
 
 
-def test_others_replaced_the_packs_that_rows_are_withdrawn_from(rounds):
-    """The rows leave the packs that took their place."""
+def test_rows_leave_packs_that_others_replaced(rounds):
+    """Otherwise overwritten rows would stay in the packs that replaced the planned ones."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     second = two.planned({**bucket, "a1": ("mine", (7, 9))}, {A})
@@ -107,7 +107,7 @@ def test_many_small_rounds_leave_few_files(rounds):
     assert len(snapshot.manifest.rejects) <= 12
 
 
-def test_both_would_merge_the_same_packs(rounds):
+def test_two_rounds_do_not_merge_the_same_packs_twice(rounds):
     bucket, process = {}, rounds()
     for n in range(7):
         bucket[f"a{n}"] = (etag(n), (1, 2, 4))
@@ -120,8 +120,8 @@ def test_both_would_merge_the_same_packs(rounds):
     assert rounds().contents() == mine
 
 
-def test_another_engine_merged_the_packs(rounds):
-    """Its file is in another order, and says nothing of labels, slots and keys."""
+def test_rows_leave_packs_that_another_engine_merged(rounds):
+    """Otherwise overwritten rows would stay in the engine's file, which is unsorted and has no labels or bounds."""
     bucket, process = filled(rounds), rounds()
     bucket["c1"] = ("c", (1, 2))
     second = process.planned({**bucket, "a1": ("mine", (7, 8, 9))})
@@ -158,7 +158,7 @@ def columns_of(rounds):
     }
 
 
-def test_others_let_the_schema_grow_too(rounds):
+def test_schema_gets_the_columns_of_both_writers(rounds):
     bucket = {"a1": ("a", (1,)), "b1": ("b", (2,))}
     one, two = rounds(), rounds()
     one.table.opened()
@@ -169,7 +169,7 @@ def test_others_let_the_schema_grow_too(rounds):
     assert rounds().contents() == bucket
 
 
-def test_others_gave_a_new_column_another_type(rounds):
+def test_new_column_of_another_type_is_a_conflict(rounds):
     bucket = {"a1": ("a", (1,)), "b1": ("b", (2,))}
     one, two = rounds(), rounds()
     one.table.opened()
@@ -180,7 +180,7 @@ def test_others_gave_a_new_column_another_type(rounds):
     assert columns_of(rounds) == {"x": "long"}
 
 
-def test_the_table_began_anew(rounds):
+def test_round_of_a_restarted_table_has_nothing_left(rounds):
     bucket = filled(rounds)
     process = rounds()
     planned = process.planned({**bucket, "a1": ("x", (1,))})
@@ -189,7 +189,7 @@ def test_the_table_began_anew(rounds):
     assert planned.dropped.keys() == {Slot(A)}
 
 
-def test_a_slot_whose_rows_are_not_those_of_its_states_fails_alone(rounds):
+def test_damaged_slot_fails_alone(rounds):
     bucket = filled(rounds)
     process = rounds()
     planned = process.planned({**bucket, "a1": ("x", (1,)), "b1": ("y", (2,))})
@@ -201,30 +201,30 @@ def test_a_slot_whose_rows_are_not_those_of_its_states_fails_alone(rounds):
     assert rounds().contents() == {**bucket, "b1": ("y", (2,))}
 
 
-def test_a_round_of_many_slots_takes_a_few_requests(rounds):
-    """None for each slot, and none for each object."""
+def test_round_of_many_slots_takes_few_requests(rounds):
+    """Otherwise a round would make a request for each slot or object."""
     store = CountingStore(MemoryObjectStore())
     process = Rounds(store=store)
     bucket = {f"{letter}{n}": (etag(n), (1, 2)) for letter in "abcdefghijklmnopqrstuvwxyz" for n in range(30)}
     planned = process.planned(bucket)
     store.counts.clear()
     assert isinstance(process.commit(planned), Committed)
-    # A state file, the changes, the manifest, the version, known; and the packs that travelled with the round.
+    # A state file, the changes, the manifest, the version, known; and the packs that came with the round.
     assert store.counts == {"PUT": 5 + len(planned.rows) + len(planned.rejects)}
 
 
-def test_files_that_are_dropped_are_named_by_nothing(rounds):
+def test_dropped_files_are_not_named(rounds):
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     second = two.planned({**bucket, "a1": ("mine", (1,)), "b1": ("mine", (2,))})
     one.commit(one.planned({**bucket, "a1": ("theirs", (5,))}, {A}))
     done = two.commit(second)
     named = {LAYOUT.file(path) for path in done.snapshot.packs}
-    assert not named & {LAYOUT.file(each.add.path) for each in second.rows}, "it held both slots"
+    assert not named & {LAYOUT.file(each.add.path) for each in second.rows}, "the pack held both slots"
 
 
-def test_an_object_was_erased_that_an_own_pack_holds(rounds):
-    """The pack is gone, which other slots share: they are left out, too, and a new plan takes them in."""
+def test_slots_of_an_erased_pack_are_left_out(rounds):
+    """Otherwise the round would fail as a whole if `erase` has removed one of its packs."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     mine = {**bucket, "a1": ("mine", (1,)), "b1": ("mine", (2,)), "c1": ("mine", (3,))}

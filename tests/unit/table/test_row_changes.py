@@ -1,4 +1,4 @@
-"""Rows that came or left between two versions: each once, by the version that did it, whatever was rewritten since."""
+"""Rows that were added or left between two versions: each once, by the version that did it, despite later rewrites."""
 
 import pyarrow as pa
 import pytest
@@ -47,7 +47,7 @@ def changed(process, since, until, slots=None, tasks=1):
 
 
 def expected(history, since, until):
-    """The same from the contents of each version."""
+    """The expected changes, computed from the contents of each version."""
     found = []
     for n in range(since + 1, until + 1):
         before, now = history[n - 1], history[n]
@@ -65,7 +65,7 @@ def expected(history, since, until):
 
 
 def _always(history, key, first, last):
-    """What an object is as of all of these versions; None if it changes."""
+    """The object if it is the same in all of these versions; None if it changes."""
     (found, *others) = {
         str(history[n].get(key)): history[n].get(key) for n in range(first, last + 1)
     }.values()
@@ -74,8 +74,8 @@ def _always(history, key, first, last):
 
 @pytest.mark.parametrize("vectors", [False, True])
 @given(steps=steps)
-def test_between_any_two_versions(vectors, steps):
-    """Also where rounds were committed on top of others, without some slots, or several in one version."""
+def test_changes_between_any_two_versions_are_complete(vectors, steps):
+    """Otherwise a reader would miss rows, also of rounds that were committed on top of others, in part, or together."""
     process = committed(steps, vectors=vectors)
     newest = process.table.opened().version
     reader = process.table.reader
@@ -87,7 +87,7 @@ def test_between_any_two_versions(vectors, steps):
         assert sorted(came(process, since, until)) == rows
 
 
-def test_a_change_says_when_it_was_made():
+def test_change_has_the_time_of_its_version():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (2,))}))
     process.commit(process.planned({"a1": ("e1", (1,))}))
@@ -98,8 +98,8 @@ def test_a_change_says_when_it_was_made():
     assert round(at.timestamp() * 1000) == created_ms(process.table.reader, 2)
 
 
-def test_of_some_slots():
-    """In as many tasks as are wanted."""
+def test_changes_of_some_slots_are_read_in_several_tasks():
+    """Otherwise a reader of some slots would get other slots' rows, or rows would depend on the number of tasks."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({f"{c}1": ("e1", (1,)) for c in "abcdef"}))
     process.commit(process.planned({f"{c}1": ("e2", (2,)) for c in "abcdx"}))
@@ -114,7 +114,7 @@ def test_of_some_slots():
     assert changed(process, 1, 2, tasks=8) == every
 
 
-def test_without_the_columns_of_changes_or_of_keys():
+def test_columns_of_changes_and_keys_may_be_left_out():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (2,))}))
     process.commit(process.planned({"b1": ("e2", (2,))}))
@@ -125,7 +125,7 @@ def test_without_the_columns_of_changes_or_of_keys():
     assert read_all(process, left, pa.schema([CHANGE_COLUMNS.field("_reason")])) == [{"_reason": "deleted"}]
 
 
-def test_all_rows_of_a_version_are_as_if_new():
+def test_all_rows_of_a_version_are_like_new_ones():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))
@@ -146,19 +146,19 @@ def test_rows_that_left_again_are_left_out():
     assert came(process, 0, 3) == []
 
 
-def test_packs_that_are_merged_bring_nothing():
+def test_merged_packs_add_no_rows():
     process = Rounds(store=MemoryObjectStore())
     bucket = {}
     for n in range(12):
         bucket[f"a{n}"] = ("e", (1,))
         process.commit(process.planned(bucket))
     newest = process.table.opened()
-    assert any(pack.since < pack.until for pack in newest.packs.values()), "some were merged"
+    assert any(pack.since < pack.until for pack in newest.packs.values()), "some packs were merged"
     assert came(process, 0, newest.version) == [(f"a{n}", "e", 1) for n in range(12)]
 
 
 def test_rounds_of_one_version_do_not_merge_each_others_packs():
-    """Else their rows would be in a pack without a change of data, which a stream passes over."""
+    """Otherwise new rows would be in a pack without a change of data, which streams skip."""
     for count in range(1, 8):
         process = Rounds(store=MemoryObjectStore())
         bucket = {f"a{n}": ("e", (1,)) for n in range(count)}
@@ -173,8 +173,8 @@ def test_rounds_of_one_version_do_not_merge_each_others_packs():
         process.contents()
 
 
-def test_parts_of_an_object_come_one_after_the_other():
-    """The rows of the next part alone, also if it is in one pack with those before; an older ETag gives them up."""
+def test_parts_of_an_object_are_added_one_after_the_other():
+    """Otherwise a reader would get earlier parts again, or keep the parts of an older ETag."""
     process = Rounds(store=MemoryObjectStore())
     slot = slot_of_key("a1")
     state = None
@@ -205,14 +205,14 @@ def test_parts_of_an_object_come_one_after_the_other():
     assert came(process, 1, 3) == numbers[2:]
     assert came(process, 1, 2) == numbers[2:4]
     continued = [("insert", 3, "continued", *row) for row in numbers[4:]]
-    assert changed(process, 2, 3) == continued, "the parts of before stay"
+    assert changed(process, 2, 3) == continued, "earlier parts stay"
     process.commit(process.planned({"a1": ("f", (7,))}))
     assert came(process, 0, 4) == [("a1", "f", 7)]
     gone = [("delete", 4, "overwritten", *row) for row in numbers[:4]]
     assert changed(process, 2, 4) == sorted([*gone, ("insert", 4, "overwritten", "a1", "f", 7)], key=str)
 
 
-def test_sizes():
+def test_sizes_count_objects_and_bytes():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e1", (1,)), "b1": ("e2", (1,))}))
@@ -221,8 +221,8 @@ def test_sizes():
     assert all(size > 0 for *_, size in found)
 
 
-def test_a_rollback_is_named():
-    """Rows that came before have left, and others are back: whoever goes on would not know."""
+def test_rollback_ends_the_feed():
+    """Otherwise a reader that goes on would not notice that earlier rows have left and others are back."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))
@@ -238,8 +238,8 @@ def test_a_rollback_is_named():
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_of_an_erased_object_there_is_one_deletion_without_its_rows(vectors):
-    """The files that held it are gone: a reader that was up to date before goes on nevertheless."""
+def test_erased_object_is_one_deletion_without_its_rows(vectors):
+    """Otherwise an up-to-date reader would stop at an erasure, because the object's files no longer exist."""
     clock = HandClock()
     process = Rounds(
         store=MemoryObjectStore(clock=clock), clock=clock, vectors=vectors, more={"max_run_seconds": 100.0}
@@ -258,8 +258,8 @@ def test_of_an_erased_object_there_is_one_deletion_without_its_rows(vectors):
         row_changes(process.table.reader, 1, done.version)
 
 
-def test_rows_that_left_need_the_version_that_had_them():
-    """A version's own changes are kept as long as it is, the files that it took away as long as the one before."""
+def test_deleted_rows_need_the_version_that_had_them():
+    """Otherwise a reader would fail in the middle, as removed files are kept only as long as their last version."""
     clock = HandClock()
     process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})
     for n in range(2 * CHECKPOINT_EVERY + 2):
@@ -277,7 +277,7 @@ def test_rows_that_left_need_the_version_that_had_them():
         row_changes(process.table.reader, oldest - 1, oldest + 1)
 
 
-def test_versions_that_are_not_there():
+def test_missing_versions_are_named():
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     with pytest.raises(NotFoundError, match="versions 0 to 1 are kept"):

@@ -1,4 +1,4 @@
-"""Where a definition contradicts a table, the command for it, and what that command would change."""
+"""Contradictions between a definition and a table, the suggested command, and the changes that it would make."""
 
 import json
 from typing import Any
@@ -31,15 +31,15 @@ KNOWN = TableSchema(
 )
 
 
-def test_a_column_changes_with_how_it_is_read() -> None:
+def test_column_changes_with_its_parsing_type() -> None:
     found = planned_change(KNOWN, columns(A="string"))
     assert [str(each) for each in found.every] == ["a bigint → string"]
     assert kinds(found.schema.source)["a"] == kinds(found.schema.rows)["a"] == "string"
     assert found.schema.inferred
 
 
-def test_what_a_transform_makes_stays() -> None:
-    """How it is read changes, or, if that is asked for, the table's column alone."""
+def test_column_of_a_transform_stays() -> None:
+    """Otherwise a change of the parsing type would also change a column that a transform makes."""
     read = planned_change(KNOWN, columns(b="long"))
     assert (kinds(read.schema.source)["b"], kinds(read.schema.rows)["b"]) == ("long", "decimal(5,2)")
     assert (read.columns, [each.how for each in read.parsed]) == ((), ["again"])
@@ -49,8 +49,8 @@ def test_what_a_transform_makes_stays() -> None:
     assert kinds(planned_change(KNOWN, columns(left_out="string")).schema.source)["left_out"] == "string"
 
 
-def test_a_column_with_another_name_in_the_objects() -> None:
-    """It goes by both; quarantine speaks of the one in the objects."""
+def test_column_is_found_by_its_name_in_objects_too() -> None:
+    """Otherwise a user could not name a column as quarantine does, by its name in the objects."""
     held = columns(**{"order id": "long"})
     known = TableSchema(source=table_names(held, safe=True), rows=columns(order_id="long"), inferred=True)
     for name in ("order_id", "Order ID"):
@@ -60,13 +60,13 @@ def test_a_column_with_another_name_in_the_objects() -> None:
         assert found.names == ("order id",)
 
 
-def test_fields_that_are_not_named_stay() -> None:
+def test_omitted_fields_stay() -> None:
     found = planned_change(KNOWN, columns(s=struct(x="string")))
     assert kinds(json.dumps(kinds(found.schema.rows)["s"])) == {"x": "string", "y": "date"}
     assert [each.how for each in found.columns] == ["text"]
 
 
-def test_nothing_changes() -> None:
+def test_same_types_change_nothing() -> None:
     found = planned_change(KNOWN, columns(a="long", b="string"))
     assert (found.every, found.schema) == ((), KNOWN) or json.loads(found.schema.rows) == json.loads(
         KNOWN.rows
@@ -79,18 +79,18 @@ def test_nothing_changes() -> None:
     [
         (columns(nope="long"), {}, "no column 'nope'.*It has: a, b, s, made"),
         (columns(left_out="string"), {"of_transform": True}, "no column 'left_out'"),
-        (columns(_slot="long"), {}, "'_slot': its type is the platform's"),
-        (columns(_rescued="long"), {}, "the platform's"),
+        (columns(_slot="long"), {}, "'_slot': its type is the platform's own"),
+        (columns(_rescued="long"), {}, "the platform's own"),
         (columns(s=struct(z="long")), {}, "'s' has no field 'z'"),
     ],
 )
-def test_refused(wanted: str, options: dict[str, bool], error: str) -> None:
+def test_impossible_change_is_refused(wanted: str, options: dict[str, bool], error: str) -> None:
     with pytest.raises(UsageError, match=error):
         planned_change(KNOWN, wanted, **options)
 
 
-def test_contradictions() -> None:
-    """By path; what only one has is none, nor is what may be null."""
+def test_contradictions_are_found_by_path() -> None:
+    """Otherwise columns that only one schema has, or a difference in nullability, would count as contradictions."""
     now = columns(a="long", s=struct(x="string", z="long"), new="date", b="decimal(5, 2)")
     assert [str(each) for each in contradictions(KNOWN.rows, now)] == [
         "column 's.x' is long in the table and now string"
@@ -115,8 +115,8 @@ def test_contradictions() -> None:
         ),
     ],
 )
-def test_the_command_that_is_named(now: str, source: str, command: str) -> None:
-    """It leads to a table that agrees."""
+def test_suggested_command_resolves_the_contradiction(now: str, source: str, command: str) -> None:
+    """Otherwise the user would run the command, and get the same error again."""
     with pytest.raises(UsageError) as refused:
         check_types("orders", KNOWN.rows, now, source=source)
     assert command in str(refused.value)
@@ -125,11 +125,11 @@ def test_the_command_that_is_named(now: str, source: str, command: str) -> None:
     check_types("orders", after.schema.rows, now, source=source)
 
 
-def test_the_command_of_a_slot_asset_and_of_a_setting() -> None:
+def test_command_names_the_slot_asset_or_the_setting() -> None:
     with pytest.raises(UsageError, match="'a string' --asset daily`"):
         check_types("orders", KNOWN.rows, columns(a="string"), asset="daily")
     with pytest.raises(
-        UsageError, match=r"^schema_hints: column 'a' is long .* else take it out of schema_hints"
+        UsageError, match=r"^schema_hints: column 'a' is long .* otherwise take it out of schema_hints"
     ):
         check_types("orders", KNOWN.rows, columns(a="string"), setting="schema_hints")
 

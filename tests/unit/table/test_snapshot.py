@@ -1,4 +1,4 @@
-"""Logs that are damaged, and logs whose newest checkpoint nobody, or somebody wrong, names."""
+"""Damaged logs, and logs whose newest checkpoint is not named, or is named wrongly."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.support.log_tables import LAYOUT, Counts, Table
 
 @pytest.fixture
 def store():
-    """A table of as many versions as bring two checkpoints, and two more."""
+    """A table with the versions of two checkpoints, and two more."""
     made = MemoryObjectStore()
     grow(made, 2 * CHECKPOINT_EVERY + 2)
     return made
@@ -43,7 +43,7 @@ def cut(store, version):
         store.delete(LAYOUT.version(number))
 
 
-def test_without_older_versions_a_checkpoint_tells_all(store):
+def test_checkpoint_is_enough_without_older_versions(store):
     assert named(store) == 2 * CHECKPOINT_EVERY
     cut(store, named(store))
     assert Table(store=store).counted() == {1: 2 * CHECKPOINT_EVERY + 2}
@@ -53,7 +53,7 @@ def test_without_older_versions_a_checkpoint_tells_all(store):
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_if_nothing_names_the_checkpoints_the_newest_is_taken(store, is_cut):
+def test_newest_checkpoint_is_used_if_none_is_named(store, is_cut):
     store.delete(LAYOUT.last_checkpoint)
     if is_cut:
         cut(store, 2 * CHECKPOINT_EVERY)
@@ -63,7 +63,7 @@ def test_if_nothing_names_the_checkpoints_the_newest_is_taken(store, is_cut):
     assert named(store) == 3 * CHECKPOINT_EVERY
 
 
-def test_an_older_checkpoint_leads_to_the_same_table(store):
+def test_older_checkpoint_leads_to_the_same_table(store):
     last = json.loads(store.get(LAYOUT.last_checkpoint).body)
     store.put(LAYOUT.last_checkpoint, json.dumps(last | {"version": CHECKPOINT_EVERY}).encode())
     assert Table(store=store).counted() == {1: 2 * CHECKPOINT_EVERY + 2}
@@ -71,8 +71,8 @@ def test_an_older_checkpoint_leads_to_the_same_table(store):
 
 @pytest.mark.parametrize("key", [LAYOUT.checkpoint(3 * CHECKPOINT_EVERY), LAYOUT.last_checkpoint])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_one_that_died_at_a_checkpoint(store, key, fault):
-    """What it has committed stays; a later writer makes up for it."""
+def test_crash_at_a_checkpoint_keeps_the_commit(store, key, fault):
+    """Otherwise the commit would be lost, or no later writer would write the checkpoint."""
     with pytest.raises(CrashedError):
         grow(FaultyStore(store, at("put", fault, key=key)), CHECKPOINT_EVERY)
     grow(store, CHECKPOINT_EVERY)
@@ -92,8 +92,8 @@ def test_one_that_died_at_a_checkpoint(store, key, fault):
         (LAYOUT.checkpoint(2 * CHECKPOINT_EVERY), b"PAR1"),
     ],
 )
-def test_damage_is_never_read_over(store, key, body):
-    """Neither cold nor by a process that has the table in memory before; nothing is written."""
+def test_damage_is_never_ignored(store, key, body):
+    """Otherwise a cold or warm process would commit on top of a damaged log."""
     store.put(key, body)
     before = {meta.key: meta.etag for meta in store.list("").objects}
     with pytest.raises(CorruptError):
@@ -102,7 +102,7 @@ def test_damage_is_never_read_over(store, key, body):
 
 
 @pytest.mark.parametrize("body", [None, b"", b"{}", b"x"])
-def test_a_manifest_that_is_missing_or_damaged_is_named(store, body):
+def test_missing_or_damaged_manifest_is_named(store, body):
     key = LAYOUT.manifest(Table(store=store).opened().number)
     if body is None:
         store.delete(key)
@@ -112,6 +112,6 @@ def test_a_manifest_that_is_missing_or_damaged_is_named(store, body):
         Table(store=store).opened()
 
 
-def test_a_store_that_is_away_is_no_damage(store):
+def test_unavailable_store_is_not_taken_for_damage(store):
     with pytest.raises(UnavailableError):
         Table(store=FaultyStore(store, at("get", Fault.REFUSED, key=LAYOUT.last_checkpoint))).opened()

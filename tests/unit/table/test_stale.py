@@ -1,4 +1,4 @@
-"""The code that made the rows of a slot, as the manifest has it, against what was read by which code."""
+"""The code that made a slot's rows, by the manifest, compared with the code that really read the objects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from s3notify_platform.table.round import SlotRound
 
 @dataclass
 class Made:
-    """A slot, round by round; and by which code each of its objects was read."""
+    """A slot, round by round, with the code that read each of its objects."""
 
     facts: SlotFacts = field(default_factory=SlotFacts)
     states: dict[str, ObjectState] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Made:
         raise AssertionError(how)
 
     def of_other_code(self, code: str) -> int:
-        """The objects that a backfill by this code would change."""
+        """The number of objects that a backfill by this code would change."""
         return sum(
             self.codes[key] != {code}
             for key, each in self.states.items()
@@ -77,8 +77,8 @@ ROUNDS = st.lists(
 
 
 @given(ROUNDS)
-def test_the_count_is_exact_while_code_only_goes_on(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
-    """A version that has been replaced does not come back."""
+def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
+    """Otherwise a slot would be reported as stale without reason. In this test, no earlier code version returns."""
     slot, number = Made(), 1
     for how, keys, another in rounds:
         number += another
@@ -88,10 +88,10 @@ def test_the_count_is_exact_while_code_only_goes_on(rounds: Sequence[tuple[str, 
 
 
 @given(ROUNDS, st.lists(st.sampled_from(["v1", "v2", ""]), min_size=20, max_size=20))
-def test_no_slot_counts_as_made_by_code_that_did_not(
+def test_slot_never_counts_as_made_by_code_that_did_not_make_it(
     rounds: Sequence[tuple[str, list[str], bool]], codes: Sequence[str]
 ) -> None:
-    """Whatever code comes back; and all of it is, once it is read again."""
+    """Otherwise rows of old code would be reported as current after a return to an earlier version of the code."""
     slot = Made()
     for (how, keys, _), code in zip(rounds, codes, strict=False):
         slot.round(code, how, keys)
@@ -122,7 +122,7 @@ def test_no_slot_counts_as_made_by_code_that_did_not(
         (SlotFacts(source=7, rows=4, code_version="v2"), "v2"),
     ],
 )
-def test_the_version_that_is_said_of_a_slot(facts: SlotFacts, made_by: str) -> None:
-    """Of derived slots too, which are replaced as a whole."""
+def test_code_version_of_a_slot(facts: SlotFacts, made_by: str) -> None:
+    """Otherwise the reported version would be wrong, also for derived slots, which are replaced as a whole."""
     assert facts.made_by("v2") == made_by
     assert facts.is_stale("v2") == (made_by != "v2")

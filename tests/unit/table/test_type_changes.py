@@ -1,4 +1,4 @@
-"""Which types become which others, and what becomes of values."""
+"""Conversions between types, and their results for values."""
 
 import datetime as dt
 from decimal import Decimal
@@ -36,11 +36,11 @@ def array(kind: Any, *, null: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, struct(x="long"), array("date")])
-def test_a_type_stays_as_it_is(kind: Any) -> None:
+def test_same_type_needs_no_conversion(kind: Any) -> None:
     assert how(kind, kind) is None
 
 
-def test_what_may_be_null_is_no_difference() -> None:
+def test_nullability_is_not_a_difference() -> None:
     assert is_same_type(array("long"), array("long", null=False))
     assert is_same_type("decimal(10, 2)", "decimal(10,2)")
     assert not is_same_type(struct(x="long"), struct(y="long"))
@@ -67,12 +67,12 @@ def test_what_may_be_null_is_no_difference() -> None:
         (struct(x="long"), "string", "again"), ("long", array("long"), "again"),
     ],
 )  # fmt: skip
-def test_how(old: Any, new: Any, expected: str) -> None:
+def test_conversion_between_two_types(old: Any, new: Any, expected: str) -> None:
     assert how(old, new) == expected
 
 
-def test_widening_goes_on() -> None:
-    """If one type has all values of another, and a third all of that, the third has all of the first."""
+def test_exact_widening_is_transitive() -> None:
+    """Otherwise two exact changes would keep all values, but the same change in one step would not."""
     for one in PLAIN:
         for two in PLAIN:
             for three in PLAIN:
@@ -102,8 +102,8 @@ VALUES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("old", PLAIN)
 @pytest.mark.parametrize("new", PLAIN)
-def test_values(old: str, new: str) -> None:
-    """Never an error; nulls stay nulls, and are never in doubt; a value that is certain is the same one."""
+def test_conversion_of_any_value_is_safe(old: str, new: str) -> None:
+    """Otherwise a conversion would raise an error, report nulls as doubtful, or change a value without a report."""
     change = how(old, new)
     if change is None:
         return
@@ -149,15 +149,17 @@ def test_values(old: str, new: str) -> None:
         ([dt.date(2026, 1, 31)], "date", "timestamp", [dt.datetime(2026, 1, 31, tzinfo=dt.UTC)], [False]),
     ],
 )  # fmt: skip
-def test_some_values(values: list[Any], old: str, new: str, expected: list[Any], doubts: list[bool]) -> None:
+def test_conversion_of_some_values(
+    values: list[Any], old: str, new: str, expected: list[Any], doubts: list[bool]
+) -> None:
     change = how(old, new)
     assert change is not None
     found, doubtful = converted(pa.array(values, KINDS[old]), KINDS[new], change)
     assert (found.to_pylist(), doubtful.to_pylist()) == (expected, doubts)
 
 
-def test_parts_of_values() -> None:
-    """Of structs and lists, as their parts are."""
+def test_parts_of_values_are_converted() -> None:
+    """Otherwise values inside structs and lists would keep the old type."""
     old, new = pa.list_(pa.struct({"x": pa.int32()})), pa.list_(pa.struct({"x": pa.string()}))
     values = pa.array([[{"x": 1}, None], None, []], old)
     found, doubtful = converted(values, new, "text")
@@ -168,8 +170,8 @@ def test_parts_of_values() -> None:
 
 
 @given(st.lists(st.floats() | st.none(), max_size=40))
-def test_doubles_to_decimals(values: list[float | None]) -> None:
-    """A double is taken if its shortest text is a decimal of the type."""
+def test_double_is_converted_by_its_shortest_text(values: list[float | None]) -> None:
+    """Otherwise a double like 0.1 would count as doubtful, although its shortest text is an exact decimal."""
     found, doubtful = converted(pa.array(values, pa.float64()), pa.decimal128(18, 2), "checked")
     for before, after, doubt in zip(values, found.to_pylist(), doubtful.to_pylist(), strict=True):
         assert doubt == (before is not None and after is None)

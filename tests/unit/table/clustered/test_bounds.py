@@ -1,4 +1,4 @@
-"""Which files may hold a row: never none that does, and as few others as their statistics say."""
+"""Finds the files that may hold a row: each file that holds it, and as few others as the statistics allow."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -43,7 +43,7 @@ def files(packs: list[Add], values: list[Any], kind: pa.DataType) -> dict[str, l
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 @given(data=st.data())
-def test_a_row_is_in_a_file_that_may_hold_it(kind: pa.DataType, data: st.DataObject) -> None:
+def test_file_with_the_row_is_always_found(kind: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | VALUES[kind], min_size=1, max_size=5))
     assert files([add(values, kind)], values, kind) == {"f": [*range(len(values))]}
 
@@ -63,8 +63,8 @@ def test_a_row_is_in_a_file_that_may_hold_it(kind: pa.DataType, data: st.DataObj
     ],
     ids=str,
 )  # fmt: skip
-def test_others_are_left_out(kind: pa.DataType, low: Any, within: Any, high: Any) -> None:
-    """By both bounds; null is only where there is some."""
+def test_files_without_the_row_are_left_out(kind: pa.DataType, low: Any, within: Any, high: Any) -> None:
+    """Otherwise a query would read files whose bounds exclude the value, or files without nulls for a null."""
     packs = [
         add([low, within], kind, "first"), add([high], kind, "second"), add([high, None], kind, "third"),
         add([None], kind, "nulls"),
@@ -77,6 +77,6 @@ def test_others_are_left_out(kind: pa.DataType, low: Any, within: Any, high: Any
     }
 
 
-def test_without_statistics_a_file_may_hold_anything() -> None:
+def test_file_without_statistics_may_hold_any_value() -> None:
     whole = Add(path="f", size=1, rows=2, modified_ms=1)
     assert files([whole], [1, None], pa.int64()) == {"f": [0, 1]}

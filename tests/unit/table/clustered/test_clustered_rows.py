@@ -1,4 +1,4 @@
-"""A clustered table has the rows of its source, in its order, whatever comes and leaves."""
+"""A clustered table has the rows of its source, in its own order, after any changes of the source."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def files(source):
     return found.packs
 
 
-def test_rows_come_and_leave(source):
+def test_rows_are_added_and_withdrawn(source):
     bucket = {f"{c}{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for c in "abc" for n in range(5)}
     assert followed(source, bucket).rebuilt == "it was never made"
     bucket |= {"a1": ("f", (1, 2)), "d1": ("e", (4, 5))}
@@ -44,7 +44,7 @@ def test_rows_come_and_leave(source):
 
 
 def test_small_files_become_large_ones(source):
-    """With each its own range of values, but for the newest."""
+    """Otherwise a table with frequent commits would get more and more files."""
     bucket = {}
     for n in range(40):
         bucket[f"a{n}"] = ("e", tuple(NUMBERS[n * 5 : n * 5 + 5]))
@@ -52,8 +52,8 @@ def test_small_files_become_large_ones(source):
     assert len(files(source)) < 20
 
 
-def test_a_row_that_left_is_looked_for_where_it_may_be(source):
-    """Files whose bounds have no room for it are not read."""
+def test_row_that_left_is_searched_only_where_it_may_be(source):
+    """Otherwise a withdrawal would read all files, also those whose bounds exclude the row."""
     bucket = {f"a{n}": ("e", tuple(k for k in NUMBERS if k % 4 == n)) for n in range(4)}  # a key each
     order = Clustered(columns=("id",), file_bytes=1)
     followed(source, bucket, clustered=order)
@@ -83,20 +83,20 @@ def test_a_row_that_left_is_looked_for_where_it_may_be(source):
         (("id", "no"), "no column 'no'"),
     ],
 )
-def test_columns_that_are_not_there(source, columns, message):
+def test_missing_column_is_refused(source, columns, message):
     source.commit(source.planned({"a1": ("e", (1,))}))
     with pytest.raises(UsageError, match=message):
         following(CLUSTERED, source, clustered=Clustered(columns=columns)).follow()
 
 
-def test_another_order_makes_it_again(source):
+def test_new_order_rebuilds_the_table(source):
     followed(source, {"a1": ("e", (1, 2, 4))})
     done = followed(source, {"a1": ("e", (1, 2, 4))}, clustered=Clustered(columns=("id",)))
-    assert done.rebuilt == "its definition is another one"
+    assert done.rebuilt == "its definition has changed"
 
 
-def test_compaction_goes_by_the_size_of_files(source):
-    """As the setting is now; another one changes no file by itself."""
+def test_compaction_uses_the_current_file_size(source):
+    """Otherwise a new file size would have no effect, or would rewrite all files at once."""
     bucket = {f"a{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for n in range(8)}
     small = Clustered(columns=("id", "at"), file_bytes=1)
     followed(source, bucket, clustered=small)
@@ -112,8 +112,8 @@ def test_compaction_goes_by_the_size_of_files(source):
     assert sorted(clustered_rows(table), key=str) == sorted(source.rows(), key=str)
 
 
-def test_compaction_leaves_ranges_apart(source):
-    """Files that lie over each other are merged, each once; what readers see stays the same."""
+def test_compaction_separates_ranges(source):
+    """Otherwise a query would read many overlapping files, or compaction would merge a file twice or change rows."""
     bucket = {}
     for n in range(12):
         bucket[f"a{n}"] = ("e", tuple(NUMBERS[n::12]))

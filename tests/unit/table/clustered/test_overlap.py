@@ -1,4 +1,4 @@
-"""Which files are merged: small ones, and those over each other; each once, and none that lies apart."""
+"""The files that compaction merges: small and overlapping ones, each once. Files with separate ranges stay."""
 
 import json
 
@@ -20,7 +20,7 @@ def steps(*files, step_bytes=1000):
     return [[pack.path for pack in step] for step in overlapping(files, ORDER, step_bytes)]
 
 
-def test_files_with_ranges_of_their_own_stay():
+def test_files_with_separate_ranges_stay():
     assert steps(add("a", 1, 2), add("b", 3, 4), add("c", 5, 6)) == []
 
 
@@ -30,21 +30,21 @@ def test_small_files_are_merged():
     ]
 
 
-def test_large_files_over_each_other_are_merged():
-    """If they are too many."""
+def test_overlapping_large_files_are_merged():
+    """Otherwise a value would be in more files than `DEPTH`, or two overlapping files would be merged too early."""
     three = [add(name, low, 9) for name, low in zip("abc", (1, 2, 3), strict=True)]
     assert steps(*three) == []
     assert steps(*three, add("d", 4, 5)) == [["a", "b", "c", "d"]]
 
 
-def test_a_step_has_about_so_many_bytes():
+def test_step_has_about_the_given_bytes():
     files = [add(f"f{n}", 1, 9, 10) for n in range(9)]
     found = steps(*files, step_bytes=40)
     assert [len(step) for step in found] == [4, 4]
     assert len({path for step in found for path in step}) == 8
 
 
-def test_texts_and_files_without_a_value():
+def test_texts_are_ordered_and_files_without_a_value_come_last():
     found = steps(
         add("z", None, None, 1), add("b", "b", "c", 1), add("a", "a", "b", 1), add("y", None, None, 1)
     )

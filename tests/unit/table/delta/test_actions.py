@@ -1,4 +1,4 @@
-"""Versions of the log: what is written is read again, and so is what other engines write."""
+"""Versions of the log: written versions and versions of other engines can be read."""
 
 import json
 from dataclasses import replace
@@ -98,22 +98,22 @@ VERSIONS = st.builds(
 
 
 @given(VERSIONS)
-def test_a_version_is_read_as_it_was_written(version: LogVersion) -> None:
-    """With every field of every action."""
+def test_version_is_read_as_it_was_written(version: LogVersion) -> None:
+    """Otherwise a field of an action would be lost or changed."""
     body = version.dumps()
     assert LogVersion.loads(body, where="v") == version
     assert not version.foreign
     assert body.count(b"\n") == len(body.splitlines())
 
 
-def test_a_note_with_half_a_character_leaves_the_log_readable() -> None:
-    """Engines refuse the escape of a lone surrogate, and a note may quote any key of an event."""
+def test_note_with_a_lone_surrogate_leaves_the_log_readable() -> None:
+    """A note may quote any key of an event, and engines refuse the escape of a lone surrogate."""
     body = LogVersion(number=1, table="t", note={"key": "a\ud800b"}).dumps()
     assert LogVersion.loads(body, where="v").note == {"key": "a?b"}
 
 
-def test_statistics_that_say_little_mean_anything() -> None:
-    """None at all, no counts, and bounds that are null, as some engines write them."""
+def test_missing_statistics_are_the_widest_bounds() -> None:
+    """Otherwise rows would be missed in files of engines that write no statistics, no counts, or null bounds."""
     wide = Add(path="p", size=1, rows=UNKNOWN_ROWS, modified_ms=1)
     assert "stats" not in wide.json()
     assert Add.of(wide.json()) == wide
@@ -124,16 +124,16 @@ def test_statistics_that_say_little_mean_anything() -> None:
     assert replace(found, stats="") == wide
 
 
-def test_any_key_may_be_in_a_file_without_bounds() -> None:
-    """Also the very last one that a bucket can have."""
+def test_file_without_bounds_may_hold_any_key() -> None:
+    """Otherwise rows of the greatest possible keys would be missed."""
     wide = Add(path="p", size=1, rows=1, modified_ms=1)
     for key in ("", "a", "\U0010ffff", "\U0010ffffx", "\U0010ffff" * 256):
         assert key <= LAST_KEY
         assert wide.may_hold(999, key, 1, 1)
 
 
-def test_a_version_of_another_engine_is_foreign() -> None:
-    """Whatever it names: transactions of others, actions that this platform does not know."""
+def test_version_of_another_engine_is_foreign() -> None:
+    """Otherwise a version with transactions of others, or with unknown actions, would count as the platform's."""
     lines = [
         {"commitInfo": {"timestamp": 5, "operation": "OPTIMIZE"}},
         {"txn": {"appId": "stream", "version": 3}},
@@ -158,7 +158,7 @@ def test_a_version_of_another_engine_is_foreign() -> None:
         b'{"add":' + b"[" * 100_000,
     ],
 )
-def test_a_damaged_version_is_named(body: bytes) -> None:
-    """The error says which object it is."""
+def test_damaged_version_is_named(body: bytes) -> None:
+    """Otherwise the user would not learn which object must be restored."""
     with pytest.raises(CorruptError, match=r"^00\.json: "):
         LogVersion.loads(body, where="00.json")

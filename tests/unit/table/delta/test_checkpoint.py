@@ -1,4 +1,4 @@
-"""Checkpoints: what is written is read again, and so are those of other engines."""
+"""Checkpoints: written checkpoints and checkpoints of other engines can be read."""
 
 import io
 import json
@@ -66,8 +66,8 @@ STATES = st.builds(
 
 
 @given(STATES)
-def test_a_state_comes_back(state: Checkpoint) -> None:
-    """Every action with every field; and what names it says how much it is."""
+def test_checkpoint_is_read_as_it_was_written(state: Checkpoint) -> None:
+    """Otherwise a field of an action would be lost, or `_last_checkpoint` would have a wrong size."""
     body, last = encode(state, version=7)
     assert decode(body, where="c") == state
     assert LastCheckpoint.loads(last.dumps(), where="l") == last
@@ -80,7 +80,7 @@ def test_a_state_comes_back(state: Checkpoint) -> None:
 
 
 def test_many_files_take_little_room() -> None:
-    """Ten thousand, whose statistics look alike."""
+    """Otherwise a checkpoint of ten thousand files with similar statistics would be large."""
     state = Checkpoint(
         protocol=Protocol(), metadata=METADATA, adds=tuple(add(f"data/{n}") for n in range(10_000))
     )
@@ -89,8 +89,8 @@ def test_many_files_take_little_room() -> None:
     assert len(body) < 200_000
 
 
-def test_one_of_another_engine(tmp_path: Path) -> None:
-    """With transactions of several applications, and files removed."""
+def test_checkpoint_of_another_engine_is_read(tmp_path: Path) -> None:
+    """Otherwise a table would not open after another engine wrote a checkpoint, with applications and removed files."""
     for app in ("a", "b"):
         deltalake.write_deltalake(
             tmp_path,
@@ -121,8 +121,8 @@ def checkpoint_of(**columns: list[Any]) -> bytes:
     return sink.getvalue()
 
 
-def test_statistics_that_are_columns() -> None:
-    """Counts, numbers and texts are taken over; where there is JSON, it is taken."""
+def test_statistics_in_columns_are_read() -> None:
+    """Otherwise counts and bounds in `stats_parsed` would be lost, or would replace those in JSON."""
     parsed = {
         "numRecords": 7,
         "minValues": {"_slot": 3, "_key": "a", "f": 0.5, "s": {"x": 1}},
@@ -137,14 +137,14 @@ def test_statistics_that_are_columns() -> None:
     assert (second.rows, third.rows) == (9, UNKNOWN_ROWS)
 
 
-def test_one_of_the_second_kind_is_seen() -> None:
-    """Its files are elsewhere, and nobody takes the table for an empty one."""
+def test_v2_checkpoint_is_recognized() -> None:
+    """Otherwise the table would appear empty, because the files of a V2 checkpoint are elsewhere."""
     body = checkpoint_of(sidecar=[{"path": "x"}], domainMetadata=[{"domain": "d"}])
     assert decode(body, where="c").strange == ("domainMetadata", "sidecar")
 
 
-def test_damage_is_named() -> None:
-    """Which object, and what to do."""
+def test_damaged_checkpoint_is_named() -> None:
+    """Otherwise the user would not learn which object is damaged, and what to do."""
     body, _ = encode(Checkpoint(protocol=Protocol(), metadata=METADATA), version=1)
     for broken in (b"", body[:-9], checkpoint_of(protocol=[]), checkpoint_of(add=[{"path": 1}])):
         with pytest.raises(CorruptError, match=r"^c: "):

@@ -1,4 +1,4 @@
-"""Schema, protocol and properties of the table, and the changes of them that are refused."""
+"""Schema, protocol and properties of the table, and changes of them that are refused."""
 
 import json
 from dataclasses import replace
@@ -21,8 +21,8 @@ BASE = ("appendOnly", "invariants")
 
 
 class TestSchema:
-    def test_lineage_comes_first_and_everything_may_be_null(self) -> None:
-        """And says what it is."""
+    def test_lineage_comes_first_and_all_columns_may_be_null(self) -> None:
+        """Otherwise readers would not find the lineage columns, or would not see their descriptions."""
         found = json.loads(delta_schema(PLAIN).schema)["fields"]
         assert [(each["name"], each["type"]) for each in found] == [
             ("_slot", "integer"),
@@ -63,10 +63,10 @@ class TestSchema:
             ),
         ],
     )
-    def test_a_protocol_asks_for_what_is_needed(
+    def test_protocol_requires_only_needed_features(
         self, columns: dict[str, Any], vectors: bool, protocol: Protocol
     ) -> None:
-        """And no more."""
+        """Otherwise a table would be closed to engines that could read it."""
         found = delta_schema(spark_schema(**columns), vectors=vectors)
         assert found.protocol == protocol
         assert found.properties.get("delta.enableDeletionVectors") == ("true" if vectors else None)
@@ -78,8 +78,8 @@ class TestSchema:
     @pytest.mark.parametrize(
         ("columns", "message"),
         [
-            ({"_KEY": "string"}, "column '_KEY': the table has '_key' already"),
-            ({"a": "long", "A": "long"}, "column 'A': the table has 'a' already"),
+            ({"_KEY": "string"}, "column '_KEY': the table already has '_key'"),
+            ({"a": "long", "A": "long"}, "column 'A': the table already has 'a'"),
             ({"a": "interval"}, "column 'a': Delta has no type interval"),
             ({"a": {"type": "array", "elementType": "void"}}, "column 'a.element': Delta has no type void"),
             (
@@ -90,14 +90,14 @@ class TestSchema:
             ({"a": "variant"}, "column 'a': Delta has no type variant"),
         ],
     )
-    def test_a_column_that_delta_cannot_have(self, columns: dict[str, Any], message: str) -> None:
-        """The error names it."""
+    def test_column_that_delta_cannot_have_is_named(self, columns: dict[str, Any], message: str) -> None:
+        """Otherwise the user would not learn which column must be cast or renamed."""
         with pytest.raises(UsageError, match=message):
             delta_schema(spark_schema(**columns))
 
     @pytest.mark.parametrize("name", ["amount", "the amount"])
-    def test_columns_are_described(self, name: str) -> None:
-        """As the user's DDL has it, also inside of a column and where names are mapped."""
+    def test_comments_of_the_user_stay(self, name: str) -> None:
+        """Otherwise the comments in the user's DDL would be lost, inside a column or where names are mapped."""
         told = {"nullable": True, "metadata": {"comment": "Before tax"}}
         inner = {"type": "struct", "fields": [{"name": "net", "type": "double", **told}]}
         columns = [{"name": name, "type": inner, **told}]
@@ -107,7 +107,7 @@ class TestSchema:
             assert column["metadata"]["comment"] == "Before tax"
 
     def test_ids_of_mapped_columns_stay(self) -> None:
-        """When the schema grows."""
+        """Otherwise engines would read wrong columns after the schema grew."""
 
         def ids(found: DeltaSchema) -> dict[str, int]:
             fields = json.loads(found.schema)["fields"]
@@ -131,8 +131,8 @@ PROTOCOLS = [
 class TestRaised:
     @pytest.mark.parametrize("wanted", PROTOCOLS)
     @pytest.mark.parametrize("known", PROTOCOLS)
-    def test_both_are_included(self, known: Protocol, wanted: Protocol) -> None:
-        """Whatever the order; a second time nothing changes."""
+    def test_raised_protocol_includes_both(self, known: Protocol, wanted: Protocol) -> None:
+        """Otherwise a table would lose a feature that its files need, or its protocol would depend on the order."""
         found = raised(known, wanted)
         assert found == raised(wanted, known)
         assert raised(found, wanted) == found == raised(found, known)
@@ -143,8 +143,7 @@ class TestRaised:
             assert {*found.writer_features} >= {"columnMapping", "checkConstraints", "generatedColumns"}
         assert (found.reader == 3) == (found.writer == 7)
 
-    def test_the_first_one(self) -> None:
-        """A new table has what its schema needs."""
+    def test_first_protocol_is_used_unchanged(self) -> None:
         assert raised(None, Protocol()) == Protocol()
 
 
@@ -163,8 +162,8 @@ class TestObjections:
         changed = {f"delta.{name.replace('__', '.')}": value for name, value in changes.items()}
         return self.found(configuration=dict(self.METADATA.configuration) | changed)
 
-    def test_a_version_of_files_alone(self) -> None:
-        """Or one that says again what is there, or changes what concerns nobody."""
+    def test_harmless_changes_are_accepted(self) -> None:
+        """Otherwise a table would be refused after another engine changed a comment or a tuning property."""
         assert self.found() == []
         assert self.found(self.SCHEMA.protocol, id="t") == []
         assert self.found(name="other", description="d", created_ms=9) == []
@@ -174,13 +173,13 @@ class TestObjections:
         commented["fields"][-1]["metadata"]["comment"] = "in EUR"
         assert self.found(schema=json.dumps(commented, indent=1)) == []
 
-    def test_another_protocol(self) -> None:
-        """Raised or lowered."""
+    def test_changed_protocol_is_refused(self) -> None:
+        """Otherwise a raised or lowered protocol would be adopted."""
         (found,) = self.found(Protocol(reader=3, writer=7, writer_features=("rowTracking",)))
         assert found == "it changes the protocol from reader 1, writer 2 to reader 3, writer 7 (rowTracking)"
 
-    def test_another_table(self) -> None:
-        """By its id, its partitions, its columns."""
+    def test_changed_id_partitions_and_columns_are_refused(self) -> None:
+        """Otherwise another engine could change the id, the partitions or the columns of the table."""
         fields = json.loads(self.METADATA.schema)["fields"]
         other = [each | {"nullable": False} if each["name"] == "id" else each for each in fields[:-1]]
         added = {"name": "new", "type": "long", "nullable": True, "metadata": {}}
@@ -189,7 +188,7 @@ class TestObjections:
             partition_columns=("_slot",),
             schema=json.dumps({"type": "struct", "fields": [*other, added]}),
         ) == [
-            "it gives the table the id 'u', which was 't'",
+            "it changes the table's id from 't' to 'u'",
             "it partitions the table by _slot",
             "it drops the column 'amount'",
             "it adds the column 'new'",
@@ -198,8 +197,8 @@ class TestObjections:
         (found,) = self.found(schema="{")
         assert "cannot be read" in found
 
-    def test_properties_that_bind_writers(self) -> None:
-        """Each is named, and so is one that lets engines clean up."""
+    def test_properties_that_bind_writers_are_refused(self) -> None:
+        """Otherwise another engine could set constraints that the platform ignores, or delete needed files."""
         assert self.properties(
             constraints__positive="amount > 0",
             appendOnly="true",
@@ -209,7 +208,7 @@ class TestObjections:
             "it sets delta.appendOnly to 'true'",
             "it adds the constraint positive: amount > 0",
             "it sets delta.deletedFileRetentionDuration to 'interval 1 day', which was 'interval 5200 weeks'",
-            "it sets delta.setTransactionRetentionDuration, after which engines forget what the table's state is",
+            "it sets delta.setTransactionRetentionDuration, after which engines forget the table's manifest",
         ]
         assert self.found(configuration={}) == [
             "it unsets delta.deletedFileRetentionDuration, which was 'interval 5200 weeks'",

@@ -1,4 +1,4 @@
-"""Bounds of packs: each row is within them, and they are as tight as the log can say."""
+"""Bounds of packs: they include each row, and are as tight as the log can express."""
 
 import datetime as dt
 import io
@@ -51,8 +51,8 @@ def bounds(values: list[Any], kind: pa.DataType, group: int = 2, name: str = "c"
 
 
 @given(st.lists(st.none() | TEXT, max_size=6))
-def test_texts(values: list[str | None]) -> None:
-    """In the order of code points, which is that of UTF-8; the greatest is never cut downwards."""
+def test_bounds_of_texts_include_all_values(values: list[str | None]) -> None:
+    """Otherwise a text would be outside its bounds, by the order of code points or of UTF-8 bytes."""
     low, high = bounds(values, pa.string())
     there = [value for value in values if value is not None]
     assert (low is None) == (not there)
@@ -80,14 +80,14 @@ def test_texts(values: list[str | None]) -> None:
         ("\U0010ffff" * 32, "\U0010ffff" * 32),
     ],
 )
-def test_the_greatest_text(greatest: str, bound: str | None) -> None:
-    """At the edge, and where the last character has none after it."""
+def test_upper_bound_of_texts_is_raised(greatest: str, bound: str | None) -> None:
+    """Otherwise a long text would be above its bound, for example where the last character has no successor."""
     assert bounds(["a", greatest], pa.string()) == ("a", bound)
 
 
 @given(st.lists(st.tuples(st.integers(0, 999), KEY), min_size=1, max_size=5))
-def test_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> None:
-    """So a pack is found by any key that it holds, and by hardly any other."""
+def test_bounds_of_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> None:
+    """Otherwise a pack would be missed for a key that it holds, or read for many other keys."""
     slots, keys = zip(*lineage, strict=True)
     rows = pa.table({"_slot": pa.array(slots, pa.int32()), "_key": pa.array(keys, pa.string())})
     add = add_of("data/p", footer_of(rows, 2), size=9, modified_ms=8, since=3, until=4)
@@ -97,16 +97,16 @@ def test_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> None:
     assert all(add.may_hold(slot, key, 3, 3) for slot, key in lineage)
 
 
-def test_a_key_with_half_a_character_is_in_no_pack() -> None:
-    """Arrow has none, so the order of keys is that of their bytes."""
+def test_key_with_a_lone_surrogate_cannot_be_stored() -> None:
+    """Otherwise the order of keys would differ from the order of their bytes."""
     with pytest.raises(UnicodeEncodeError):
         pa.array(["\ud800"], pa.string())
 
 
 @given(st.lists(st.none() | st.floats() | st.floats(width=32), max_size=5))
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
-def test_floats(kind: pa.DataType, values: list[float | None]) -> None:
-    """None with NaN, and none that JSON has no number for."""
+def test_bounds_of_floats_include_all_values(kind: pa.DataType, values: list[float | None]) -> None:
+    """Otherwise a predicate would miss NaN or infinity, for which JSON has no number."""
     stored = pa.array(values, kind).to_pylist()
     low, high = bounds(values, kind)
     there = [value for value in stored if value is not None]
@@ -118,8 +118,8 @@ def test_floats(kind: pa.DataType, values: list[float | None]) -> None:
         assert bound is None or float(bound) == most
 
 
-def test_floats_of_which_nobody_has_looked() -> None:
-    """Have no bounds: a footer passes over NaN."""
+def test_unchecked_floats_have_no_bounds() -> None:
+    """Otherwise a predicate would miss NaN, which footers ignore."""
     rows = pa.table({"f": [1.0, math.nan], "s": [{"f": 1.0}, {"f": None}]})
     assert json.loads(stats_of(footer_of(rows)))["minValues"] == {}
     assert without_nan(rows) == {("s", "f")}
@@ -132,8 +132,8 @@ DECIMALS = st.decimals(Decimal("-1e18"), Decimal("1e18"), places=3) | st.integer
 
 
 @given(st.lists(st.none() | DECIMALS, max_size=5))
-def test_decimals(values: list[Decimal | None]) -> None:
-    """Exact up to the digits of a double, and outward beyond."""
+def test_bounds_of_decimals_include_all_values(values: list[Decimal | None]) -> None:
+    """Otherwise an engine that reads decimals as doubles would miss values with more digits than a double keeps."""
     low, high = bounds(values, pa.decimal128(22, 3))
     for value in values:
         if value is not None:
@@ -144,8 +144,8 @@ def test_decimals(values: list[Decimal | None]) -> None:
         assert (low, high) == (min(there), max(there))
 
 
-def test_a_decimal_that_has_no_room_above() -> None:
-    """Is no bound: rounded, it would have a digit too many."""
+def test_decimal_without_room_above_has_no_bound() -> None:
+    """Otherwise the rounded bound would have one digit too many for its type."""
     most = Decimal("99999999999999.999")
     assert bounds([most, Decimal(0)], pa.decimal128(17, 3)) == (0, None)
     assert bounds([-most, Decimal("0.001")], pa.decimal128(17, 3)) == (None, Decimal("0.001"))
@@ -156,8 +156,8 @@ MICROSECONDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**16), 10**17)
 
 @given(st.lists(st.none() | MICROSECONDS, max_size=5))
 @pytest.mark.parametrize("zone", ["UTC", None])
-def test_times(zone: str | None, values: list[int | None]) -> None:
-    """To the millisecond outward, as far as the calendar goes."""
+def test_bounds_of_times_are_rounded_outward(zone: str | None, values: list[int | None]) -> None:
+    """Otherwise a predicate would miss times that are not whole milliseconds, or outside the calendar."""
     low, high = bounds(values, pa.timestamp("us", zone))
     there = [value for value in values if value is not None]
 
@@ -175,22 +175,21 @@ def test_times(zone: str | None, values: list[int | None]) -> None:
         assert (high is None) == (not -62_135_596_800_000_999 <= max(there) <= 253_402_300_799_999_000)
 
 
-def test_dates() -> None:
-    """Those of the calendar."""
+def test_bounds_of_dates_are_within_the_calendar() -> None:
+    """Otherwise a date that Python and the log cannot express would be a bound."""
     assert bounds([0, -719_162, 2_932_896], pa.date32()) == ("0001-01-01", "9999-12-31")
     assert bounds([1, None, -719_163], pa.date32()) == (None, "1970-01-02")
     assert bounds([2_932_897, 1], pa.date32()) == ("1970-01-02", None)
 
 
-def test_whole_numbers() -> None:
-    """Of all sizes."""
+def test_bounds_of_integers_are_exact() -> None:
     for bits, kind in ((8, pa.int8()), (16, pa.int16()), (32, pa.int32()), (64, pa.int64())):
         least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         assert bounds([0, most, None, least], kind) == (least, most)
 
 
-def test_columns_in_columns() -> None:
-    """Structs as structs; lists, maps, booleans, binaries without bounds; names that look like paths."""
+def test_nested_columns_have_nested_statistics() -> None:
+    """Otherwise fields of structs would be confused with names that have dots, or lists and maps would get bounds."""
     rows = pa.table(
         {
             "_slot": pa.array([1, 2], pa.int32()),
@@ -211,8 +210,8 @@ def test_columns_in_columns() -> None:
     }
 
 
-def test_the_first_columns_and_always_those_of_the_lineage() -> None:
-    """Wherever they stand."""
+def test_first_columns_and_lineage_have_statistics() -> None:
+    """Otherwise packs would not be found by slot and key if these columns come late."""
     names = [*(f"c{n}" for n in range(50)), "_slot", "_key"]
     rows = pa.table({name: ["a" * 500] for name in names})
     found = stats(rows)
@@ -220,8 +219,8 @@ def test_the_first_columns_and_always_those_of_the_lineage() -> None:
     assert found["minValues"]["_key"] == found["maxValues"]["_key"] == "a" * 500
 
 
-def test_a_text_that_is_none_or_too_long_has_no_bounds() -> None:
-    """Whichever part of the file it is in."""
+def test_invalid_or_long_text_has_no_bound() -> None:
+    """Otherwise a bound would exclude rows of another row group, or the statistics could not be written."""
     broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
     assert stats(pa.table({"c": broken}))["minValues"] == {"c": "a"}
     assert stats(pa.table({"c": broken}))["maxValues"] == {}
@@ -230,13 +229,12 @@ def test_a_text_that_is_none_or_too_long_has_no_bounds() -> None:
         assert found["minValues"] == found["maxValues"] == {}
 
 
-def test_a_file_without_rows_or_columns() -> None:
-    """Says so."""
+def test_file_without_rows_has_statistics() -> None:
     assert stats(pa.table({"c": pa.array([], pa.string())}))["nullCount"] == {"c": 0}
 
 
 def test_hidden_rows_leave_bounds_wide() -> None:
-    """And the log says so."""
+    """Otherwise an engine would take the bounds of a file with hidden rows for exact values."""
     rows = pa.table({"_slot": pa.array([1, 2, 3], pa.int32()), "_key": ["a", "é", "\U0001f600"]})
     add = add_of("data/p", footer_of(rows), size=9, modified_ms=8, since=3, until=4)
     found = hidden(add, Vector(storage="i", body="", size=0, rows=2))

@@ -39,8 +39,8 @@ ROWS = st.sets(st.integers(0, EVERY - 1), max_size=50) | SPREAD | st.builds(rang
 
 
 @given(st.lists(ROWS, max_size=4))
-def test_rows_come_back(packs: list[set[int] | range]) -> None:
-    """From the log, or from the one file of the round."""
+def test_rows_are_decoded_as_they_were_encoded(packs: list[set[int] | range]) -> None:
+    """Otherwise other rows would be hidden, with vectors in the log or in the round's file."""
     found = encode({str(n): rows for n, rows in enumerate(packs)}, file=FILE)
     for n, rows in enumerate(packs):
         vector = found.vectors[str(n)]
@@ -51,8 +51,8 @@ def test_rows_come_back(packs: list[set[int] | range]) -> None:
     assert (found.body is None) == all(each.storage == "i" for each in found.vectors.values())
 
 
-def test_a_vector_is_what_the_protocol_says() -> None:
-    """The example in the tests of Delta Kernel; and the format of 64 bits that libraries know."""
+def test_vector_has_the_protocol_format() -> None:
+    """Otherwise other engines would not read the vectors. The example is from Delta Kernel's tests."""
     (vector,) = encode({"p": [3, 4, 7, 11, 18, 29]}, file=FILE).vectors.values()
     assert vector == Vector(
         storage="i", body="^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", size=44, rows=6
@@ -61,15 +61,15 @@ def test_a_vector_is_what_the_protocol_says() -> None:
     assert set(BitMap64.deserialize(data[4:])) == {3, 4, 7, 11, 18, 29}
 
 
-def test_the_name_of_a_file_is_in_the_log() -> None:
-    """As Z85 of its id, behind a folder if there is one."""
+def test_name_of_a_file_is_found_from_the_log() -> None:
+    """Otherwise other engines would not find the file of a vector, with or without a folder."""
     found = encode({"p": range(0, 60_000, 2)}, file=FILE)
     vector = found.vectors["p"]
     assert vector.storage == "u"
     assert vector.offset == 1
     assert file_of(vector) == path_of(FILE) == f"_s3notify/vector/deletion_vector_{FILE}.bin"
     assert file_of(replace(vector, body=vector.body[-20:])) == f"deletion_vector_{FILE}.bin"
-    # Of the protocol's text.
+    # The example in the protocol's text.
     known = replace(vector, body="ab^-aqEH.-t@S}K{vb[*k^")
     assert file_of(known) == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     for broken in (replace(vector, storage="p"), replace(vector, body="ab"), replace(vector, body="§" * 20)):
@@ -78,14 +78,14 @@ def test_the_name_of_a_file_is_in_the_log() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_z85(data: bytes) -> None:
-    """Comes back, padded to four bytes."""
+def test_z85_is_reversible(data: bytes) -> None:
+    """Otherwise vectors in the log would be decoded to other bytes."""
     assert _from_z85(_z85(data)) == data + b"\0" * (-len(data) % 4)
 
 
 @given(st.integers(0, 200), st.integers(0, 255), st.booleans())
-def test_damage_is_refused(at: int, byte: int, inline: bool) -> None:
-    """Wherever a byte has changed: an error that names the file, or rows that the log agrees with."""
+def test_damaged_vector_is_refused(at: int, byte: int, inline: bool) -> None:
+    """Otherwise a changed byte would hide other rows without an error."""
     rows = range(0, 300 if inline else 30_000, 3)
     found = encode({"p": rows}, file=FILE)
     vector, body = found.vectors["p"], bytearray(found.body or b"")
@@ -103,8 +103,8 @@ def test_damage_is_refused(at: int, byte: int, inline: bool) -> None:
     assert kept is None or inline or set(kept) == set(rows)
 
 
-def test_a_vector_of_another_file_is_refused() -> None:
-    """By its rows, by the size of what was read, and by its magic number."""
+def test_vector_of_another_file_is_refused() -> None:
+    """Otherwise a vector that belongs to another file would hide wrong rows."""
     found = encode({"p": [1, 5], "q": range(0, 30_000, 3)}, file=FILE)
     small, large = found.vectors["p"], found.vectors["q"]
     assert set(read(small, None, rows=6)) == {1, 5}

@@ -1,4 +1,4 @@
-"""A table of newest rows is what a window over all rows would be, whatever comes, leaves, or is killed."""
+"""A table of newest rows equals a window over all rows, after any changes of the source and after crashes."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def commit(source, bucket):
 
 
 def followed(source, bucket, **more):
-    """The newest rows after a bucket was committed, which are those of a window."""
+    """Commit a bucket, and return the newest rows after checking that they equal a window over all rows."""
     commit(source, bucket)
     newest = following(NEWEST, source, **more)
     done = newest.follow()
@@ -52,31 +52,31 @@ OTHER = row("k2", 1)
 DELETED = row("k1", 4, gone=True)
 
 
-def test_newer_rows_take_the_place_of_older_ones(source):
+def test_newer_rows_replace_older_ones(source):
     assert followed(source, {"a1": ("e", (OLD, OTHER))}) == {"k1": OLD, "k2": OTHER}
     assert followed(source, {"a1": ("e", (OLD, OTHER)), "b1": ("e", (NEW,))}) == {"k1": NEW, "k2": OTHER}
 
 
-def test_a_row_that_comes_late_changes_nothing(source):
+def test_late_row_changes_nothing(source):
     followed(source, {"a1": ("e", (NEW,))})
     assert followed(source, {"a1": ("e", (NEW,)), "b1": ("e", (OLD,))}) == {"k1": NEW}
 
 
 @pytest.mark.parametrize("bucket", [{}, {"b1": ("f", (OTHER,))}], ids=["deleted", "overwritten"])
-def test_the_next_newest_comes_back(source, bucket):
+def test_next_newest_row_returns(source, bucket):
     first = {"a1": ("e", (OLD,)), "a2": ("e", (NEW,))}
     followed(source, {**first, "b1": ("e", (NEWER,))})
     assert followed(source, {**first, **bucket})["k1"] == NEW
 
 
-def test_the_last_row_of_a_key_leaves(source):
+def test_key_leaves_with_its_last_row(source):
     followed(source, {"a1": ("e", (NEW, OTHER)), "b1": ("e", (OLD,))})
     assert followed(source, {}) == {}
     assert followed(source, {"c1": ("e", (OLD,))}) == {"k1": OLD}
 
 
-def test_a_deleted_key_has_no_row_until_a_newer_one_comes(source):
-    """Also if an older row comes late; and if the deletion leaves."""
+def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
+    """Otherwise a late older row would restore a deleted key, or the key would stay deleted without the deletion."""
     first = {"a1": ("e", (OLD,)), "b1": ("e", (DELETED,))}
     assert followed(source, first) == {}
     assert followed(source, {**first, "c1": ("e", (NEW,))}) == {}
@@ -85,8 +85,8 @@ def test_a_deleted_key_has_no_row_until_a_newer_one_comes(source):
     assert followed(source, {"a1": ("e", (OLD,)), "c1": ("e", (NEW,))}) == {"k1": NEW}
 
 
-def test_an_erased_object(source):
-    """Its rows give way to the next-newest, though their versions do not say which rows they were."""
+def test_rows_of_an_erased_object_are_replaced(source):
+    """Otherwise erased rows would stay, because the erasing version does not say which rows they were."""
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     source = KeyedRounds(store=store, clock=clock, vectors=source.vectors, more={"max_run_seconds": 100.0})
@@ -96,7 +96,7 @@ def test_an_erased_object(source):
     assert followed(source, {"b1": ("e", (OLD,))}) == {"k1": OLD}
 
 
-def test_a_rollback_makes_it_again(source):
+def test_rollback_rebuilds_the_table(source):
     followed(source, {"a1": ("e", (OLD,))})
     followed(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})
     roll_back(source.whole, 1)
@@ -107,7 +107,7 @@ def test_a_rollback_makes_it_again(source):
 
 
 @pytest.mark.parametrize("limits", [{"step_objects": 3}, {"step_bytes": 10_000}])
-def test_many_versions_at_once_are_taken_in_steps(source, limits):
+def test_many_versions_are_read_in_steps(source, limits):
     bucket = {}
     followed(source, bucket | {"a0": ("e", (OLD,))})
     for n in range(1, 8):
@@ -121,19 +121,21 @@ def test_many_versions_at_once_are_taken_in_steps(source, limits):
     assert shown(newest.table) == window(source.rows())
 
 
-def test_too_much_at_once_is_made_again(source):
+def test_too_large_step_rebuilds_the_table(source):
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {f"b{n}": ("e", (row("k2", 3),)) for n in range(5)})
     newest = following(NEWEST, source, step_objects=3)
-    assert newest.follow().rebuilt.startswith("6 objects, ")
+    assert newest.follow().rebuilt.startswith(
+        "one version has more changes than a step may take: 6 objects, "
+    )
     assert shown(newest.table) == window(source.rows())
 
 
-def test_another_definition_makes_it_again(source):
+def test_new_definition_rebuilds_the_table(source):
     followed(source, {"a1": ("e", (OLD, NEW)), "b1": ("e", (DELETED,))})
     other = Latest(key=("id",), order_by=("n",), slots=7)
     newest = following(NEWEST, source, latest=other)
-    assert newest.follow().rebuilt == "its definition is another one"
+    assert newest.follow().rebuilt == "its definition has changed"
     assert newest.follow().rebuilt == ""
 
 
@@ -144,21 +146,21 @@ def test_another_definition_makes_it_again(source):
         (Latest(key=("id",), order_by=("no",)), "latest: the table has no column 'no'"),
     ],
 )
-def test_columns_that_are_not_there(source, latest, message):
+def test_missing_column_is_refused(source, latest, message):
     commit(source, {"a1": ("e", (OLD,))})
     with pytest.raises(UsageError, match=message):
         following(NEWEST, source, latest=latest).follow()
 
 
-def test_before_there_is_a_row(source):
+def test_source_without_rows_makes_no_table(source):
     newest = following(NEWEST, source)
     assert newest.follow().version == -1
     source.table.opened()
     assert newest.follow().version == -1
 
 
-def test_requests(source):
-    """A round with one row: the changes, its pack, the states of its key, and a commit."""
+def test_round_with_one_row_takes_few_requests(source):
+    """Otherwise a round with one row would read more than the changes, the row's pack and the states of its key."""
     bucket = {f"a{n}": ("e", (row(f"k{n % 3}", 1),)) for n in range(9)}
     followed(source, bucket)
     store = CountingStore(source.store)
@@ -174,7 +176,7 @@ def test_requests(source):
     assert store.counts["PUT"] == 0
 
 
-def test_the_newest_rows_have_changes_of_their_own(source):
+def test_newest_rows_have_a_change_feed(source):
     followed(source, {"a1": ("e", (OLD, OTHER))})
     before = following(NEWEST, source).table.newest().version
     followed(source, {"a1": ("e", (OLD, OTHER)), "b1": ("e", (NEW,))})
@@ -183,7 +185,7 @@ def test_the_newest_rows_have_changes_of_their_own(source):
     assert {key: reason for key, (*_, reason) in feed.first.items()} == {"k1": "overwritten"}
 
 
-def test_beside_compaction(source):
+def test_rounds_go_on_after_compaction(source):
     for n in range(1, 12):
         followed(source, {f"a{m}": ("e", (row(f"k{m % 3}", m % 5),)) for m in range(n)})
     table = other_table(NEWEST, source.store, vectors=source.vectors)
@@ -191,8 +193,8 @@ def test_beside_compaction(source):
     assert followed(source, {"a1": ("e", (OLD,))}) == {"k1": OLD}
 
 
-def test_killed_anywhere_it_goes_on(source):
-    """After each of its writes, at the first time and later: no row is lost, none is there twice."""
+def test_round_killed_at_any_write_can_be_repeated(source):
+    """Otherwise a row would be lost, or occur twice, after a crash."""
     base = dict(source.store._objects)
     for kill in range(40):
         source.store._objects = dict(base)
@@ -215,7 +217,7 @@ def test_killed_anywhere_it_goes_on(source):
 
 
 def after_writes(number):
-    """A crash after so many writes."""
+    """A crash after `number` writes."""
     seen = 0
 
     def schedule(call):
@@ -229,14 +231,14 @@ def after_writes(number):
     return schedule
 
 
-def test_two_at_once(source):
-    """One of them is first; the other one finds nothing left to do."""
+def test_second_of_two_writers_has_nothing_left(source):
+    """Otherwise the table would get the same changes twice."""
     followed(source, {"a1": ("e", (OLD,))})
     commit(source, {"a1": ("e", (OLD,)), "b1": ("e", (NEW,))})
     first = following(NEWEST, source)
 
     class Beaten(DelegatingStore):
-        """Another one is first, just before a version is created."""
+        """Lets another writer commit just before a version is created."""
 
         def put(self, key, *args, **kwargs):
             if "newest/_delta_log" in key and not done:

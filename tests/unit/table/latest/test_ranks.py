@@ -1,4 +1,4 @@
-"""Keys and ranks as texts: equal values have equal texts, and the order of ranks is that of the values."""
+"""Keys and ranks as texts: equal values have equal texts, and ranks sort like the values."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -60,8 +60,8 @@ def ranks(order, modified=None, keys=None, offsets=None):
 @pytest.mark.parametrize(
     ("kind", "values"), VALUES, ids=lambda each: str(each) if isinstance(each, pa.DataType) else ""
 )
-def test_ranks_have_the_order_of_values(kind, values):
-    """Whatever part of a longer column they are."""
+def test_ranks_sort_like_values(kind, values):
+    """Otherwise a wrong row would be the newest. Slices of longer columns are included."""
     check_order("at", kind)
     found = ranks(pa.array(values, kind))
     assert found == sorted(found)
@@ -70,14 +70,14 @@ def test_ranks_have_the_order_of_values(kind, values):
     assert ranks(pa.array([None, None], kind)) == [found[0]] * 2
 
 
-def test_values_that_are_equal_have_equal_ranks():
+def test_equal_values_have_equal_ranks():
     assert len({*ranks(pa.array([0.0, -0.0], pa.float64()))}) == 1
     other_nan = pa.array([0x7FF8000000000001, 0xFFF8000000000000], pa.uint64()).view(pa.float64())
     assert len({*ranks(other_nan)}) == 1
 
 
-def test_ties_break_by_time_key_and_offset():
-    """A later part decides only where those before are equal."""
+def test_ties_are_broken_by_time_key_and_offset():
+    """Otherwise a later part of the rank would decide although an earlier one differs."""
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     order = pa.array([1] * 6 + [2], pa.int64())
     found = ranks(
@@ -94,7 +94,7 @@ texts = st.text(max_size=4) | st.text("\x00\x01\x7fa0", max_size=4)
 
 
 @given(st.lists(st.tuples(st.none() | texts, texts, st.integers(0, 3)), min_size=2, max_size=6))
-def test_texts_in_any_place(rows):
+def test_ranks_of_texts_sort_like_their_parts(rows):
     order, keys, offsets = zip(*rows, strict=True)
     found = ranks(pa.array(order, pa.string()), None, keys, [*offsets])
     places = [(value is not None, value or "", key, offset) for value, key, offset in rows]
@@ -106,7 +106,7 @@ def test_texts_in_any_place(rows):
 @pytest.mark.parametrize(
     ("kind", "values"), VALUES, ids=lambda each: str(each) if isinstance(each, pa.DataType) else ""
 )
-def test_the_object_of_a_rank(kind, values):
+def test_object_is_found_from_the_rank(kind, values):
     found = ranks(pa.array(values, kind), None, [f"raw/\x00{n}" for n in range(len(values))])
     assert [object_key_of(rank, [kind]) for rank in found] == [f"raw/\x00{n}" for n in range(len(values))]
 
@@ -119,7 +119,7 @@ def test_keys_are_values_as_text():
     assert key_texts([at]).to_pylist() == ["2026-01-02T03:04:05.000006Z"]
 
 
-def test_keys_of_several_columns_are_apart():
+def test_keys_of_several_columns_are_distinct():
     rows = [("a|", "b"), ("a", "|b"), ("a\\", "b"), ("a", "\\|b"), ("a|b", ""), (None, "b"), ("a", None)]
     one, other = zip(*rows, strict=True)
     found = key_texts([pa.array(one), pa.array(other)]).to_pylist()
@@ -127,7 +127,7 @@ def test_keys_of_several_columns_are_apart():
     assert len({*found[:-2]}) == len(rows) - 2
 
 
-def test_long_keys_are_a_hash():
+def test_long_keys_become_a_hash():
     long = ["x" * MAX_KEY_BYTES, "x" * (MAX_KEY_BYTES + 1), "é" * MAX_KEY_BYTES, None]
     found = key_texts([pa.array(long)]).to_pylist()
     assert found[0] == long[0]
@@ -139,12 +139,12 @@ def test_long_keys_are_a_hash():
 @pytest.mark.parametrize(
     "kind", [pa.float64(), pa.list_(pa.int64()), pa.binary(), pa.struct([("a", pa.int64())])]
 )
-def test_columns_that_are_no_keys(kind):
+def test_column_that_cannot_be_a_key_is_refused(kind):
     with pytest.raises(UsageError, match=r"latest: key column 'id' is .*: use whole numbers"):
         check_key("id", kind)
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.binary(), pa.struct([("a", pa.int64())])])
-def test_columns_without_an_order(kind):
+def test_column_without_an_order_is_refused(kind):
     with pytest.raises(UsageError, match=r"latest: order_by column 'at' is .*: use numbers"):
         check_order("at", kind)

@@ -1,4 +1,4 @@
-"""Mirrors show each version elsewhere, whatever commits it, and never hold one up."""
+"""Mirrors show each version elsewhere, after commits of every kind, and never delay a commit."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.mark.server
 def test_every_version_is_shown(place: Place) -> None:
-    """Of a batch, and of a rollback."""
+    """Otherwise a mirror would miss the versions of batches or of rollbacks."""
     (url,) = {f"s3://{place.store.config.bucket}/{place.source.table().layout.prefix}"}
     place.put("a", 1)
     place.run("1")
@@ -40,8 +40,8 @@ def test_every_version_is_shown(place: Place) -> None:
 
 
 @pytest.mark.server
-def test_one_that_fails_holds_up_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version is committed, and the next one shows the rows of both."""
+def test_failing_mirror_does_not_delay_commits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a version would not be committed, or its rows would stay missing in the mirror."""
     with monkeypatch.context() as broken:
         broken.setattr(ToyMirror, "fails", True)
         place.put("a", 1)
@@ -54,8 +54,8 @@ def test_one_that_fails_holds_up_nothing(place: Place, monkeypatch: pytest.Monke
 
 
 @pytest.mark.server
-def test_a_list_of_files_for_engines_of_hive(place: Place) -> None:
-    """Exactly the live files: what they hold is what the table holds."""
+def test_symlink_manifest_lists_exactly_the_live_files(place: Place) -> None:
+    """Otherwise engines that read the list would show other rows than the table has."""
     location = replace(place.source.location, mirror="symlink")
     place.source = replace(place.source, location=location)
     for batch in ("1", "2"):
@@ -70,8 +70,8 @@ def test_a_list_of_files_for_engines_of_hive(place: Place) -> None:
 
 
 @pytest.mark.server
-def test_commands_show_it_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a list would name files that an erasure has removed."""
+def test_commands_update_the_mirror(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the list would name files that an erasure has removed."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     place.source = replace(place.source, location=replace(place.source.location, mirror="symlink"))
@@ -91,8 +91,8 @@ def test_commands_show_it_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.server
-def test_a_slow_writer_shows_no_earlier_version(place: Place) -> None:
-    """In the place of a later one."""
+def test_slow_writer_does_not_show_an_earlier_version(place: Place) -> None:
+    """Otherwise a late writer would replace the list of a later version."""
     place.source = replace(place.source, location=replace(place.source.location, mirror="symlink"))
     place.put("a", 1)
     place.run("1")
@@ -106,11 +106,11 @@ def test_a_slow_writer_shows_no_earlier_version(place: Place) -> None:
     assert place.store.get(table.layout.symlinks) == before
 
 
-def test_a_list_of_files_shows_no_vectors() -> None:
+def test_symlink_manifest_refuses_deletion_vectors() -> None:
     with pytest.raises(UsageError, match="leave out overwrites: vectors"):
         build({"name": "orders", "bucket": "b", "mirror": "symlink", "overwrites": "vectors"})
 
 
-def test_one_that_there_is_not() -> None:
+def test_unknown_mirror_is_refused() -> None:
     with pytest.raises(UsageError, match="mirror='hudi': use one of symlink"):
         build({"name": "orders", "bucket": "b", "mirror": "hudi"})

@@ -1,4 +1,4 @@
-"""Which packs are merged: few files are left, each row is rewritten few times, and young packs stay apart."""
+"""The choice of packs to merge: few files remain, each row is rewritten few times, and young packs stay apart."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def pack(path: str, size: int, label: int, **more: object) -> Add:
 
 
 def after(packs: Sequence[Add], merges: Sequence[Merge], sizes: PackSizes = SIZES) -> list[Add]:
-    """The packs once these merges are done, cut as the writer cuts them."""
+    """The packs after these merges, cut as the writer cuts them."""
     by_path = {each.path: each for each in packs}
     gone = Counter(path for merge in merges for path in merge.paths)
     assert set(gone.values()) <= {1}
@@ -58,9 +58,7 @@ def test_files_are_bounded_after_any_number_of_batches(found: list[list[int]]) -
 
 
 @given(batches, st.integers(0, 300_000))
-def test_a_budget_is_kept_but_for_one_merge_and_there_is_progress(
-    found: list[list[int]], budget: int
-) -> None:
+def test_budget_is_kept_except_for_one_merge(found: list[list[int]], budget: int) -> None:
     packs = [
         pack(f"{label}.{n}", size, label) for label, sizes in enumerate(found) for n, size in enumerate(sizes)
     ]
@@ -86,7 +84,7 @@ def test_each_row_is_rewritten_about_once_for_each_class() -> None:
 
 
 def test_rows_that_compress_well_count_as_rows() -> None:
-    """A round that merged such packs by their bytes alone would decode gigabytes."""
+    """Otherwise a round that merges such packs by their bytes alone would decode gigabytes."""
     sizes = replace(SIZES, row=10)
     full = [pack(f"{n}", 500, n, rows=6_400) for n in range(50)]
     assert compaction(full, sizes) == []
@@ -114,7 +112,7 @@ def test_packs_that_are_rewritten_anyway_cost_nothing() -> None:
     assert len(compaction(packs, SIZES, budget=0, touched=touched)) == 2
 
 
-def test_packs_much_covered_by_vectors_are_rewritten_most_covered_first() -> None:
+def test_packs_with_most_hidden_rows_are_rewritten_first() -> None:
     def covered(path: str, rows: int) -> Add:
         vector = Vector(storage="u", body=path, size=1, rows=rows)
         return pack(path, 64_000, 1, vector=vector)
@@ -124,7 +122,7 @@ def test_packs_much_covered_by_vectors_are_rewritten_most_covered_first() -> Non
     assert [merge.paths for merge in compaction(packs, SIZES, budget=33_000)] == [("c",), ("d",)]
 
 
-def test_a_plan_hides_or_rewrites_each_pack_that_may_hold_an_object_once() -> None:
+def test_plan_hides_or_rewrites_each_pack_once() -> None:
     packs = [pack(f"{n}", 500, n, slots=(0, 9)) for n in range(1, 10)] + [
         pack("big", 64_000, 3, slots=(5, 9))
     ]

@@ -1,4 +1,4 @@
-"""Packs: what is written is there, in order; what leaves is gone, and nothing else."""
+"""Packs: written rows are stored in order; withdrawn rows are removed, and other rows stay."""
 
 import io
 from collections import Counter
@@ -45,7 +45,7 @@ def reader(pack: NewPack, gone: Sequence[int] | None = None) -> PackReader:
 
 
 @given(objects, st.integers(1, 50))
-def test_rows_come_back_in_their_order_and_packs_say_what_they_hold(
+def test_rows_are_read_in_order_and_packs_have_correct_bounds(
     found: dict[tuple[int, str], int], batch: int
 ) -> None:
     rows = expanded(found)
@@ -58,7 +58,7 @@ def test_rows_come_back_in_their_order_and_packs_say_what_they_hold(
         assert pack.rows == len(held) > 0
 
 
-def test_small_slots_share_a_pack_and_big_ones_have_their_own() -> None:
+def test_small_slots_share_a_pack_and_big_ones_do_not() -> None:
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     counts = {0: 20, 1: 20, 2: 2_000, 3: 20, 4: 20}
     rows = [(slot, f"k{slot}", "e", n * 7919) for slot, count in counts.items() for n in range(count)]
@@ -66,7 +66,7 @@ def test_small_slots_share_a_pack_and_big_ones_have_their_own() -> None:
     assert [set(pack.slots) for pack in packs] == [{0, 1}, {2}, {3, 4}]
 
 
-def test_a_big_slot_is_cut_and_no_pack_is_much_bigger_than_the_target() -> None:
+def test_big_slot_is_divided_into_packs_of_the_target_size() -> None:
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     rows = [(5, f"k{n:05}", f"{n * 7919 % 100_003:x}", 0) for n in range(20_000)]
     packs = [*write([rows_of(rows)], sizes)]
@@ -75,15 +75,15 @@ def test_a_big_slot_is_cut_and_no_pack_is_much_bigger_than_the_target() -> None:
     assert [row for pack in packs for row in rows_in(pack)] == rows
 
 
-def test_a_pack_ends_with_many_rows_that_compress_well() -> None:
-    """Else to withdraw one of them would rewrite millions."""
+def test_pack_ends_after_many_rows_that_compress_well() -> None:
+    """Otherwise the withdrawal of one such row would rewrite millions."""
     rows = rows_of([(slot, "k", "e", n) for slot in range(8) for n in range(100)])
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     assert len([*write([rows], sizes)]) == 1
     assert len([*write([rows], replace(sizes, row=200))]) == 4
 
 
-def test_rows_of_one_slot_are_few_row_groups() -> None:
+def test_rows_of_one_slot_are_in_few_row_groups() -> None:
     sizes = PackSizes(target=10 << 20, group=4_000)
     rows = [(slot, f"k{slot}", "e", n) for slot in range(50) for n in range(20)]
     (pack,) = write([rows_of(rows)], sizes)
@@ -104,7 +104,7 @@ def test_rows_of_one_slot_are_few_row_groups() -> None:
         [(1, "a", "e", 0), (1, None, "e", 0)],
     ],
 )
-def test_rows_out_of_order_are_refused(rows: list[Row]) -> None:
+def test_unsorted_rows_are_refused(rows: list[Row]) -> None:
     columns = [*zip(*rows, strict=True), [""] * len(rows)]
     table = pa.table([pa.array(v, f.type) for v, f in zip(columns, SCHEMA, strict=True)], SCHEMA.names)
     with pytest.raises(UsageError, match="sorted by _slot"):
@@ -113,20 +113,20 @@ def test_rows_out_of_order_are_refused(rows: list[Row]) -> None:
         [*write([table.slice(0, 1), table.slice(1)], PackSizes(group=1))]
 
 
-def test_what_is_no_pack_is_named() -> None:
+def test_damaged_pack_is_named() -> None:
     with pytest.raises(CorruptError, match="data/x"):
         PackReader.of(b"none", where="data/x")
 
 
 @given(st.lists(objects, min_size=1, max_size=4), st.sets(st.integers(0, 20)), st.data())
-def test_a_rewrite_has_the_rows_that_stay_in_order(
+def test_rewritten_pack_has_the_remaining_rows_in_order(
     tables: list[dict[tuple[int, str], int]], gone: set[int], data: st.DataObject
 ) -> None:
     packs = [pack for n, t in enumerate(tables) for pack in write([rows_of(expanded(t, f"e{n}"))], TINY)]
     every = sorted({(slot, key) for table in tables for slot, key in table})
     leaving = data.draw(st.lists(st.sampled_from(every), unique=True)) if every else []
     objects_left = [Withdrawal(slot=slot, key=key) for slot, key in leaving]
-    # One of another slot under the same key takes nothing along.
+    # An object in another slot with the same key must remove nothing.
     objects_left = [*objects_left, Withdrawal(slot=77, key="a")] if (77, "a") not in leaving else objects_left
     hide = [sorted(n for n in gone if n < pack.rows) for pack in packs]
     if not packs:
@@ -138,7 +138,7 @@ def test_a_rewrite_has_the_rows_that_stay_in_order(
     by_key = {each.key: each.slot for each in objects_left}
     left = [row for row in live if (row[0], row[1]) in leaving and by_key[row[1]] == row[0]]
     if len(by_key) < len(objects_left):
-        return  # a key is of one slot
+        return  # a key is in one slot only
     done = rewritten(held, TINY)
     found = [row for pack in done.packs for row in rows_in(pack)]
     assert Counter(found) == Counter(live) - Counter(left)
@@ -150,7 +150,7 @@ def test_a_rewrite_has_the_rows_that_stay_in_order(
         assert [*vector.rows] == sorted({*vector.rows})
 
 
-def test_columns_that_a_pack_lacks_are_null_after_a_merge() -> None:
+def test_missing_columns_are_null_after_a_merge() -> None:
     older = rows_of([(1, "a", "e", 0)]).drop_columns("value")
     packs = [next(write([table])) for table in (older, rows_of([(1, "b", "e", 0)]))]
     done = rewritten([Held(pack=reader(pack)) for pack in packs])
@@ -158,8 +158,8 @@ def test_columns_that_a_pack_lacks_are_null_after_a_merge() -> None:
     assert pq.read_table(io.BytesIO(merged.body))["value"].to_pylist() == [None, "b/e/0"]
 
 
-def test_a_merge_writes_what_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of one object that all packs hold: its rows may be gigabytes."""
+def test_merge_writes_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a merge would hold all rows of an object in memory, which may be gigabytes."""
     packs = [
         pack
         for part in range(2)
@@ -182,7 +182,7 @@ def test_a_merge_writes_what_it_has_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert events.index("closed") < reads[-1]
 
 
-def test_a_pack_of_which_nothing_stays_has_no_successor() -> None:
+def test_pack_without_remaining_rows_is_not_replaced() -> None:
     pack = next(write([rows_of([(1, "a", "e", n) for n in range(9)])]))
     done = rewritten([Held(pack=reader(pack), leaving=[Withdrawal(slot=1, key="a")])])
     assert (done.packs, done.withdrawn) == ([], {1: 9})
@@ -196,7 +196,7 @@ def test_slots_are_left_out_of_a_pack() -> None:
     assert without_slots(pack, range(4)) is None
 
 
-def test_a_vector_is_found_by_two_columns_of_the_row_groups_that_have_the_slot() -> None:
+def test_vector_reads_two_columns_of_matching_row_groups() -> None:
     etags = [sha256(b"%d" % n).hexdigest() for n in range(20_000)]
     rows = [(slot, f"k{slot}", etags[100 * slot + n], n) for slot in range(200) for n in range(100)]
     (pack,) = write([rows_of(rows)], PackSizes(group=200_000))
@@ -249,7 +249,7 @@ rounds = st.lists(
 
 @pytest.mark.parametrize("vectors", [False, True])
 @given(rounds)
-def test_no_row_is_lost_or_twice_and_files_are_bounded(
+def test_no_row_is_lost_or_duplicated_and_files_are_bounded(
     vectors: bool, steps: list[tuple[dict[str, int], list[str]]]
 ) -> None:
     table = PackTable(vectors=vectors)
@@ -259,7 +259,7 @@ def test_no_row_is_lost_or_twice_and_files_are_bounded(
             [key for key in gone if key not in changed],
         )
         assert table.live() == table.rows
-    # What a round rewrites may be smaller than it expected: the next ones see it.
+    # Rewritten packs may be smaller than expected. Later rounds merge them further.
     for _ in range(3):
         table.round({})
     assert table.live() == table.rows

@@ -1,4 +1,4 @@
-"""States of objects: what a set answers, for how many requests, and what of it stands in a manifest."""
+"""States of objects: the answers of a set, their requests, and the part of a set in a manifest."""
 
 import io
 import json
@@ -26,7 +26,7 @@ MANY = 30_000
 
 @pytest.fixture(scope="module")
 def large():
-    """One large file, as a first batch leaves it: 30,000 objects in 8 pages."""
+    """A large file like the one of a first batch: 30,000 objects in 8 pages."""
     site = Site()
     site.write([state(key, etag=f"{n:032x}", rows=n) for n, key in enumerate(keys(MANY))])
     assert len(site.states.files) == 1
@@ -43,20 +43,20 @@ def test_few_changes_stay_in_the_manifest_and_many_go_to_a_file():
     assert len(site.lookup(keys(400))) == 300
 
 
-def test_long_states_go_to_a_file_however_few():
+def test_few_long_states_go_to_a_file():
     site = Site()
     site.write([state(f"{n}", trace="x" * 4096, reason="?") for n in range(10)])
     assert [file.failing for file in site.states.files] == [10]
 
 
-def test_a_manifest_s_part_stays_small():
+def test_part_in_the_manifest_stays_small():
     site = Site()
     changed = [state(key, etag="0" * 32, size=12345, rows=100, since=7, until=7) for key in keys(256)]
     site.write(changed)
     assert len(json.dumps(site.states.json(), separators=(",", ":"))) < 25_000
 
 
-def test_json_and_back(large):
+def test_set_is_read_from_json_as_it_was_written(large):
     site = Site()
     odd = ["", "a\nb", "'\"\\", "é" * 512, "\U0010ffff", "\ud7ff", "x" * 1024, "\x7f"]
     states = [state(key, etag="", size=0) for key in odd[:3]] + [gone(key) for key in odd[3:5]]
@@ -87,12 +87,12 @@ def test_json_and_back(large):
         {"inline": [], "files": [["a", 1, 1, 9, 3, 1, 0, "", 2, ""], ["b", 1, 1, 9, 3, 1, 1, "", 3, ""]]},
     ],
 )
-def test_a_manifest_that_is_not_ours_is_refused_by_name(found):
+def test_damaged_set_is_refused_by_name(found):
     with pytest.raises(CorruptError, match="manifest 7"):
         StateSet.of(found, where="manifest 7")
 
 
-def test_keys_of_any_characters_are_found_again():
+def test_keys_of_any_characters_are_found():
     site = Site(slots=3)
     odd = [
         "a\nb",
@@ -111,9 +111,9 @@ def test_keys_of_any_characters_are_found_again():
     assert {key: found[key].rows for key in found} == {key: n for n, key in enumerate(odd)}
 
 
-def test_a_key_that_is_known_costs_one_page(large):
+def test_known_key_costs_one_page(large):
     wanted = keys(1, 4711)
-    large.lookup(keys(1, 3))  # for the tail
+    large.lookup(keys(1, 3))  # loads the tail
     reader = large.reader
     reader.cache.__init__()
     reader.tail(large.states.files[0])
@@ -122,7 +122,7 @@ def test_a_key_that_is_known_costs_one_page(large):
     assert large.lookup(wanted)[wanted[0]].rows == 4711
 
 
-def test_new_keys_cost_next_to_nothing(large):
+def test_new_keys_cost_almost_nothing(large):
     reader = large.cold()
     reader.tail(large.states.files[0])
     new = keys(694, MANY)
@@ -132,7 +132,7 @@ def test_new_keys_cost_next_to_nothing(large):
     assert sum(cost.values()) <= 8
 
 
-def test_a_cold_process_reads_the_tail_once_then_the_page(large):
+def test_cold_process_reads_the_tail_once_then_the_page(large):
     reader = large.cold()
     large.ranges.cost(lambda: large.lookup(keys(1, 99), reader))
     (file,) = large.states.files
@@ -146,7 +146,7 @@ def test_near_pages_are_read_together(large):
     assert sum(cost.values()) == 2
 
 
-def test_a_small_file_is_read_whole():
+def test_small_file_is_read_whole():
     site = Site()
     site.write([state(key) for key in keys(300)])
     reader = site.cold()
@@ -161,7 +161,7 @@ def test_only_files_whose_range_has_the_key_are_read():
     assert not site.ranges.cost(lambda: site.lookup([other], site.cold()))
 
 
-def test_failing_and_pending_ones_are_found_by_their_pages(large):
+def test_failing_and_pending_objects_are_found_by_their_pages(large):
     site = Site()
     failing, waiting, again = keys(3, 5000)
     states = [state(key) for key in keys(MANY)]
@@ -178,7 +178,7 @@ def test_failing_and_pending_ones_are_found_by_their_pages(large):
     assert {k for some in found[0].values() for k in some} == {failing, again}
     assert {k for some in reader.pending(site.states, slots).values() for k in some} == {waiting, again}
     assert not reader.failing(site.states, [site.slot(waiting)])
-    # Newer states decide, without reading the page again.
+    # Newer states override, without another read of the page.
     site.write([state(failing), gone(again), state(keys(1)[0], reach_end=False)])
     assert reader.failing(site.states, slots) == {}
     pending = reader.pending(site.states, slots)
@@ -186,7 +186,7 @@ def test_failing_and_pending_ones_are_found_by_their_pages(large):
     assert not site.ranges.cost(lambda: large.reader.failing(large.states, slots))
 
 
-def test_whole_slots_come_in_order_in_few_requests(large):
+def test_whole_slots_are_read_in_order_by_few_requests(large):
     reader = large.cold()
     found = {}
     cost = large.ranges.cost(lambda: found.update(reader.of_slots(large.states, range(1000))))
@@ -198,7 +198,7 @@ def test_whole_slots_come_in_order_in_few_requests(large):
     assert dict(reader.of_slots(large.states, [one])) == {one: found[one]}
 
 
-def test_the_cache_stays_within_its_bytes(large):
+def test_cache_stays_within_its_bytes(large):
     cache = StateCache(limit=2 << 20)
     reader = large.cold()
     reader = type(reader)(ranges=large.ranges, cache=cache)
@@ -218,7 +218,7 @@ def test_other_readers_of_parquet_read_a_state_file(large, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["filter", "footer", "page", "short", "missing"])
-def test_a_damaged_file_is_refused_by_name_and_with_the_remedy(large, where):
+def test_damaged_file_is_refused_by_name_and_with_the_remedy(large, where):
     site = Site()
     site.states = large.states
     (file,) = site.states.files
@@ -261,7 +261,7 @@ def test_filters_have_no_false_negative_and_few_false_positives():
     assert np.mean([may_hold(body, hash_of(key)) for key in outside]) < 0.006
 
 
-def test_a_filter_that_takes_a_key_for_known_costs_a_request_and_no_answer(monkeypatch):
+def test_false_positive_of_a_filter_costs_a_request_and_gives_no_state(monkeypatch):
     site = filled(9)
     site.write([gone(key) for key in keys(300, 200)])
     expected = site.lookup(keys(2000))
@@ -279,7 +279,7 @@ def test_files_end_with_slots_and_their_bounds_name_no_key():
     assert sum(file.states for file in files) == MANY
 
 
-def test_a_slot_that_is_larger_than_a_file_is_cut():
+def test_slot_larger_than_a_file_is_divided():
     site = Site(slots=1)
     columns = state_columns.columns_of(site.changes(state(key) for key in keys(MANY)))
     made = [*state_files([columns], level=1, name=site.name, file_bytes=1)]
@@ -300,7 +300,7 @@ def test_long_reasons_make_smaller_pages():
     assert len(site.lookup(keys(4000))) == 4000
 
 
-def test_a_state_file_s_row_is_short():
+def test_row_of_a_state_file_is_short():
     file = StateFile(
         name="0" * 32,
         level=2,

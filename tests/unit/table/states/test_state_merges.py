@@ -1,4 +1,4 @@
-"""Merges of states: which files become one, what leaves with them, and what a conflict drops."""
+"""Merges of states: the files that become one, the marks that leave, and the merge that a conflict drops."""
 
 import io
 import json
@@ -22,7 +22,7 @@ def test_level_0_is_merged_when_it_has_8_files():
     assert sum(file.states for file in site.states.files) == sum(map(len, before.values()))
 
 
-def test_marks_of_what_is_gone_leave_with_the_lowest_level():
+def test_marks_of_gone_keys_leave_at_the_lowest_level():
     site = filled(8)
     site.write([gone(key) for key in keys(300)])
     (fresh, below) = site.states.files
@@ -35,7 +35,7 @@ def test_marks_of_what_is_gone_leave_with_the_lowest_level():
     assert not site.lookup(keys(300))
 
 
-def test_a_mark_that_hides_nothing_is_not_kept():
+def test_mark_that_hides_nothing_is_not_kept():
     site = Site()
     site.write([state("a"), gone("b")])
     assert not site.lookup(["b"])
@@ -43,7 +43,7 @@ def test_a_mark_that_hides_nothing_is_not_kept():
     assert site.states == StateSet()
 
 
-def test_a_merge_is_dropped_when_others_have_merged_the_same():
+def test_merge_is_dropped_when_others_have_merged_the_same_files():
     site = filled(8)
     base = site.states
     plan = state_merge.plan_merge(base)
@@ -61,11 +61,11 @@ def test_a_merge_is_dropped_when_others_have_merged_the_same():
     found = site.lookup([*keys(1000), "theirs"], site.cold())
     assert {key for key in found if found[key].etag == "mine"} == {each.key for each in changes}
     assert "theirs" in found
-    # The round's own file is not written again, since nothing of it has changed.
+    # The round's own file is not written again, because none of its changes was dropped.
     assert set(rebased.bodies) <= set(upcoming.bodies)
 
 
-def test_a_merge_stays_when_others_have_only_added():
+def test_merge_stays_when_others_have_only_added_files():
     site = filled(8)
     base = site.states
     mine = state_merge.merge(site.reader, state_merge.plan_merge(base), name=site.name)
@@ -76,7 +76,7 @@ def test_a_merge_stays_when_others_have_only_added():
     assert [file.level for file in rebased.states.files] == [0, 1]
 
 
-def test_a_slot_in_conflict_leaves_nothing_of_a_round():
+def test_conflicting_slot_leaves_no_state_of_the_round():
     site = Site(slots=2)
     base = site.states
     mine = [state(key, etag="mine") for key in keys(600)]
@@ -89,8 +89,8 @@ def test_a_slot_in_conflict_leaves_nothing_of_a_round():
     assert not set(upcoming.bodies) & site.states.names
 
 
-def test_each_step_takes_part_of_a_large_table(monkeypatch):
-    """A level gives some of its files to the next one, and no step has more than the budget, or the smallest one."""
+def test_each_step_merges_a_part_of_a_large_table(monkeypatch):
+    """Otherwise a round would merge a large part of the states. Only the smallest step may exceed the budget."""
     monkeypatch.setattr(state_merge, "STATE_FILE_BYTES", (20_000, 40_000))
     monkeypatch.setattr(state_merge, "STATE_LEVEL_BYTES", 60_000)
     monkeypatch.setattr(state_merge, "STATE_MERGE_BYTES", 300_000)
@@ -115,7 +115,7 @@ def test_each_step_takes_part_of_a_large_table(monkeypatch):
     assert len(json.dumps(site.states.json())) < 32_000
 
 
-def test_erase_rewrites_what_holds_the_key_and_nothing_else():
+def test_erase_rewrites_only_files_with_the_key():
     site = filled(9)
     site.write([])
     for n in range(3):
