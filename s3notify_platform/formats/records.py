@@ -285,7 +285,7 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfits:
+class ColumnMismatches:
     """Values at one path that do not fit: the places of their rows in a table, and their texts."""
 
     path: str
@@ -301,13 +301,13 @@ class Misfits:
 class Converted:
     """Records as a table, without those that are `left`, by number.
 
-    `unnamed`: by path, which rows have values that the schema does not name. `misfits` are null in the table.
+    `unnamed`: by path, which rows have values that the schema does not name. `mismatches` are null in the table.
     """
 
     table: pa.Table
     unnamed: dict[str, Offsets] = field(default_factory=dict)
     new_fields: pa.Schema | None = None
-    misfits: Sequence[Misfits] = ()
+    mismatches: Sequence[ColumnMismatches] = ()
     left: Offsets = field(default_factory=lambda: _NONE)
 
 
@@ -334,7 +334,7 @@ class Parser(Protocol):
         ...
 
     def convert_most(self, records: Records) -> Converted:
-        """As `convert`; records that probably do not fit may be left, or have misfits."""
+        """As `convert`; records that probably do not fit may be left, or have mismatches."""
         return self.convert(records)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:

@@ -164,7 +164,7 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def misfit_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
+def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
     """Why a record is rejected that has a text at `path` that does not fit. `note`: how values there are written.
 
     `source`: the name of the source whose schema was inferred: perhaps from too few objects, and there is a command.
@@ -193,10 +193,14 @@ def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
     return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())
 
 
-def rescued_too(table: pa.Table, index: Iterable[int], misfits: Mapping[int, Mapping[str, str]]) -> pa.Table:
-    """Rows with `_rescued`, in which that of each has also the `misfits`, by name, of the object it is from."""
+def rescued_too(
+    table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
+) -> pa.Table:
+    """The table with the `mismatched` values of each row's object added to its `_rescued`, by name."""
     place = table.schema.get_field_index(RESCUED.name)
-    own = {number: {below("", name): text for name, text in each.items()} for number, each in misfits.items()}
+    own = {
+        number: {below("", name): text for name, text in each.items()} for number, each in mismatched.items()
+    }
     texts = [
         as_json(json.loads(text or "{}") | own[number]) if number in own else text
         for number, text in zip(index, table.column(place).to_pylist(), strict=True)

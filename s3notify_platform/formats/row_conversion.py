@@ -26,7 +26,7 @@ from s3notify_platform.formats.records import (
     no_rows,
     reason_of,
 )
-from s3notify_platform.formats.rescue import Rescued, Tally, count, misfit_reason
+from s3notify_platform.formats.rescue import Rescued, Tally, count, mismatch_reason
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES
 
 RECOVER_RECORDS: Final = 32
@@ -93,25 +93,25 @@ class _Rows:
     def take(self, numbers: Offsets, found: Converted) -> None:
         """Converted records, by their numbers."""
         target = self.parser.target
-        misfit = np.zeros(len(numbers), bool)
-        for one in found.misfits:
-            misfit[one.places] = True
+        mismatched = np.zeros(len(numbers), bool)
+        for one in found.mismatches:
+            mismatched[one.places] = True
             self._count(self.found.mismatches, one.path, numbers[one.places])
         for path, places in found.unnamed.items():
-            counted = places if target.rescue else places[~misfit[places]]
+            counted = places if target.rescue else places[~mismatched[places]]
             self._count(self.found.unnamed, path, numbers[counted])
         if target.inferred and found.new_fields is not None:
             self.found.new_fields.append(found.new_fields)
-        if target.rescue and (found.unnamed or found.misfits):
+        if target.rescue and (found.unnamed or found.mismatches):
             self._rescue(numbers, found)
             return
         if not target.rescue:
-            self._reject_misfits(numbers, found)
-        kept = ~misfit
+            self._reject_mismatches(numbers, found)
+        kept = ~mismatched
         if target.inferred and found.unnamed:
             names: dict[int, str] = {}
             for path, places in found.unnamed.items():
-                for place in places[~misfit[places]].tolist():
+                for place in places[~mismatched[places]].tolist():
                     names.setdefault(place, path)
             kept[[*names]] = False
             self.reject(numbers[[*names]], map(target.unknown, names.values()))
@@ -122,10 +122,10 @@ class _Rows:
         for index, values in zip(objects.tolist(), times.tolist(), strict=True):
             count(tally, index, [path], values)
 
-    def _reject_misfits(self, numbers: Offsets, found: Converted) -> None:
+    def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
         """For the first value of each record that does not fit."""
         seen = np.zeros(len(numbers), bool)
-        for one in found.misfits:
+        for one in found.mismatches:
             first = ~seen[one.places]
             seen[one.places] = True
             reason = self._reason(one.path)
@@ -134,12 +134,12 @@ class _Rows:
 
     def _reason(self, path: str) -> Callable[[str], str]:
         schema = self.parser.target.schema
-        return misfit_reason(path, schema, self.parser.notation.note(path, schema), self.parser.target.name)
+        return mismatch_reason(path, schema, self.parser.notation.note(path, schema), self.parser.target.name)
 
     def _rescue(self, numbers: Offsets, found: Converted) -> None:
         rescued: list[Rescued | None] = [None] * len(numbers)
         kept = np.ones(len(numbers), bool)
-        for one in found.misfits:
+        for one in found.mismatches:
             for place, text in one.pairs():
                 record = rescued[place] = rescued[place] or Rescued()
                 record.mismatches[one.path] = text

@@ -79,7 +79,7 @@ class Choice:
 
     @property
     def _of_columns(self) -> str:
-        """How such a reason begins (`formats.rescue.misfit_reason`), or what it has, of a file of columns."""
+        """How such a reason begins (`formats.rescue.mismatch_reason`), or what it has, of a file of columns."""
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
 

@@ -177,14 +177,14 @@ class CsvRecords(Parser):
         texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
         if texts.num_rows + len(ragged) != len(numbers):
             raise pa.ArrowInvalid(f"{texts.num_rows} records where {len(numbers)} were expected")
-        columns, misfits = [], []
+        columns, mismatches = [], []
         for column in self.target.schema:
             given, written = texts[column.name].combine_chunks(), self._written[column.name]
             values, found = most_values(given, column, self._dialect, written)
             columns.append(values)
-            misfits += [found] if found else []
+            mismatches += [found] if found else []
         left = np.concatenate([bad, numbers[ragged]])
-        return replace(self._converted(columns, texts, joined), misfits=misfits, left=left)
+        return replace(self._converted(columns, texts, joined), mismatches=mismatches, left=left)
 
     def _not_text(self, records: Records) -> Iterator[int]:
         """Records that are not UTF-8, as those with binary values may be."""
@@ -264,10 +264,10 @@ class CsvRecords(Parser):
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
         texts, written = pa.array(values, pa.string()), self._written[column.name]
-        found, misfits = most_values(texts, column, self._dialect, written)
-        if misfits:
-            for place, text in misfits.pairs():
-                records[place].mismatches[misfits.path] = text
+        found, mismatches = most_values(texts, column, self._dialect, written)
+        if mismatches:
+            for place, text in mismatches.pairs():
+                records[place].mismatches[mismatches.path] = text
         return found
 
 

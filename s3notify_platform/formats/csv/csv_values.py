@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from s3notify_platform.formats.arrow_values import check_held, timestamps
 from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.notation import Written
-from s3notify_platform.formats.records import Misfits
+from s3notify_platform.formats.records import ColumnMismatches
 from s3notify_platform.formats.rescue import below, fitted
 from s3notify_platform.formats.value_patterns import FORMS
 
@@ -62,8 +62,8 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def most_values(
     texts: pa.Array, column: pa.Field, dialect: Dialect, written: Written | None = None
-) -> tuple[pa.Array, Misfits | None]:
-    """Texts as the values of a column; what does not fit is null, and a misfit.
+) -> tuple[pa.Array, ColumnMismatches | None]:
+    """Texts as the values of a column; what does not fit is null, and a mismatch.
 
     What costs less is tried first: all together, without those that begin otherwise than a value, without those of
     another form; what remains is searched by halving.
@@ -94,7 +94,7 @@ def most_values(
     if not odd.any():
         return values, None
     found = texts.filter(pa.array(odd)).to_numpy(zero_copy_only=False).tolist()
-    return values, Misfits(path=below("", column.name), places=np.flatnonzero(odd), texts=found)
+    return values, ColumnMismatches(path=below("", column.name), places=np.flatnonzero(odd), texts=found)
 
 
 _BEGINNINGS: Final = np.isin(np.arange(256), list(b"0123456789+-. "))

@@ -1,4 +1,4 @@
-"""Dates, times and numbers in another notation, in CSV and JSON: values, misfits with their reasons, inference."""
+"""Dates, times and numbers in another notation, in CSV and JSON: values, mismatches with their reasons, inference."""
 
 import io
 import json

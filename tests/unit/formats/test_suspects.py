@@ -184,12 +184,12 @@ def test_most_are_converted_at_once(
 def test_a_text_is_what_the_csv_reader_makes_of_it(name: str, text: str) -> None:
     """Also when it is converted by the column, and beside others that do not fit."""
     column = SCHEMA.field(name)
-    values, misfits = most_values(pa.array([text, "?"]), column, STANDARD)
+    values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]
     fields[SCHEMA.names.index(name)] = text
     rows, rejects = take([f"{header}\n{','.join(fields)}\n".encode()], SCHEMA, "csv")
-    assert misfits is not None
-    assert misfits.texts == ([text, "?"] if rejects else ["?"])
+    assert mismatches is not None
+    assert mismatches.texts == ([text, "?"] if rejects else ["?"])
     if rows:
         assert repr(values[0].as_py()) == repr(rows[0][2][name])
 
