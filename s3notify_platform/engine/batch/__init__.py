@@ -1,1 +1,1 @@
-"""When a batch is due, of which slots, and how it finds out what changed: by entries, or by a listing."""
+"""When a batch is due, which slots it has, and how it finds out what changed: by entries, or by a listing."""
