@@ -42,13 +42,13 @@ from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 MAX_CONFLICTS: Final = 6
-"""Conflicts of a slot with other runs after which a run no longer plans it again."""
+"""A slot with this many conflicts with other runs is not planned again in the run."""
 
 MAX_EVOLUTIONS: Final = 3
-"""Times that one batch widens its inferred schema for new fields."""
+"""Maximum number of times that one batch widens its inferred schema for new fields."""
 
 QUARANTINED_SHOWN: Final = 5
-"""Newly quarantined objects of a slot that the log names."""
+"""Maximum number of a slot's newly quarantined objects that the log names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Ingest:
     _waits: int = field(default=0, init=False)
     _waited_seconds: float = field(default=0.0, init=False)
     _fresh: Snapshot | None = field(default=None, init=False)
-    """The snapshot that opening the table has read, for the first round."""
+    """The snapshot that was read when the table was opened, for the first round."""
 
     def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
         """Ingests `slots` and commits all rounds. See `rounds`."""
@@ -101,7 +101,7 @@ class Ingest:
         retried (`table.quarantined`), and the rows of its earlier version leave.
 
         An outage never counts against an object. The affected objects and slots are retried last, with backoff, until
-        the run has waited for `OUTAGE_SECONDS` in all. Then the slots are not `ok`, or, if none could be planned,
+        the run has waited for `OUTAGE_SECONDS` in all. Then the slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
         `listing`: compare with the whole bucket; otherwise look at the keys that entries of the source's topic name.
@@ -355,7 +355,7 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors: slots beyond that stay failed.
 
-        These slots are settled again, as if on an earlier attempt. Requests if the round has such an object:
+        These slots are settled again, as if on an earlier attempt. A round with such an object costs the requests of
         `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
@@ -396,7 +396,7 @@ class _Round:
                 self.ingest.progress(f"slot {outcome.slot}: {without_key(trace, key)}")
 
     def _settle(self, outcomes: Results) -> Results:
-        """Adds the results to the run's. Returns the results of the slots that the run has finished."""
+        """Adds the outcomes to the run's results. Returns the results of the slots that the run has finished."""
         ingest, state, found = self.ingest, self.ingest.state, self._plan
         state.result.requests.update(self._store.counts)
         self._store.counts.clear()
@@ -425,7 +425,7 @@ class _Round:
             self.again, state.later = [], set()
         left = state.later.union(self.again)
         done = sorted(outcomes.keys() - left)
-        # Slots without a result count, too: they had and have no objects.
+        # The entries of slots without a result leave, too: these slots had and have no objects.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
         return {slot: results[slot] for slot in done if slot in results}

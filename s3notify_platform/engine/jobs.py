@@ -1,4 +1,4 @@
-"""The port of the work for a cluster. A Spark session implements it, and tests implement it in their own process."""
+"""The port of the work for a cluster. A Spark session implements the port; tests implement it in their own process."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -28,8 +28,8 @@ class Jobs(Protocol):
 
         `entries`: the entries of these slots, which name all possible changes: at most 1 HEAD for each key. None: list
         the bucket, with 1 LIST for each 1000 objects of the source prefix (`listing_chains` has the other requests).
-        The states cost `StateReader.lookup`, or `columns`. `user`: the table as a user of its topic, if the entries of
-        a listing will be removed once they are committed.
+        Reading the states costs the requests of `StateReader.lookup`, or of `StateReader.columns`. `user`: the table as
+        a user of its topic, if the entries of a listing will be removed once they are committed.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:

@@ -1,4 +1,4 @@
-"""The loop of a run: commits its rounds, here and nowhere else, and orders everything that follows a commit.
+"""The loop of a run: the only place that commits rounds, with the order of everything that follows a commit.
 
 A round brings some slots through all tables of the run, table by table: first the source's table, then the derived
 tables. Each table is staged on the version that the previous table has committed. Sensor runs, backfills and `s3notify

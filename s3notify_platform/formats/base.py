@@ -1,11 +1,11 @@
 """The interface of a format, and how a split of an object is read.
 
 Guarantees. However an object is split, its splits return each record once, with the same offset and content as a read
-of the whole object. A split that begins at another's `SplitEnd.offset` continues exactly there. All splits are read
-from one version: if the object is overwritten or deleted in the meantime, the split ends with that status, and its
+of the whole object. A split that begins at the `SplitEnd.offset` of another one continues exactly there. All splits are
+read from one version: if the object is overwritten or deleted in the meantime, the split ends with that status, and its
 records are discarded. No record is dropped silently: a record that cannot be read is a reject with its offset.
 
-`_offset` is the byte at which a record starts in its object, of a decoded text; for Parquet, the row number.
+`_offset` is the byte at which a record starts in its object, counted in the decoded text; for Parquet, the row number.
 """
 
 from abc import ABC, abstractmethod
@@ -63,7 +63,7 @@ SplitRecords = Generator[Parsed, None, SplitEnd]
 
 
 class Format(ABC):
-    """One format. A new one is a subclass in a file of its own, and one entry in `registry.FORMATS`.
+    """One format. A new format is a subclass in a separate file, and one entry in `registry.FORMATS`.
 
     Text formats derive from `text_format.TextFormat`, which needs only a parser of records. Formats whose files have
     blocks derive from `block_format.BlockFormat`.
@@ -125,7 +125,7 @@ class Format(ABC):
     def records(
         self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
-        """Implements `read`, which turns its errors into a status."""
+        """Implements `read`. Errors raised here become the status of the split."""
 
     @abstractmethod
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:

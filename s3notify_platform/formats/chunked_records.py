@@ -29,8 +29,8 @@ RECORD_BYTES: Final = 64 << 20
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
 """`cut(body, mark=…, final=…, limit=…)`: byte ranges of the records of a body that begins with a record.
 
-It also returns where the first record begins that may end behind the body. `mark`: the body may begin with a byte order
-mark; `final`: nothing follows the body.
+The third result is the start of the first record that may continue behind the body. `mark`: the body may begin with a
+byte order mark; `final`: nothing follows the body.
 """
 
 
@@ -117,7 +117,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
     If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.
     """
     left = b""
-    too_long: Reject | None = None  # a too long record whose end has not been found yet
+    too_long: Reject | None = None  # a record that is too long, until its end is found
     begin = place
     for chunk, damage in _with_end(text):
         body = left + chunk
@@ -145,7 +145,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """The chunks, then an empty chunk with the text of the damage that ended them, or ""."""
+    """The chunks, then an empty chunk with the reason of the damage that ended them, or with ""."""
     try:
         for chunk in text:
             yield chunk, None

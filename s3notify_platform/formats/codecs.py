@@ -166,7 +166,7 @@ def decoded_whole(body: bytes, key: str, encoding: str, limit: int) -> bytes | N
 def peek(chunks: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
     """The first `count` bytes (fewer only at the end), and an iterator over all chunks.
 
-    If the chunks end in `CorruptError` before, the returned iterator raises it, too, after the chunks.
+    If the chunks end early in `CorruptError`, the returned iterator raises it after the last chunk.
     """
     first: list[bytes] = []
     size = 0
@@ -303,7 +303,7 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:
-    """True if the frame's checksum shows that it has data, supposing that its first byte were `kind`."""
+    """True if the frame would be valid data with `kind` as its first byte, judged by its checksum."""
     with suppress(cramjam.DecompressionError):
         return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
     return False

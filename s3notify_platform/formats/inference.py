@@ -18,8 +18,8 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()
 
     Types are the widest seen. If two types have no common type, `Format.common_type` decides, and values that do not
     fit are rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become
-    strings. A column is left out if its name is not allowed (`registry.is_name`), or is `taken`, regardless of case:
-    records that have the column are rejected, or rescued, later.
+    strings. A column is left out if its name is not allowed (`registry.is_name`), or is `taken`, regardless of case.
+    Records with such a column are rejected, or rescued, later.
     """
     return _in_spark_types(_widest(samples, taken))
 

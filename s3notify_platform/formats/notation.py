@@ -1,7 +1,7 @@
 """How a source's texts write dates, times and numbers, if they differ from ISO 8601 and JSON.
 
-A notation applies to all columns of a type, or to one column by its path (`customer.born`, without list indexes), or to
-everything below a path; the longest path counts. A column with a pattern accepts nothing else: texts of another form do
+A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
+everything below a path. The longest path counts. A column with a pattern accepts nothing else: texts of another form do
 not fit. Texts that mean null are still null. A pattern cannot contain | and =, which separate patterns.
 """
 

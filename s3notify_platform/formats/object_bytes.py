@@ -55,8 +55,8 @@ def chunks(
 ) -> Iterator[bytes]:
     """Bytes from `start` to before `end`, in order. Besides the returned chunk, at most `ahead` chunks are held.
 
-    For an empty range it still sends one read, to check that the object exists. If it is closed before its end, reads
-    in flight continue, and nobody waits for them.
+    An empty range still sends one read, to check that the object exists. If the iterator is closed before its end,
+    reads in flight continue, and nobody waits for them.
     """
     if start >= end:
         source.read(0, min(1, source.size))
@@ -74,7 +74,7 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """`chunks`, and then, while the caller reads on, the bytes up to the object's end, without reading ahead."""
+    """`chunks`, followed by the bytes up to the object's end, which are read only when the caller asks for them."""
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

@@ -103,7 +103,8 @@ class Parsed:
 
     `unnamed` counts, by object and path, the values that the schema does not name. They are dropped if the schema was
     given; `new_fields` has the fields that an inferred schema would need. `mismatches` counts the values that do not
-    fit their columns. `records` has the records of the rows, by `numbers`, in a format of records.
+    fit their columns. In a format of records, `records` has the rows' records, and `numbers` the number of each row's
+    record.
     """
 
     table: pa.Table

@@ -1,10 +1,10 @@
 """Values that do not fit their column, and fields that the schema does not name.
 
 With `quarantine`, a record with such a value is a reject that names column and value. With `rescue`, the record stays:
-a value that does not fit is null in its column and kept in `_rescued`, a JSON object of paths and texts that Spark
-reads as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`. A text
-is the value as it is in the object: the content of a JSON string, the source of other JSON values, and a Parquet value
-as JSON.
+a value that does not fit is null in its column and kept in `_rescued`. `_rescued` is a JSON object of paths and texts;
+Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
+A text is the value as it is in the object: the content of a JSON string, the source of other JSON values, and a Parquet
+value as JSON.
 
 For a ragged CSV record, `_extra` has the values beyond the header's columns, and `_missing` has the columns without a
 value, both as a JSON array.

@@ -21,7 +21,8 @@ class BatchPayload:
 
     `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
     slots that are parked if they fail again; their unreadable objects go to quarantine. `topic`: the topic's epoch when
-    the batch was opened. `signalled_ms` (the store's clock) and `opened_ms` (the sensor's clock) are for people.
+    the batch was opened. `signalled_ms` (the store's clock) and `opened_ms` (the sensor's clock) are only shown to
+    people.
     """
 
     slots: tuple[int, ...] = ()
@@ -71,7 +72,7 @@ class BatchRequest:
 class OpenBatch:
     """A batch in flight. `chain`: the version of its ack chain. `topic`: the topic's epoch when the batch was opened.
 
-    `progress` maps each run to its number of beats, and to the sensor's wall time in ms when that number last moved.
+    `progress`, by run: its number of beats, and the sensor's wall time in ms when that number last moved.
     """
 
     id: str
@@ -86,7 +87,10 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A slot that its last batch did not commit, and when it is requested again: sooner if it is parked and changes."""
+    """A slot that its last batch did not commit, and the time of its next request.
+
+    A parked slot is requested sooner if it changes.
+    """
 
     attempts: int
     not_before_ms: int
@@ -101,7 +105,7 @@ class Failing:
 class SensorState:
     """The cursor: 11 KB of digests, which `ShortCursor` keeps apart, and 5 bytes for each slot in flight or failing.
 
-    `enumerated`: epoch of the topic since which everything was compared; "" while that is still due. `backlog`: slots
+    `enumerated`: the topic's epoch in which everything was compared once; "" while that is still due. `backlog`: slots
     waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace and the
     bucket were last listed. `topic_ms`: when the topic was last read. `table`: the id of the source's table
     (`table.open_table`); "" before the first batch.
@@ -118,7 +122,7 @@ class SensorState:
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
     retried: bool = False
-    """The last batch had slots that had failed before. Other waiting slots are next."""
+    """True if the last batch had failed slots: the other waiting slots are next."""
     ranges: tuple[tuple[int, int], ...] = ()
     """The first and last slot of each parallel run's share of all slots; empty while there is one run."""
     failing: Mapping[int, Failing] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 Sensor and `s3notify ingest` both decide here, and nowhere else. An entry names a change, unless the change is older
 than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
 
-    everything   not everything was compared since this topic was made: compare all slots with a listing
+    everything   everything was last compared before this topic was made: compare all slots with a listing
     rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has
                  signalled: compare these and the changed slots with a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
@@ -66,7 +66,7 @@ def decide(
 ) -> Decision:
     """Decides how to look at the `changed` slots and at the slots that wait for a rescan. Pure.
 
-    `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the epoch since which everything was
+    `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the epoch in which everything was
     compared. `unqueued`: a changed slot was signalled by a writer that does not queue. Rescans are `list_seconds`
     apart; the last one was at `listed_ms`. `now_ms` and `listed_ms` are of the same wall clock.
     """
@@ -78,16 +78,16 @@ def decide(
         how="rescan",
         topic=topic,
         slots=frozenset({*changed, *rescans.slots}),
-        # The bound keeps a clock that was set back from stopping the listings.
+        # The wait is bounded, so that a clock that was set back does not stop listings.
         wait_seconds=min(list_seconds, max(0.0, list_seconds - (now_ms - listed_ms) / 1000)),
     )
 
 
 def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
-    """The topic's epoch, which changes when the topic is made again; "" without a topic. 1 request, and
-    `Topics.serve`'s.
+    """The topic's epoch, which changes when the topic is made again; "" without a topic.
 
-    `UsageError` if the topic's slot count differs from its user's, its `signals` differ, or it serves other tables.
+    Requests: 1, and those of `Topics.serve`. `UsageError` if the topic's slot count differs from its user's, its
+    `signals` differ, or it serves other tables.
     """
     found = queue.topics.find(topic)
     if found is None:
@@ -112,10 +112,10 @@ def topic_problem(location: Location) -> str:
 
 
 def note_writers(backlog: RescanBacklog, decision: Decision, *, unannounced: int) -> None:
-    """Notes that a writer does not queue, if the batch found one: `RescanBacklog.add`'s requests. Otherwise no request.
+    """Notes that a writer does not queue, if the batch found such a writer.
 
-    `unannounced`: changes that a listing found and no entry names. Such changes are normal without a topic, or where
-    everything is compared.
+    Requests: those of `RescanBacklog.add` if it did, otherwise 0. `unannounced`: changes that a listing found and no
+    entry names. Such changes are normal without a topic, or where everything is compared.
     """
     if decision.how == "rescan" and decision.topic and unannounced:
         backlog.add((), unqueued=True)

@@ -50,8 +50,8 @@ def pulse_of(
 ) -> Pulse:
     """The pulse of the runs that have not ended. `before`: the `progress` of the previous call.
 
-    A run that never had a heartbeat is silent after `startup_seconds`, or, with `patient`, only once it has stopped
-    starting.
+    A run that never had a heartbeat is silent after `startup_seconds`; with `patient`, a run that is still starting is
+    not.
     """
     progress: dict[str, tuple[int, int]] = {}
     alive: list[str] = []

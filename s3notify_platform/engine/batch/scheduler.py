@@ -14,10 +14,10 @@ key, so that Dagster launches the run once.
 An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
 objects go to quarantine, and the rest is committed. The same holds for objects over which a parser, a transform or the
 writing of files raises, up to `MAX_UNFORESEEN` of the source. A slot is parked for a failure of the slot as a whole: an
-outage, a transform that raises on no rows, or more failing objects than that limit. A parked slot is tried again.
+outage, a transform that raises even without rows, or more failing objects than the limit. A parked slot is retried.
 
-Slots that failed are requested apart from all others, so that they cannot fail these again. The slots of one failed
-batch are retried in halves: the slot at fault is alone after log2(number of slots) batches, and the others are
+Slots that failed are requested apart from all others, so that they do not make other slots fail. The slots of one
+failed batch are retried in halves: the slot at fault is alone after log2(number of slots) batches, and the others are
 committed. Batches of failed slots and batches of other slots take turns.
 
 `list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
@@ -57,7 +57,7 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.open_table import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
-"""Seconds between two reads of the topic while nothing changes. A deleted topic is noticed that much later at most."""
+"""Seconds between two reads of the topic while nothing changes: the longest time until a deleted topic is noticed."""
 
 SHOWN: Final = 10
 """Parked slots that a tick's note names."""
@@ -79,12 +79,13 @@ class BatchPlanner:
     """Evaluates ticks of one source.
 
     `topic_epoch` returns the epoch of the source's topic; it creates a missing topic, and makes the topic serve the
-    given table (`Topics.serve`). `backlog` is the source's. `table` opens its table, expecting the id in the cursor
-    (`Source.open_table`). `claim` notes whose sensor works on the table (`open_table.claim`).
+    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, expecting
+    the id in the cursor (`Source.open_table`). `claim` notes whose sensor works on the table (`open_table.claim`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
-    and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and those of `table` and `claim`; once in
-    `TOPIC_SECONDS` 1 GET of the topic; 2 GETs (topic, backlog) when a batch has ended that listed, or left slots.
+    and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and the requests of `table` and `claim`;
+    once in `TOPIC_SECONDS` 1 GET of the topic; 2 GETs (topic, backlog) when a batch has ended that listed, or left
+    slots.
     """
 
     source: str
@@ -150,9 +151,9 @@ class BatchPlanner:
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
 
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
-        """Reads the topic again, once in `TOPIC_SECONDS`, and notes if it is another topic than the compared one.
+        """Reads the topic again, once in `TOPIC_SECONDS`.
 
-        1 request.
+        Notes that it was replaced since everything was compared. 1 request.
         """
         if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
             return state, ()
@@ -197,12 +198,13 @@ class BatchPlanner:
         rescans: Rescans,
         now_ms: int,
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
-        """Opens a batch of these slots, and if it lists, of all slots that wait for a rescan.
+        """Opens a batch of these slots. If the batch lists, it has all slots that wait for a rescan, too.
 
         `rescans`: the backlog, read after the poll.
         """
         changed = poll.changed
-        # A run that follows entries fails if the topic was replaced since; the next tick reads the epoch again.
+        # A run that follows entries fails if the topic was replaced in the meantime. The next tick then reads the epoch
+        # again.
         topic = state.enumerated or self.topic_epoch(table)
         decision = decide(
             map(Slot, wanted),
@@ -275,9 +277,9 @@ class BatchPlanner:
         return state, requests, gone
 
     def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
-        """Each parallel run's share of all slots, kept for as long as the shares are balanced in the batch, too.
+        """Each parallel run's share of all slots. A batch keeps to the shares as long as they are balanced in it.
 
-        A slot goes to the same run again, and few slots move when the number of runs changes.
+        So a slot usually goes to the same run again, and few slots move when the number of runs changes.
         """
         runs = self.settings.parallel_runs
         shares = [range(first, last + 1) for first, last in state.ranges]
@@ -354,12 +356,12 @@ class BatchPlanner:
     def _note_failed(
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
     ) -> None:
-        """Notes the slots that a batch left in `failing`: in two halves, or together after a batch of everything."""
+        """Notes in `failing` the slots that a batch left: in two halves, or together after a batch of everything."""
         ordered, alone = sorted(missing), len(batch.slots) == 1
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # A batch of everything is no attempt of a single slot: none of its objects could go to quarantine.
+                # A batch of everything does not count as an attempt of its slots: it cannot quarantine their objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
                 wait = self.settings.retry_seconds(
@@ -375,7 +377,7 @@ class BatchPlanner:
 
 
 def _chain(batch: OpenBatch) -> Chain:
-    """A batch's chain, built without reading its head, which holds the whole payload, in each tick."""
+    """A batch's chain without its payload, so that no tick has to read the chain's head."""
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 

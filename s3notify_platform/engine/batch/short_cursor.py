@@ -25,15 +25,15 @@ from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 RECORD: Final = "cursor-"
 """Prefix of the record's name, in the partition of the source's other hints."""
 MOVED_MAX: Final = 32
-"""Slots whose digests the cursor itself may have."""
+"""Maximum number of slots whose digests are in the cursor itself."""
 
 NOTHING: Final = ""
-"""The name in a cursor that has seen no signal: it has no record."""
+"""The name of the record in a cursor that has seen no signal. There is no such record."""
 
 
 @lru_cache(maxsize=128)
 def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - the key of the cache
-    """The process's copy of the named record's value, in a list that is empty until the value is known."""
+    """A list with the process's copy of the named record's value; empty until the value is known."""
     return []
 
 

@@ -20,13 +20,16 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
 FAILING_MAX: Final = 10_000
-"""Whole objects of a slot in quarantine. Further objects do not go there, and keep their slot failing."""
+"""Maximum number of a slot's objects in quarantine as a whole.
+
+Further objects stay out, and keep their slot failing.
+"""
 
 UNKNOWN_SCHEMAS: Final = 8
-"""Different sets of unknown fields that a slot reports in one round."""
+"""Maximum number of different sets of unknown fields that a slot reports in one round."""
 
 TRACES_MAX: Final = 5
-"""Tracebacks that a slot reports, besides those of objects in quarantine."""
+"""Maximum number of tracebacks that a slot reports, besides the tracebacks of objects in quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

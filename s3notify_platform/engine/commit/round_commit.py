@@ -124,7 +124,7 @@ class RoundCommit:
         return metadata, protocol
 
     def _note(self, slots: Collection[Slot]) -> dict[str, Any]:
-        """The facts of the version that the history shows."""
+        """The facts about the version that the table's history shows."""
         state = self.run
         results = [self.staged.settled[slot].result for slot in slots]
         counts = {

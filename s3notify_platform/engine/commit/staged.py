@@ -51,7 +51,10 @@ class StagedRound:
         self.failed |= part.failed
 
     def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
-        """Packs of rows and of rejects, without the rows of slots that are not committed. Requests of `narrowed`."""
+        """Packs of rows and of rejects, without the rows of slots that are not committed.
+
+        Requests of `PackSet.narrowed`.
+        """
         rows: list[StagedPack] = []
         rejects: list[StagedPack] = []
         for part in self.parts:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
-"""Keys of a slot that a plan names, of those that S3 clients cannot address."""
+"""Maximum number of keys that a slot's plan names, of keys that S3 clients cannot address."""
 
 COMPARED_AT_ONCE: Final = 20_000
 """Listed and known objects that a task gathers before it compares them."""

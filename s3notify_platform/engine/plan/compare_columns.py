@@ -53,7 +53,7 @@ def compared(
     """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
     `also`: keys that count as changed in any case; in `whole` slots all keys do. `on_delete`: the source's setting. An
-    object that it keeps does not count as withdrawn, if its key is still `chosen`.
+    object that this setting keeps does not count as withdrawn, if its key is still `chosen`.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()

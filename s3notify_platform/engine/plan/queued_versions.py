@@ -16,7 +16,7 @@ def named_versions(
     each.
 
     No request if a single entry of this package's publisher describes the object. If that description is out of date,
-    the read, which is pinned, notices, and the next entry names the object.
+    the pinned read notices it, and the next entry names the object.
     """
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 HELD_BYTES: Final = 64 << 20
-"""Arrow bytes held back until all objects that are parsed together have been parsed without an error."""
+"""Maximum Arrow bytes held back until all objects that are parsed together have been parsed without an error."""
 
 
 def is_verdict(error: Exception) -> bool:

@@ -10,7 +10,7 @@ read completely, and has tasks write the transform's rows of these (`storing_tas
 
 No version ever names packs of a lost or repeated attempt.
 
-Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and `fetch`'s.
+Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and that of `fetch`.
 """
 
 from collections import Counter
@@ -204,7 +204,7 @@ class _Writer:
         return found
 
     def packs(self) -> Iterator[WrittenPack]:
-        """All packs, once they are stored."""
+        """All packs. Waits until they are stored."""
         yield from self.rows.written(of_rejects=False, split=self.split)
         yield from self.rejects.written(of_rejects=True, split=self.split)
 
@@ -241,7 +241,7 @@ class Packs:
                 self.stored[-WRITES_IN_FLIGHT - 1].result()
 
     def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
-        """All packs, once all are stored that are not sent to the driver."""
+        """All packs. Waits until the packs that are not sent to the driver are stored."""
         self.flush()
         key, start = (split.version.key, split.start) if split else ("", 0)
         return [

@@ -12,7 +12,7 @@ class Outcome:
     """The outcome of reading an object, or a part of it.
 
     `status`: `by_record` means a part of an object that can only be read from its beginning. The bytes from `start` to
-    `offset` were read; `reach_end`: there are no more. `failed`: why the rest could not be read; `outage`: the store
+    `offset` were read; `reach_end`: no more bytes follow. `failed`: why the rest could not be read; `outage`: the store
     was at fault, not the object; `trace`: the traceback of an unforeseen error (`unforeseen`). `parts`: the starts of
     the parts that count. `stored`: the number of rows that a transform has made of the object; None without a
     transform. `new_fields`: the fields that an inferred schema lacks, as Arrow schemas in base64. `broken`: rows that
@@ -61,8 +61,8 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     """The outcome of an object from the outcomes of its parts, which one task read or several. Pure.
 
     Only contiguous parts from the start count; `failed` is the reason why the rest failed. With `whole`, the failure of
-    the rest fails the object. An object that is superseded or deleted in one part is so as a whole: the parts may be of
-    two versions.
+    the rest fails the object. If one part is superseded or deleted, the object is, too: its parts may be of two
+    versions.
     """
     if len(parts) == 1 and parts[0].status == "ok" and parts[0].reach_end:
         return replace(parts[0], parts=(parts[0].start,))

@@ -69,9 +69,9 @@ def planned_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Planned]:
 class Plan:
     """A round's work, by slot, and the cost of finding it.
 
-    `failed` slots have no plan, because their bucket or state could not be read. `chains`: in how many chains the
-    bucket was listed. `overran`: at how many of their ends a chain went on, because the server does not list from a key
-    as it should.
+    `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
+    which the bucket was listed. `overran`: the number of cuts that a chain did not stop at, because the server does not
+    list correctly from a key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)

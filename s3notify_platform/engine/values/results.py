@@ -18,7 +18,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The work that a round begins to read: its objects and bytes, of the `wanted` ones left, after `done` objects."""
+    """The work of a round that begins to read: its `objects` and `bytes`.
+
+    `wanted`: the objects that are left in all; `done`: the objects that were read before.
+    """
 
     objects: int
     bytes: int
@@ -91,8 +94,8 @@ class SlotResult:
 class BatchResult:
     """The results of a batch so far: its slots, the seconds of each phase, and the requests by kind.
 
-    `entries` are from its plans (`Plan`), and `unannounced` is their count: remove the entries of slots that are `ok`
-    and `complete`. `schema_added`: the fields that the batch added to the table, with their types.
+    `entries` and the number `unannounced` are from its plans (`Plan`): remove the entries of slots that are `ok` and
+    `complete`. `schema_added`: the fields that the batch added to the table, with their types.
     """
 
     slots: dict[Slot, SlotResult] = field(default_factory=dict)

@@ -111,8 +111,8 @@ class ReadObject:
 class WrittenPack:
     """A pack that a task has written: of rows, or `of_rejects`.
 
-    `key`, `start`: the part of a big object that the pack is of; key "": the pack is of whole objects. `pack`: as
-    `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes with the version; else b"".
+    `key`, `start`: the part of a big object that the pack is of; key "": the pack is of whole objects. `pack`: the
+    result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes with the version; else b"".
     """
 
     of_rejects: bool

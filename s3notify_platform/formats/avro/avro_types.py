@@ -123,7 +123,7 @@ class ArrowTypes:
 
 
 def _takes_bytes(kind: pa.DataType) -> bool:
-    """True if a value takes any bytes. Of other values, a few bytes could hold billions."""
+    """True if a value takes any bytes. A few bytes may have billions of values that take none."""
     if pa.types.is_struct(kind):
         return any(_takes_bytes(part.type) for part in kind)
     return not pa.types.is_null(kind)

@@ -56,10 +56,10 @@ BLOCK_BYTES: Final = 16 << 20
 """Size limit of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
 
 BLOCK_ROWS: Final = 1_000_000
-"""Records of a block at most: each one becomes a Python value."""
+"""Maximum number of records of a block: each one becomes a Python value."""
 
 ROWS: Final = 8192
-"""Records that become a table together."""
+"""Number of records that become one table."""
 
 _ERRORS: Final = "surrogateescape"
 """Error handler for texts that are not UTF-8: Arrow refuses such a text later, which rejects only its record."""

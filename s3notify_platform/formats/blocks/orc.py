@@ -3,12 +3,13 @@
 A split reads the stripes whose share of the file begins in it. A stripe that cannot be read is one reject; a row with a
 value that does not fit is one reject. A file without a readable tail, or without a column of a given schema, is one
 reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus the number of
-the row in the stripe. pyarrow reads times in nanoseconds only, from 1677 to 2262, and a stripe only as a whole. A
-stripe with a time outside of these years is one reject: pyarrow does not say which row has it, and cannot skip it.
+the row in the stripe. The times that pyarrow can read are nanoseconds of the years 1677 to 2262, and pyarrow reads a
+stripe only as a whole. A stripe with a time outside of these years is one reject: pyarrow does not say which row has
+it, and cannot skip it.
 
-Memory: one decoded stripe, whose size is known only afterwards. The number of the file's rows is checked before. An
-object in memory is decoded twice if it has texts or lists, the first time to count its bytes: a text is stored once,
-however many rows have it.
+Memory: one decoded stripe, whose size is known only afterwards. The number of the file's rows is checked before
+decoding. An object in memory is decoded twice if it has texts or lists, the first time to count its bytes: a text is
+stored once, however many rows have it.
 """
 
 from collections import deque

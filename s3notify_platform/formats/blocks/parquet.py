@@ -1,7 +1,7 @@
 """Parquet to rows and rejects, row group by row group, by ranged reads of the needed parts.
 
 A split reads the row groups whose middle lies in it. If a row group cannot be read, its rest is one reject, and the
-other row groups are loaded. Without `rescue`, `BATCH_ROWS` with a value that does not fit are one reject, too. A file
+other row groups are loaded. Without `rescue`, `BATCH_ROWS` rows with a mismatch among them are one reject, too. A file
 without a readable footer, or without a column of a given schema, is one reject, from the split with the file's
 beginning. `_offset` is the number of the row in the file.
 
@@ -57,7 +57,7 @@ PROBED_ROWS: Final = 8
 """Rows that are decoded to estimate the size of rows, if an object in memory may have large values."""
 
 SUSPECT_PER_BYTE: Final = 20
-"""Decoded bytes for each byte of an object from which on all its rows are counted before more of them are returned."""
+"""Ratio of decoded bytes to an object's bytes beyond which all rows are counted before more rows are returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,8 @@ class Dialect:
 
     @cached_property
     def _values(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-        """Patterns for the first value of a record, and for some further values: an unbounded repetition takes memory.
+        """Patterns for a record's first value, and for up to 500 further values, since an unbounded repetition takes
+        memory.
 
         A possessive repetition takes no memory, but Python 3.11.2 matches it wrongly if its body can fail in the
         middle.
@@ -142,7 +143,7 @@ class Dialect:
 
     @cached_property
     def opened(self) -> re.Pattern[bytes]:
-        """A quoted value whose end may follow behind this text."""
+        """Matches a quoted value up to the end of a text, if the value may continue behind the text."""
         q = re.escape(self.quote.encode())
         return re.compile(q + self._inside + q + rb"?+\Z" if q else rb"(?!)", re.DOTALL)
 

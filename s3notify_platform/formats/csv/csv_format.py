@@ -1,7 +1,7 @@
 """CSV to Arrow rows: the first line of an object names the columns, unless the source does; blank lines are skipped.
 
-A line ends with a line feed, or with a carriage return and a line feed. A lone carriage return, outside of quotes,
-makes its record a reject; in the header, the whole object.
+A line ends with a line feed, or with a carriage return and a line feed. A lone carriage return outside of quotes makes
+its record a reject. In the header, it makes the whole object a reject.
 
 A quote opens a value only at the value's start. A quote that is never closed, or is followed by text, makes its record
 a reject. The whole object is a reject if its header cannot be read, or has no column of a given schema. Without a given
@@ -139,7 +139,8 @@ class CsvRecords(Parser):
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
         self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
-        # Timestamps are read as strings: the CSV reader requires a zone, or none. Nested types are unknown to it.
+        # Timestamps are read as strings: the CSV reader requires that all have a zone, or that none has. It has no
+        # nested types.
         kinds = {
             c.name: pa.string()
             if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
@@ -308,8 +309,8 @@ _VALUE: Final = re.compile(
 def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDARD) -> list[str]:
     """The columns named by a header, or by the dialect.
 
-    `CorruptError` if the header cannot be read or has no column of a given `schema`; without a schema, if it does not
-    look like a header.
+    `CorruptError` if the header cannot be read, or has no column of a given `schema`. Without a schema, `CorruptError`
+    if the names do not look like a header.
     """
     try:
         names = dialect.values(dialect.names or header.decode("utf-8"))
@@ -392,7 +393,7 @@ def read_csv(
 ) -> pa.Table:
     """Records without a header line, read in one block and one thread.
 
-    Records with another number of values than `names` are left out, and their numbers added to `ragged`, if given.
+    Records whose number of values differs from `names` are left out; their numbers are added to `ragged`, if given.
     """
     parsing = dialect.parse_options
     if ragged is not None:

@@ -1,4 +1,4 @@
-"""Texts of CSV as columns of a type: converted exactly as by pyarrow's CSV reader, but all fitting values together."""
+"""Texts of CSV as columns of a type: the same result as by pyarrow's CSV reader, but all fitting values are kept."""
 
 from typing import Final
 

@@ -81,7 +81,10 @@ _FEW: Final = 2000
 
 
 def check_cells(text: bytes, columns: int | None = None) -> None:
-    """`ArrowInvalid` if a JSON text has too many objects times columns; by default, it has as many columns as keys."""
+    """`ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
+
+    Without `columns`, the number of different keys counts.
+    """
     objects = max(1, text.count(b"{"))
     if columns is None:
         if text.count(b":") <= _FEW:

@@ -1,7 +1,7 @@
 """JSON whose content decides its kind: a list of records over any number of lines, or JSON lines.
 
-For objects `.json` if no setting decides: both kinds may be in one source. An object is a document if it begins with a
-list of objects, or with a line that is only `{`; every other object has lines. The first `BEGINNING_BYTES` of an
+It is for objects `.json` if no setting decides: both kinds may be in one source. An object is a document if it begins
+with a list of objects, or with a line that is only `{`. Every other object has lines. The first `BEGINNING_BYTES` of an
 object, decoded, decide.
 
 A list cannot be read from its middle. A large object may still have been cut into parts, since it could have had lines.
@@ -54,7 +54,7 @@ class JsonByContent(Format):
         return self if notation == self.notation else JsonByContent(notation)
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`. As for lines; the reader of a list's beginning reads the whole list."""
+        """See `Format`. The same as for lines: the reader of a list's beginning reads the whole list."""
         return self._lines.may_be_cut(key, encoding)
 
     def has_type(self, kind: pa.DataType) -> bool:

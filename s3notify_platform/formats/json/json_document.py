@@ -136,7 +136,7 @@ class JsonDocument(Format):
     def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
         """Begin and end of each record of a document.
 
-        `ValueError` if the text is not one; an empty text has no record.
+        `ValueError` if the text is not a document; an empty text has no record.
         """
         place = len(BOM) if text.startswith(BOM) else 0
         if text and not text[place:].strip(b" \t\r\n"):

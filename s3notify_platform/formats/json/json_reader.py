@@ -1,7 +1,7 @@
 """pyarrow's reader of JSON lines, and values that it cannot read: dates, finer times, and values in another notation.
 
-Such values are read as strings and cast. Numbers of a column with a decimal comma may be JSON numbers, too: a block in
-which all of them are is read as usual.
+Such values are read as strings and cast. Numbers of a column with a decimal comma may be JSON numbers, too: a block
+that has only JSON numbers is read as usual.
 """
 
 import json
@@ -33,13 +33,13 @@ class JsonReader:
         )
 
     def has_commas(self, joined: bytes) -> bool:
-        """True if a column of numbers with a decimal comma has values that are not JSON numbers, or may have."""
+        """True if a column of numbers with a decimal comma has, or may have, values that are not JSON numbers."""
         return bool(self._commas and (self._commas.search(joined) or _ESCAPED_KEY.search(joined)))
 
     def read(self, joined: bytes, schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa.Table:
-        """Lines as these columns, for `typed`.
+        """Reads lines as these columns; `typed` then converts them.
 
-        `times`: read as strings. `unexpected`: the treatment of other fields.
+        `times`: read times as strings. `unexpected`: the treatment of other fields.
         """
         return read_json(
             joined, self._options(schema, unexpected, times=times, commas=self.has_commas(joined))

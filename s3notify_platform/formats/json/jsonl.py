@@ -2,8 +2,8 @@
 
 A key that an object has twice makes its line a reject, since the intended value is unknown. NaN and infinities are
 accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds. String
-columns accept numbers, true and false, too, as texts unchanged from the object; RisingWave and Spark do the same.
-Records with such values are parsed a second time.
+columns also accept numbers, true and false: their source text becomes the string, as in RisingWave and Spark. Records
+with such values are parsed a second time.
 """
 
 import re
@@ -60,7 +60,7 @@ T = TypeVar("T")
 _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
-"""Columns of a schema from which on most columns are missing in most objects: the reader takes 0.1 µs for each null."""
+"""Number of columns beyond which most are missing in most objects: the reader takes 0.1 µs for each null."""
 
 
 class Jsonl(TextFormat):
