@@ -51,7 +51,7 @@ def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
 
 
 def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None:
-    """The slots are then made by the new code."""
+    """The backfilled slots are made by the new code."""
     place, slots = filled(ministack)
     table = place.source.table()
     found = backfill(table, stale_slots(table, "two"), None)
@@ -63,7 +63,10 @@ def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None
 
 
 def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
-    """It takes precedence over the code's own version. A slot's objects are read again with the slot's next batch."""
+    """A declared version takes precedence over the code's own version.
+
+    A slot's objects are read again with the slot's next batch.
+    """
     place, slots = filled(ministack)
     results = place.run("declared", code="one", code_version="v2").slots
     assert sum(each.objects for each in results.values()) == 3
@@ -76,7 +79,7 @@ def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
 
 
 def test_a_declared_version_reads_each_object_once(ministack: S3Server) -> None:
-    """With any limit on the objects of a round."""
+    """A round may be limited to any number of objects."""
     place, _ = filled(ministack)
     for number in range(9):
         place.put(f"d{number}", number)

@@ -39,7 +39,7 @@ def test_the_table_follows_created_overwritten_and_deleted_objects(ministack: S3
 
 
 def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
-    """With these a person finds the record in the object."""
+    """A person finds the rejected record in the object with these values."""
     place = Place(ministack)
     body = b'{"a":1}\nno\n{"a":22}\n{"a":"x"}\n'
     place.store.put("raw/k.jsonl", body)
@@ -94,7 +94,7 @@ def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
 
 
 def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
-    """After its first round it has finished with all slots; slots that have more to read are not complete."""
+    """The run ends after its first round. Slots that have more to read are not complete."""
     place = Place(ministack, max_objects=4, max_seconds=0)
     for number in range(9):
         place.put(f"{number}", number)
@@ -105,7 +105,7 @@ def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
 
 
 def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Server) -> None:
-    """The new plan is empty. If another run is first each time, the slot fails, and no row is there twice."""
+    """The new plan is empty. If another run is first each time, the slot fails, and no row is duplicated."""
     place = Place(ministack)
     place.put("a", 1)
     slot = slot_of("raw/a", 4)
@@ -191,7 +191,7 @@ def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> N
 def test_a_run_with_other_settings_is_refused(
     ministack: S3Server, changes: dict[str, Any], named: str
 ) -> None:
-    """Before anything is written, with the command that rewrites the table."""
+    """The run is refused before anything is written, with the command that rewrites the table."""
     place = Place(ministack)
     for number in range(9):
         place.put(f"a/{number}", number)
@@ -205,7 +205,7 @@ def test_a_run_with_other_settings_is_refused(
 
 
 def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
-    """Its rows would replace all others, and every check would pass."""
+    """The other bucket's rows would replace all rows, and every check would pass."""
     place, other = Place(ministack), Place(ministack)
     place.put("a", 1)
     other.put("b", 2)

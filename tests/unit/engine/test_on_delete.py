@@ -41,7 +41,7 @@ class Landing(Place):
         self.queue.push("orders", event)
 
     def follow(self, *, listing: bool = False) -> Counter[int]:
-        """The values after a run that follows the entries, or lists."""
+        """The values after a run that follows the entries, or that lists."""
         self._ticks += 1
         slots = self.source.location.all_slots()
         result = self.ingest().run(slots, batch=f"b{self._ticks}", listing=listing)
@@ -55,7 +55,7 @@ class Landing(Place):
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
 def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
-    """A later listing keeps them, too, until a new object has the key and is deleted."""
+    """A later listing keeps these rows, too, until a new object with the key is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -101,7 +101,7 @@ def test_a_missing_object_without_an_event_is_withdrawn(ministack: S3Server) -> 
 def test_the_other_settings_treat_expiry_and_deletion_alike(
     ministack: S3Server, on_delete: str, left: list[int]
 ) -> None:
-    """With entries, and with a listing."""
+    """A batch may use entries or a listing."""
     place = Landing(ministack, on_delete=on_delete)
     place.write("a", 1)
     place.write("b", 2)
@@ -124,7 +124,7 @@ def test_a_listing_uses_the_entries(ministack: S3Server) -> None:
 
 @pytest.mark.parametrize("listing", [False, True])
 def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, listing: bool) -> None:
-    """With the same bytes its rows are not there twice, and leave when it is deleted."""
+    """The rows of an object with the same bytes are not duplicated, and leave when the object is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.follow()
@@ -137,7 +137,7 @@ def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, 
 
 
 def test_the_expiry_of_an_old_version_is_not_of_the_object(ministack: S3Server) -> None:
-    """With versioning the lifecycle deletes older versions, by their ids, of keys that a person has deleted."""
+    """The lifecycle of a versioned bucket deletes older versions, by their ids, of keys that a person has deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -163,7 +163,7 @@ def test_the_deletion_of_an_old_version_is_not_of_the_object(ministack: S3Server
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 @pytest.mark.parametrize("listing", [False, True])
 def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, listing: bool) -> None:
-    """The objects may have left or not: nothing else could remove their rows from the table."""
+    """The objects may be present or not: nothing else could remove their rows from the table."""
     place = Landing(ministack, on_delete=on_delete)
     for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):
         place.write(key, number)
@@ -194,7 +194,7 @@ def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
-    """Some objects cannot be read again, and come first, and a round reads only a few."""
+    """Some objects, which come first, cannot be read again, and a round reads only a few objects."""
     place = Landing(ministack, on_delete=on_delete, slots=1, max_objects=2)
     for number in range(6):
         place.write(f"{number}", number)

@@ -68,7 +68,7 @@ def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
 
 
 def test_an_object_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
-    """Its pinned read fails, and the other objects are committed; the new version has a signal of its own."""
+    """The object's pinned read fails, and the other objects are committed. The new version has its own signal."""
     place.put("a", 1)
     ingest(place)
     place.put("a", 2)
@@ -110,9 +110,9 @@ def test_an_object_deleted_before_it_is_read_leaves(place: Place, odd: str) -> N
 
 
 def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
-    """The object is reported, and left out of this run's further plans, even if these are full of such objects.
+    """The object is reported. This run's further plans leave it out, even if they have only failing objects.
 
-    The next run reads it.
+    The next run reads the object.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = ministack.config
@@ -132,8 +132,10 @@ def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
 
 
 def test_lost_states_fail_their_slots(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slots are never silently ingested again."""
-    monkeypatch.setattr(SHARED_CACHE, "page", lambda *_: None)  # as of a process that has not written them
+    """The slots must never be silently ingested again."""
+    monkeypatch.setattr(
+        SHARED_CACHE, "page", lambda *_: None
+    )  # like in a process that has not written the states
     place = Place(ministack, slots=2)
     for n in range(300):
         place.put(f"{n}", 1)

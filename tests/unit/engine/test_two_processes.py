@@ -78,7 +78,7 @@ def test_following_entries_lists_only_the_queue(place: Place, process: Any) -> N
 
 
 def test_two_processes_see_each_others_commits(place: Place, process: Any) -> None:
-    """They take turns on one slot."""
+    """Two processes take turns on one slot."""
     one, other = process(), process()
     for value in range(3):
         place.put("a", value)
@@ -90,7 +90,7 @@ def test_two_processes_see_each_others_commits(place: Place, process: Any) -> No
 
 
 def test_an_object_that_came_back_in_the_meantime_is_read(place: Place, process: Any) -> None:
-    """The object is as it was in the remembered snapshot, but the table is not."""
+    """The object is the same as in the remembered snapshot, but the table is not."""
     one, other = process(), process()
     for process_, value in ((one, 1), (other, 2), (one, 1)):
         place.put("a", value)
@@ -126,7 +126,7 @@ def test_an_old_memory_follows_the_newest_version(place: Place, process: Any, *,
 
 
 def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
-    """Its plan is older than half of the longest run: the slot is left to the next run."""
+    """The round's plan is older than half of the longest run: the slot is left to the next run."""
     one = process()
     place.put("a", 0)
     one.run()
@@ -142,7 +142,7 @@ def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
 
 
 def test_an_object_overwritten_and_read_by_another_run_is_not_lost(place: Place, process: Any) -> None:
-    """It is not there twice either."""
+    """The object's row is not duplicated either."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()

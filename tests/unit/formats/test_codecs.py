@@ -93,7 +93,7 @@ def test_the_text_before_the_damage_is_returned(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_zeros_behind_the_last_member_are_padding(key: str) -> None:
-    """Any other bytes are an error."""
+    """Any other bytes behind the last member are an error."""
     body = COMPRESS[key](b"text")
     assert text_and_fault(body + bytes(1000), key) == (b"text", "")
     assert text_and_fault(body + bytes(9) + COMPRESS[key](b"more"), key) == (b"textmore", "")

@@ -182,7 +182,7 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b'1,"x']
 
     def test_empty_fields_and_na_are_null(self) -> None:
-        """In string columns, empty fields and NA are texts."""
+        """Empty fields and NA are texts in string columns."""
         assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
             {"a": None, "b": ""},
             {"a": None, "b": "NA"},
@@ -215,7 +215,7 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
     def test_a_lone_carriage_return_joins_two_records(self) -> None:
-        """They are one reject, to the end of the second record, whatever else the object has."""
+        """The two records are one reject, to the end of the second one, whatever else the object has."""
         for line in (b"1,p\r\r\n", b"1,p\r\r"):
             for other in (b"", b"3,z\n"):
                 rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")
@@ -288,7 +288,7 @@ class TestParquet:
 
     @given(st.data())
     def test_damaged_bytes_give_rows_or_one_reject(self, data: st.DataObject) -> None:
-        """For any damage, rows or one reject, and never an exception."""
+        """Damage never raises an exception."""
         body = bytearray(parquet(self.TABLE))
         for _ in range(data.draw(st.integers(1, 4))):
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -361,7 +361,7 @@ json_lines = st.one_of(
 def test_json_rows_and_rejects_are_the_records(
     contents: list[list[bytes]], inferred: bool, with_end: bool
 ) -> None:
-    """Each line that is not blank is one row or one reject, at its own offset, alone as among other lines."""
+    """Each line that is not blank is one row or one reject, at its own offset, both alone and among other lines."""
     objects = [b"".join(line + b"\n" for line in lines)[: None if with_end else -1] for lines in contents]
     assume(all(is_text(body[:HEAD_BYTES], "k", "utf-8") for body in objects))
     assume(not any(Jsonl().refusal(body) for body in objects))
@@ -408,7 +408,7 @@ def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]
 
 @given(st.lists(st.binary(max_size=30) | st.text('a1,"\n\r ', max_size=30).map(str.encode), max_size=3))
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
-    """For any bytes, only line ends are between records, whether the object is joined with others or alone."""
+    """Only line ends may be between records, for any bytes, whether the object is parsed alone or with others."""
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")
     for index, body in enumerate(objects):

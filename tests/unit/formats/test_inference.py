@@ -101,7 +101,7 @@ def test_reserved_names_are_not_inferred(name: str) -> None:
 
 
 def test_names_of_key_columns_are_not_inferred() -> None:
-    """In upper or lower case, neither in the first schema nor later."""
+    """The names are excluded in upper and lower case, both from the first schema and later."""
     schemas = [pa.schema([("id", pa.int64()), ("DT", pa.string())])]
     assert inference.infer(((FORMATS["jsonl"], each) for each in schemas), ["dt"]) == pa.schema(
         [("id", pa.int64())]

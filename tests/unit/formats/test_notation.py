@@ -58,7 +58,7 @@ def inferred(form: Format, body: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_notation_applies_by_column(fmt: str) -> None:
-    """Patterns for all columns, and for one column; a column without a pattern is read as usual."""
+    """A pattern may be for all columns, or for one column. A column without a pattern is read as usual."""
     form = form_of(
         fmt,
         date_format="dd.MM.yyyy|born=yyyyMMdd",
@@ -95,7 +95,9 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
-    """It is a reject that names the notation, or is rescued; its neighbours are rows, in blocks of any size."""
+    """The value is rescued, or its record is a reject that names the notation; neighbours are rows, in blocks of any
+    size.
+    """
     form = form_of(fmt, date_format="dd.MM.yyyy", timestamp_format="d.M.yy H:mm", decimal_comma="all")
     schema = pa.schema([("id", INT), ("day", DAY), ("at", UTC_TIME), ("amount", MONEY)])
     good = {"day": "31.01.2026", "at": "1.2.26 7:05", "amount": "1.234,5"}
@@ -133,9 +135,9 @@ def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
-    """With or without a pattern.
+    """The zone applies with and without a pattern.
 
-    A time that clocks show twice is the first one; a time that they never show does not fit.
+    A time that clocks show twice is the first of the two; a time that they never show does not fit.
     """
     texts = {
         "2026-01-31T12:00:00": datetime(2026, 1, 31, 11, tzinfo=UTC),
@@ -216,7 +218,7 @@ def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
 @pytest.mark.parametrize("fmt", ["jsonl", "json"])
 @pytest.mark.parametrize("count", [2, 100])
 def test_json_numbers_keep_their_decimal_point(fmt: str, count: int) -> None:
-    """Alone, mixed with texts that have a comma, and next to texts with escapes."""
+    """JSON numbers may be mixed with texts that have a comma, and with texts that have escapes."""
     form, schema = (
         form_of(fmt, decimal_comma="all"),
         pa.schema([("amount", MONEY), ("rate", FLOAT), ("s", TEXT)]),

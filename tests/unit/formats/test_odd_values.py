@@ -92,7 +92,7 @@ AVRO = {
 
 FAR = {"milliseconds of a day", "seconds", "no zone", "first time", "last time"}
 FAR |= {name for name in ODD if name.startswith(("time of year", "last time", "year 10000"))}
-"""Times that pyarrow cannot read from ORC, where it has 1677 to 2262 only."""
+"""Times that pyarrow cannot read from ORC: its ORC reader has only the years 1677 to 2262."""
 
 
 def parquet(values: pa.Array) -> bytes:
@@ -148,7 +148,7 @@ def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bo
 @pytest.mark.parametrize("rescue", [False, True])
 @pytest.mark.parametrize("place", WRAPPED)
 def test_each_value_becomes_a_row_or_a_reject(place: str, rescue: bool) -> None:
-    """For any value, type of column and place, nothing raises, and `as_py` of each row works."""
+    """Nothing raises for any value, type of column and place, and `as_py` of each row works."""
     tried = 0
     for name, fmt, body in _files(place, ODD):
         absent = pa.schema([("id", pa.int64())])
@@ -199,7 +199,7 @@ FINE = ("0001-01-01", "9999-12-31", "0001-01-01T00:00:00Z", "9999-12-31 23:59:59
 
 @pytest.mark.parametrize("kind", [DAY, UTC, pa.timestamp("us")])
 def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
-    """In JSON and CSV, the record with an odd time is a reject, or the time is rescued."""
+    """The record with an odd time is a reject, or the time is rescued, both in JSON and in CSV."""
     schema = pa.schema([("id", pa.int64()), ("v", kind)])
     texts = [text for text in (*TEXTS, *FINE) if kind != DAY or ("T" not in text and ":" not in text)]
     fine = {n for n, text in enumerate(texts) if text in FINE}
@@ -217,7 +217,7 @@ def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
 
 
 def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
-    """In JSON, and in a Parquet column of texts."""
+    """The same holds for JSON, and for a Parquet column of texts."""
     inside = pa.schema([("s", pa.struct([("t", UTC)])), ("l", pa.list_(DAY)), ("t", UTC)])
     body = b'{"s":{"t":"0000-01-01"}}\n{"l":["0001-01-01","0000-01-01"]}\n{"s":{"t":"0001-01-01"},"l":[]}\n'
     rows, rejects = take([body], inside, "jsonl")

@@ -59,7 +59,7 @@ def parse(form: Format, objects: Sequence[tuple[str, bytes]], target: Target) ->
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("name", CORPUS)
 def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) -> None:
-    """They give the same rows as alone, whichever object is parsed with them."""
+    """Good objects give the same rows as alone, whichever object is parsed with them."""
     form = form_of(name)
     good = good_of(form)
     target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
@@ -128,7 +128,7 @@ def test_bad_lines_as_documents_affect_no_other_object(name: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
 def test_an_object_that_exceeds_the_memory_is_a_reject() -> None:
-    """The process goes on."""
+    """The process survives."""
     program = """
 import sys
 from tests.support.poison import SCHEMA
@@ -155,7 +155,7 @@ for _ in range(2):
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_corpus_takes_at_most_a_gigabyte() -> None:
-    """One process reads all objects, in each way."""
+    """One process reads all objects of the corpus, in each way."""
     program = [sys.executable, "-m", "tests.support.programs.read_poison"]
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=880)
     assert 0 < int(done.stdout) <= 1 << 30
@@ -164,7 +164,7 @@ def test_the_corpus_takes_at_most_a_gigabyte() -> None:
 @pytest.mark.parametrize("how", [{}, {"store_schema": False}])
 @pytest.mark.parametrize("size", [460_000, 10_000_000])
 def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any]) -> None:
-    """A few hundred bytes that repeat one value are refused as a whole: none of their rows is returned before."""
+    """A few hundred bytes that repeat one value are refused as a whole, before any of their rows is returned."""
     body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
     rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))
     assert not rows

@@ -107,7 +107,7 @@ class TestJsonLines:
         assert rejects[0].reason
 
     def test_fields_that_the_schema_lacks_are_rescued(self) -> None:
-        """Their types may contradict each other; nulls do not count."""
+        """The values of such a field may have contradicting types; nulls do not count."""
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
         seen: list[Parsed] = []
         assert rescued([body, b'{"y":1}'], AB, "jsonl", seen=seen) == [
@@ -120,10 +120,7 @@ class TestJsonLines:
         assert total(seen, "unnamed") == {0: {"z": 3}, 1: {"y": 1}}
 
     def test_an_inferred_schema_reports_the_fields_that_it_lacks(self) -> None:
-        """With types, from records that fit and from records that do not fit.
-
-        A field that is always null has no type yet.
-        """
+        """The fields have types, from records that fit and from others. A field that is always null has no type yet."""
         seen: list[Parsed] = []
         rescued(
             [b'{"a":1,"z":2}\n{"a":2,"n":null}\n', b'{"a":"x","y":[true]}'],
@@ -203,7 +200,7 @@ class TestParquet:
         assert total(seen, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
 
     def test_columns_that_the_schema_lacks_are_rescued(self) -> None:
-        """Fields in structs and lists, too, which a cast would drop silently."""
+        """A cast would silently drop such fields of structs and lists."""
         table = pa.table(
             {
                 "a": [1, 2],
@@ -249,7 +246,7 @@ class TestQuarantine:
         assert reason in reject(body, AB, fmt).reason
 
     def test_values_that_a_given_schema_drops_are_counted(self) -> None:
-        """By object and path, so that nothing is dropped silently."""
+        """The values are counted by object and path, so that nothing is dropped silently."""
         nested = pa.schema([("a", pa.int64()), ("o", pa.struct([("x", pa.int64())]))])
         seen: list[Parsed] = []
         take([b'{"a":1,"z":1}\n{"z":2}', b'{"a":2}', b'{"o":{"w":1}}'], nested, "jsonl", seen=seen)

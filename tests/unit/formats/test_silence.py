@@ -327,7 +327,7 @@ def check_flips(
 
 @every_case
 def test_some_flipped_bits_are_not_silent(apart: Apart, fmt: str, codec: str) -> None:
-    """The same bits in each run, including both ends of the file, which have its metadata."""
+    """Each run flips the same bits, including bits at both ends of the file, where its metadata is."""
     size, draw = len(made(fmt, codec)), random.Random(f"{fmt} {codec}")
     ends = {*range(min(size, 20)), *range(max(0, size - 60), size)}
     places = ends | {*draw.sample(range(size), min(size, SAMPLE))}

@@ -43,7 +43,7 @@ from tests.support.split_reading import (
     ],
 )
 def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
-    """Any of its reads may notice the change."""
+    """Any read of the split may notice the change."""
     body = parquet_of(30, 10) if fmt == "parquet" else b"a,b\n" * 100
     schema = fixed_schema("binary") if fmt == "binary" else SCHEMAS.get(fmt, AB)
     split = Split(version=version(body), start=0, end=len(body))
@@ -61,7 +61,7 @@ def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Excepti
 
 
 def test_few_chunks_are_held() -> None:
-    """Only chunks in flight and the chunk that is being cut, whether the caller parses or pauses."""
+    """Only chunks in flight and the chunk that is being cut are held, whether the caller parses or pauses."""
     body = b'{"a":1,"b":"x"}\n' * 10_000
     held = 0
     most = 0
@@ -187,7 +187,7 @@ def test_a_binary_object_that_is_too_large_fails() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet"])
 def test_empty_objects_are_still_requested(fmt: str) -> None:
-    """The request shows that the object still exists; it has no records."""
+    """The request shows that the empty object still exists."""
     source = Remote(b"")
     found, end = read(source, Split(version=version(b""), start=0, end=0), fmt, SCHEMAS.get(fmt, AB))
     assert (found, end) == ([], SplitEnd(status="ok", offset=0, reach_end=True))

@@ -1,4 +1,4 @@
-"""In any splits and chunks, each record of an object is read once, as in a read of the whole object."""
+"""Any splits and chunks of an object give each record once, as a read of the whole object does."""
 
 import csv
 import gzip
@@ -81,7 +81,7 @@ def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], li
 def test_a_later_split_goes_on_where_one_ended(
     made: tuple[str, bytes], at: list[int], limits: Limits
 ) -> None:
-    """A record begins there, even with quoted values."""
+    """A record begins where a split ended, even with quoted values."""
     fmt, body = made
     middle = min(len(body), 1 + at[0] % (len(body) + 1)) if at else len(body)
     first = Split(version=version(body), start=0, end=middle)
@@ -133,7 +133,7 @@ compressions = st.sampled_from(sorted(COMPRESS))
 def test_reading_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
-    """In steps of a few bytes, each record is read once, with its offset in the decoded text."""
+    """Reads in steps of a few bytes give each record once, with its offset in the decoded text."""
     fmt, text = made
     key, encoding = (how, "utf-8") if how in COMPRESS else ("k", how)
     if how in COMPRESS:
@@ -233,7 +233,7 @@ def test_an_undecodable_line_is_one_reject() -> None:
 def test_records_that_are_too_long_are_rejects(
     made: tuple[str, bytes], at: list[int], longest: int, one: Limits, other: Limits
 ) -> None:
-    """With any splits and chunks; other records are unchanged."""
+    """The rejects are the same for any splits and chunks, and other records are unchanged."""
     fmt, body = made
     all_of_it = Split(version=version(body), start=0, end=len(body))
     expected, _ = read(Remote(body), all_of_it, fmt, SCHEMAS[fmt], limits=replace(one, record_bytes=longest))
@@ -280,7 +280,7 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
 
 
 def test_closing_a_reader_does_not_wait_for_its_reads() -> None:
-    """The garbage collector may close it in any thread, even in one that the reads need to finish."""
+    """The garbage collector may close a reader in any thread, even in a thread that the reads need to finish."""
     go_on, done = Event(), list[int]()
 
     class Slow(BytesInMemory):

@@ -135,7 +135,7 @@ def outcome(body: bytes, fmt: str, mismatches: str, *, inferred: bool) -> tuple[
 def test_suspects_give_the_same_result_as_halving(
     lines: tuple[str, list[bytes]], mismatches: str, inferred: bool
 ) -> None:
-    """Rows, rejects and reasons are equal."""
+    """Rows, rejects and reasons must be equal."""
     fmt, made = lines
     body = b"".join(
         line + b"\n" for line in ([] if fmt == "jsonl" else [",".join(SCHEMA.names).encode()]) + made
@@ -184,7 +184,7 @@ def test_bad_records_do_not_slow_down_the_others(
 @pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
 def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
-    """Also if its column is converted separately, and next to texts that do not fit."""
+    """A text may be converted with its whole column, and next to texts that do not fit."""
     column = SCHEMA.field(name)
     values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]

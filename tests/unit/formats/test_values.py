@@ -67,7 +67,7 @@ def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
     ],
 )
 def test_numbers_are_exact_or_do_not_fit(text: str, kind: pa.DataType, value: object) -> None:
-    """In JSON and CSV alike."""
+    """JSON and CSV give the same numbers."""
     assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") == value
     assert one(b"v\n%s\n" % text.encode(), kind, "csv") == value
 
@@ -204,7 +204,7 @@ def test_empty_csv_fields_and_missing_columns_are_null() -> None:
 
 
 def test_json_nulls_are_null_at_any_depth() -> None:
-    """In an object, a list, a list in a list, and in a column that is always null."""
+    """Nulls may be in an object, a list, a list in a list, and in a column that is always null."""
     schema = pa.schema([("o", pa.struct([("x", INT)])), ("l", pa.list_(pa.list_(INT))), ("n", TEXT)])
     body = b'{"o":{"x":null},"l":[null,[null],[]],"n":null}\n{"o":null,"l":null}\n{"o":{},"l":[]}'
     rows, rejects = take([body], schema, "jsonl")
@@ -217,7 +217,7 @@ def test_json_nulls_are_null_at_any_depth() -> None:
 
 
 def test_numbers_in_string_columns_are_texts() -> None:
-    """Their source text is the string, whatever else the record has; the same holds for true and false."""
+    """The string is the number's source text, whatever else the record has. The same holds for true and false."""
     lines = (
         b'{"b":1}',
         b'{"b": -1.50e3 ,"a":7}',
@@ -306,7 +306,7 @@ def test_parquet_times_in_int96_are_read() -> None:
 
 
 def test_only_the_first_byte_order_mark_is_removed() -> None:
-    """Elsewhere it is text."""
+    """A byte order mark at any other place is text."""
     schema = pa.schema([("v", TEXT)])
     bom = b"\xef\xbb\xbf"
     assert take([bom + b'{"v":"a"}\n{"v":"' + bom + b'"}\n' + bom + b'{"v":"c"}'], schema, "jsonl")[0][1][

@@ -11,7 +11,7 @@ from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
-    """It has 11 KB of digests, a few bytes for each slot in flight or failing, and 100 for each slot failing alone."""
+    """A cursor has 11 KB of digests, a few bytes for each slot in flight or failing, and 100 if a slot fails alone."""
     reason = "x" * MAX_REASON
     failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}
     state = SensorState(

@@ -55,14 +55,14 @@ def test_slots_of_the_backlog_are_compared_together_with_changed_slots() -> None
 
 
 def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
-    """Its next signals may be hidden by the signals of other writers."""
+    """The next signals of this writer may be hidden by the signals of other writers."""
     seen_ms = NOW_MS - int(UNQUEUED_SECONDS * 1000)
     assert decided(Rescans(unqueued_ms=seen_ms + 1)).how == "rescan"
     assert decided(Rescans(unqueued_ms=seen_ms)).how == "follow"
 
 
 def test_rescans_are_list_seconds_apart() -> None:
-    """Entries are followed without a wait."""
+    """Only rescans wait; entries are followed without a wait."""
     waiting = Rescans(slots={Slot(7): 3})
     assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
     assert decided(waiting, listed_ms=NOW_MS - 10_000, list_seconds=10).wait_seconds == 0
@@ -70,7 +70,7 @@ def test_rescans_are_list_seconds_apart() -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
-    """The last rescan seems to be in the future, but the wait is no longer than usual."""
+    """The last rescan seems to be in the future, but the wait is as long as usual."""
     decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
     assert decision.wait_seconds == 10
 
@@ -97,7 +97,7 @@ def test_an_unqueued_writer_is_noted(how: str, topic: str, noted: bool) -> None:
 
 
 def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
-    """The source would never look for its entries."""
+    """The source would never look for the topic's entries."""
     queue = NotificationQueue(MemoryRecordStore())
     assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
     queue.topics.create("orders", TopicSettings())
@@ -106,7 +106,7 @@ def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
 
 
 def test_a_topic_with_other_signals_is_refused_by_name() -> None:
-    """Its writers move signals that the source does not look at."""
+    """The topic's writers move signals that the source does not look at."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("orders", TopicSettings(signals="root"))
     user = TopicUser(slots=1000)

@@ -16,7 +16,7 @@ from tests.support.batches import World, last_attempt, settled
 
 
 def test_slots_that_failed_in_the_batch_of_everything_are_retried_apart() -> None:
-    """They are retried with backoff, like any failed slot, and the rest counts as enumerated."""
+    """These slots are retried with backoff, like any failed slot, and the rest counts as enumerated."""
     world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
     world.tick()
     (run,) = world.active()
@@ -47,7 +47,7 @@ def test_the_first_tick_requests_nothing_and_the_second_everything() -> None:
 
 
 def test_an_idle_tick_is_one_head() -> None:
-    """The cost does not depend on the size of the bucket."""
+    """The cost of a tick does not depend on the size of the bucket."""
     world = settled()
     tick = world.tick()
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {}}
@@ -114,7 +114,7 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
 
 
 def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
-    """The batch of the dead tick listed before the topic was made again, so everything is listed once more."""
+    """The batch of the dead tick listed before the topic was made again, so everything is listed again."""
     world = World()
     assert world.evaluate() is None
     tick = world.evaluate()
@@ -168,7 +168,7 @@ def test_a_batch_is_split_into_parallel_runs() -> None:
 
 
 def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
-    """With the same number of runs no slot moves, whichever slots have changed."""
+    """No slot moves while the number of runs stays the same, whichever slots have changed."""
 
     def shares(world: World, *slots: int) -> dict[int, int]:
         world.publish(*slots)
@@ -222,7 +222,7 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
         world.clock.sleep(1)
     (run,) = world.active()
     world.finish(run)
-    # Changes signalled during the repetition were seen by it, or are requested once more.
+    # A change signalled during the repetition was seen by it, or is requested again.
     while world.tick().requests:
         (run,) = world.active()
         world.finish(run)
@@ -272,7 +272,7 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
 
 
 def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
-    """The tick that opens the next batch warns once; after that the other sensor is warned."""
+    """The tick that opens the next batch warns once. After that, the other sensor is warned."""
     world = settled()
     assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)

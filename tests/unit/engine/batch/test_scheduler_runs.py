@@ -7,7 +7,7 @@ from tests.support.batches import settled
 
 
 def test_a_started_run_that_falls_silent_is_failed() -> None:
-    """It is reported, so that it does not occupy Dagster's queue forever."""
+    """A silent run is reported, so that it does not occupy Dagster's queue forever."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()
@@ -24,7 +24,7 @@ def test_a_started_run_that_falls_silent_is_failed() -> None:
 
 
 def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place() -> None:
-    """Otherwise the dead run would occupy the only place in Dagster's queue, and the waiting run could not start."""
+    """An unreported dead run would occupy the only place in Dagster's queue, and the waiting run could not start."""
     world = settled(silence_seconds=30, parallel_runs=2)
     world.publish(1, 2)
     world.tick()
@@ -70,9 +70,9 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
 
 @pytest.mark.parametrize("status", ["starting", "started"])
 def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
-    """Its process is gone before its first heartbeat.
+    """The run's process is gone before its first heartbeat.
 
-    A slow start does not count as a failure, nor does a queued run.
+    A slow start is not a failure, and a queued run is not failed.
     """
     world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
     world.publish(1)
@@ -100,7 +100,7 @@ def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(stat
 
 
 def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
-    """Its heartbeat's record is gone, but the run has not ended."""
+    """The heartbeat's record is gone, but the run has not ended."""
     world = settled(silence_seconds=30, startup_seconds=180)
     world.publish(1)
     world.tick()
@@ -161,7 +161,7 @@ def test_a_chain_that_is_gone_counts_as_failed() -> None:
 
 
 def test_a_run_taken_for_dead_may_commit() -> None:
-    """Its stamp is refused, since its batch has failed."""
+    """The run's stamp is refused, since its batch has failed."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()

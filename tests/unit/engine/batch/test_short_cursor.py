@@ -32,7 +32,7 @@ def names(records: MemoryRecordStore) -> list[str]:
 
 
 def test_few_moved_slots_are_in_the_cursor() -> None:
-    """No record is needed."""
+    """Few moved slots need no record."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(MOVED_MAX))
@@ -89,7 +89,7 @@ def test_a_lost_record_costs_a_look_at_all_slots() -> None:
 
 
 def test_entries_are_kept_too() -> None:
-    """With `signals: root` the watcher's state has entries."""
+    """The watcher's state has entries if the setting `signals` is `root`."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     watch = replace(WatcherState(slots=50), entries=bytes(range(200)) * 2, listed_root=ETag("l"))

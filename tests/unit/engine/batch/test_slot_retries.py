@@ -5,7 +5,7 @@ from tests.support.batches import World, last_attempt, settled
 
 
 def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_parked() -> None:
-    """The slot's next change frees it, with all its attempts."""
+    """The next change of a parked slot frees it, with all its attempts."""
     world = settled(max_attempts=3, backoff_seconds=10)
     world.publish(1, 2)
     waits = []
@@ -55,7 +55,7 @@ def test_a_parked_slot_is_tried_again_alone() -> None:
 
 
 def drive(world: World, poison: set[int], *, until: float) -> list[tuple[int, ...]]:
-    """Evaluates ticks, every 5 s. A run with a poisonous slot dies without a commit."""
+    """Evaluates a tick every 5 s. A run with a poisonous slot dies without a commit."""
     asked: list[tuple[int, ...]] = []
     while world.clock.now < until:
         world.tick()

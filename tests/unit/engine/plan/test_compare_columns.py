@@ -24,7 +24,7 @@ etags = st.sampled_from(["1", "2", ""])
 def test_columns_and_rows_give_the_same_changes(
     listed: list[dict[str, str]], held: dict[str, tuple[str, int, bool]], pending: set[str], whole: bool
 ) -> None:
-    """For any listing, in any pieces, with repeated objects, and for any committed states."""
+    """The listing may come in any pieces, with repeated objects, and the committed states may be any."""
     size = 9
     states = {
         key: ObjectState(key=key, etag=etag, size=size, offset=offset, reach_end=done)
@@ -47,7 +47,7 @@ def test_columns_and_rows_give_the_same_changes(
         )
         for piece in listed
     ]
-    # Two other slots: one without changes, and one whose objects have all left.
+    # One of the other two slots has no changes, and all objects of the other one have left.
     others = {
         OTHER: {"other": ObjectState(key="other", etag="1", size=size)},
         GONE: {"gone": ObjectState(key="gone", etag="1", size=size)},

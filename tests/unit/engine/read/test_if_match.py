@@ -49,7 +49,7 @@ def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3
 def test_a_whole_object_is_read_under_its_etag(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, key: str, chunk_bytes: int
 ) -> None:
-    """One GET or several."""
+    """A read of one GET, or of several, never mixes versions."""
     monkeypatch.setattr(fetching, "CHUNK_BYTES", chunk_bytes)
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")

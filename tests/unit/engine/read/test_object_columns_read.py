@@ -119,7 +119,10 @@ PARTS = "dt date, region string"
 
 
 def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
-    """Typed and unescaped; null if missing. Objects that are parsed together keep their own values."""
+    """The values are typed and unescaped, and null if missing.
+
+    Objects that are parsed together keep their own values.
+    """
     place = Place(ministack, partition_columns=PARTS, slots=1)
     for number, path in enumerate(
         ["dt=2026-01-01/region=eu/", "dt=2026-01-02/region=a%20b/", "", "region=x/"]
@@ -167,10 +170,7 @@ RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 
 
 def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
-    """The column is null, and `_rescued` has the key's text besides the record's own values.
-
-    All of them are counted.
-    """
+    """The column is null, and `_rescued` has the key's text besides the record's own values. Each value is counted."""
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
     place.store.put("raw/dt=2026-01-01/b", b'{"a":2}\n{"a":"y"}\n')

@@ -34,9 +34,9 @@ of_thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 class Site:
-    """A source of 4 slots whose bucket is read through a proxy, with 10 good objects and a bad one.
+    """A source of 4 slots with 10 good objects and a bad one.
 
-    The platform has no proxy.
+    Its bucket is read through a proxy; its platform is not.
     """
 
     def __init__(self, server: S3Server, proxy: FaultProxy, **settings: Any) -> None:
@@ -93,9 +93,9 @@ def site(ministack: S3Server) -> Iterator[Site]:
 def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """HEAD and GET of the key are refused.
+    """HEAD and GET of the key are refused. The other objects of its slot and of all slots are committed.
 
-    All other objects are committed, in its slot, too, and on the last attempt the object goes to quarantine.
+    The refused object goes to quarantine on the last attempt.
     """
     if not listing:
         queue = site.source.location.queue()
@@ -116,9 +116,9 @@ def test_one_refused_key_affects_no_other_object(
 def test_an_expired_object_that_came_back_stays_in_quarantine(
     ministack: S3Server,
 ) -> None:
-    """The object has the same bytes, and is refused.
+    """The object has the same bytes as before, and is refused.
 
-    It is tried until the last attempt, and not again by each listing.
+    Reads are tried until the last attempt, not by each listing.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
@@ -139,7 +139,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 
 @pytest.mark.parametrize("key", ["raw/a/../b", "raw/./c", "raw/d\0e"])
 def test_keys_that_a_store_does_not_accept_are_quarantined(site: Site, key: str) -> None:
-    """A listing may show such keys; here the listing of another store does."""
+    """A listing may show keys that the store itself refuses. In this test, the listing is of another store."""
     site.store.put(key, b'{"a":1}\n')
     site.proxy.refuses_names = True
     result = site.ingest(last_attempt=ALL)
@@ -161,9 +161,9 @@ def test_keys_that_a_store_does_not_accept_are_quarantined(site: Site, key: str)
 def test_an_outage_of_one_object_does_not_quarantine_it(
     site: Site, status: int, code: str, message: bytes
 ) -> None:
-    """Even on the last attempt.
+    """The last attempt does not quarantine the object either. The other objects are committed first.
 
-    The other objects are committed first; the run retries for a minute in all, and fails.
+    The run retries for a minute in all, and fails.
     """
     site.proxy.answers[BAD] = (status, code, message)
     last = site.ingest(last_attempt=ALL)

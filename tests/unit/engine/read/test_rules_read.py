@@ -91,7 +91,7 @@ def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
 
 
 def test_rules_may_use_other_columns(ministack: S3Server) -> None:
-    """Columns from the key, from the store's metadata, the raw record, and rescued values."""
+    """Rules may use columns from the key, from the store's metadata, the raw record, and rescued values."""
     place = Place(
         ministack, slots=1, partition_columns="dt date", metadata_columns="_size", payload_column="raw",
         mismatches="rescue",
@@ -137,7 +137,7 @@ def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> No
 def test_the_payload_column_has_the_raw_record(
     ministack: S3Server, key: str, body: bytes, raws: list[str], split_bytes: int
 ) -> None:
-    """Unchanged from the object, decoded, without its line end."""
+    """The record's text is unchanged from the object, decoded, without its line end."""
     place = Place(ministack, slots=1, format="auto", payload_column="raw", split_bytes=split_bytes)
     place.store.put(f"raw/{key}", body)
     rows, _, _ = read(place)
@@ -172,7 +172,7 @@ def test_the_number_of_rejects_by_rules_is_limited(ministack: S3Server) -> None:
 
 
 def test_a_rule_with_an_unknown_column_is_refused(ministack: S3Server) -> None:
-    """Even with inferred columns, whichever task reads first, the error names the remedy."""
+    """The error names the remedy, for inferred columns, too, whichever task reads first."""
     place = Place(ministack, slots=1, expect="known: region is not null")
     place.put("a.jsonl", 1)
     said = "expect: rule 'known': there is no column 'region', only a, b; correct the rule, or declare"

@@ -61,7 +61,7 @@ def test_csv_is_read_on_where_a_split_ended(config: S3Config, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["plain", "odd//key"])
 def test_a_changed_or_deleted_object_ends_its_split(config: S3Config, key: str) -> None:
-    """The first read notices it, or a later one."""
+    """The first read, or a later one, notices the change."""
     old = put(config, key, CSV)
     (split,) = split_at(old, 1)
     reading = read_split(config, split, "csv")

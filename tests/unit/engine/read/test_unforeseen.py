@@ -85,9 +85,9 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 @pytest.mark.server
 def test_an_object_over_which_a_parser_raises_is_quarantined(site: Site) -> None:
-    """Its neighbours are committed in the first run.
+    """The object's neighbours are committed in the first run.
 
-    On the last attempt the object goes to quarantine, and its earlier rows leave.
+    The object goes to quarantine on the last attempt, and its earlier rows leave.
     """
     site.store.put(BAD, b'{"a":1}\n')
     site.ingest()
@@ -111,7 +111,7 @@ def test_an_object_over_which_a_parser_raises_is_quarantined(site: Site) -> None
 
 @pytest.mark.server
 def test_the_log_has_a_traceback_once(site: Site) -> None:
-    """Several objects and slots meet the same error."""
+    """Several objects and slots have the same error."""
     bad = [f"raw/bad-{n}" for n in range(6)]
     for key in bad:
         site.store.put(key, RAISES)
@@ -191,7 +191,7 @@ def parse(part: Sequence[int]) -> Iterator[str]:
 
 
 def test_bad_objects_are_isolated_by_halving() -> None:
-    """The others are returned once, in order."""
+    """All other objects are returned once, in order."""
     found = isolated([1, 2, -3, 4, -5], parse, lambda number, error: f"failed {number} {error}", len)
     assert [*found] == ["1", "2", "failed -3 -3", "4", "failed -5 -5"]
 
@@ -209,7 +209,7 @@ def test_an_error_after_the_held_bytes_is_raised(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_outage_is_not_unforeseen() -> None:
-    """A lack of memory is not either: another process may cause it."""
+    """A lack of memory is not unforeseen either: another process may cause it."""
 
     def raising(_: Sequence[int]) -> Iterator[str]:
         raise UnavailableError("no answer")

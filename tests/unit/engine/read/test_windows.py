@@ -122,7 +122,7 @@ def test_objects_of_all_compressions_are_parsed_together(
 def test_objects_that_decode_to_many_bytes_are_streamed(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result is the same."""
+    """Streaming gives the same result."""
     versions = [put(config, key, body) for key, body in bodies().items()]
     source = source_of(config)
     expected = found_in(source, versions)
@@ -174,7 +174,7 @@ def test_parquet_and_binary_are_never_decompressed(config: S3Config) -> None:
 
 
 def test_only_the_beginning_of_large_objects_is_sampled(config: S3Config) -> None:
-    """For compressed objects, the limit applies to the decoded text."""
+    """The limit applies to the decoded text of compressed objects."""
     text = b'{"a":1,"b":"x"}\n' * 100_000
     versions = [
         put(config, "in/large.jsonl", text),

@@ -24,7 +24,7 @@ def part(start: int, offset: int, **fields: object) -> Outcome:
 
 
 def test_parts_of_an_object_are_joined() -> None:
-    """In any order: rows add up, and the next read continues behind the last part."""
+    """Parts may come in any order: rows add up, and the next read continues behind the last part."""
     found = joined(
         [part(50, 100, rows=2), part(0, 55, rows=1, rejects=1)],
         whole=False,
@@ -52,7 +52,7 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
 
 
 def test_an_object_read_from_its_beginning_counts_by_its_first_part() -> None:
-    """The other parts have found out that they cannot be read."""
+    """The other parts are empty: their tasks found that they cannot read from the middle."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
     assert (found.status, found.rows, found.offset) == ("ok", 7, 7)

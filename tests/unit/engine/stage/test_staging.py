@@ -62,7 +62,7 @@ def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch
 
 
 def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small pack stays with the round; a larger one is stored immediately, since a round may have many packs."""
+    """A small pack stays with the round. A larger pack is stored immediately, since a round may have many packs."""
     store = MemoryObjectStore()
     packs = Table(store=store).whole.data
     (whole,) = written(store, rows((1, "a", 0), (2, "b", 0)))
@@ -75,7 +75,7 @@ def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rows_in_any_order_are_sorted() -> None:
-    """They are stored in order, with the label that they are planned as."""
+    """The rows are stored in order, with the label that they are planned as."""
     store = MemoryObjectStore()
     (pack,) = stored(store, rows((2, "b", 5), (1, "z", 0)), rows((2, "b", 0), (2, "a", 9), (1, "y", 1)))
     assert (pack.slots, pack.add.since, pack.add.until) == ({1: 2, 2: 3}, 7, 7)

@@ -44,7 +44,7 @@ ENTRY = Entry(
 
 
 def test_a_plan_survives_the_way_from_tasks_to_the_driver() -> None:
-    """Slot by slot, with all findings, requests and failures."""
+    """The plan has each slot, with all findings, requests and failures."""
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
     four = SlotPlan(
         changes=SlotChanges(

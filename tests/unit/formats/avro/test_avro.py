@@ -33,7 +33,7 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=st.integers(0, 120), at=places)
 def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> None:
-    """In any partition, as in a read of the whole file; a later split continues where an earlier one ended."""
+    """Any splits give the same records as the whole file, and a later split continues where an earlier one ended."""
     body = file_of(rows_of(rows), codec=codec)
     expected = whole(body, "avro", AB)
     assert [values for _, values in expected] == rows_of(rows)
@@ -140,7 +140,7 @@ def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
 
 
 def test_bytes_behind_the_records_are_a_reject() -> None:
-    """They may look like further items of an array."""
+    """The bytes may look like further items of an array."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
     rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")
     assert [row["a"] for _, _, row in rows] == [1]
@@ -195,7 +195,7 @@ def test_a_damaged_block_affects_no_other(codec: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_reject(name: str) -> None:
-    """The reject has the reason and comes fast, also from splits."""
+    """The reject has the reason and comes fast, whether the file is read as a whole or in splits."""
     body, reason = HOSTILE[name]
     assert reason in reject(body, AB, "avro").reason
     for split in cut(body, [20, 50], "avro"):

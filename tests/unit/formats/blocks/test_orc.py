@@ -46,7 +46,7 @@ def striped(codec: str) -> bytes:
 @pytest.mark.parametrize("codec", CODECS)
 @given(at=places)
 def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
-    """In any partition, as in a read of the whole file; a later split continues where an earlier one ended."""
+    """Any splits give the same rows as the whole file, and a later split continues where an earlier one ended."""
     body = striped(codec)
     expected = whole(body, "orc", AB)
     assert [row["a"] for _, row in expected] == list(range(COUNT))

@@ -104,7 +104,7 @@ texts = st.text(st.sampled_from("a1,;\t|'\"\\#\n "), max_size=5)
 def test_csv_written_by_python_is_read(
     rows: list[tuple[int, str]], delimiter: str, quote: str, place: int
 ) -> None:
-    """As a whole, in tiny pieces, and in two consecutive splits."""
+    """The object is read as a whole, in tiny pieces, and in two consecutive splits."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, quotechar=quote, lineterminator="\n")
     writer.writerows([("id", "name"), *rows])
@@ -142,7 +142,7 @@ def test_a_declared_schema_may_have_a_column_like_a_value() -> None:
 
 
 def test_the_suffix_tsv_means_tabs() -> None:
-    """Unless another delimiter is set."""
+    """Another delimiter may be set."""
     bucket = S3Config(bucket="b", region="us-east-1")
     assert format_of("a/b.TSV.gz", "auto") is FORMATS["tsv"]
     form = format_for("k.tsv", Input(bucket=bucket))

@@ -65,7 +65,7 @@ def test_any_line_ends_give_rows_or_rejects(
     key: str,
     places: list[int],
 ) -> None:
-    """Rows equal the written records, and each other record is in a reject with the reason."""
+    """The rows equal the written records, and any other record is in a reject with the reason."""
     special = {dialect.delimiter, "\r", "\n", '"', "#"}
     written: list[tuple[int, str, str]] = []
     lines: list[str] = ["#skipped\n"] * dialect.skip_lines + ["#comment\r"] * bool(dialect.comment)
@@ -110,7 +110,7 @@ def test_any_line_ends_give_rows_or_rejects(
 )
 @pytest.mark.parametrize("key", ["k.csv", "k.csv.gz"])
 def test_a_lone_carriage_return_is_a_reject(body: bytes, rows: Rows, raws: list[bytes], key: str) -> None:
-    """In the header, the whole object is one reject; in a record, only that record is."""
+    """A lone carriage return in the header rejects the whole object; in a record, it rejects only the record."""
     stored = gzip.compress(body) if key.endswith(".gz") else body
     for places in ([], [3], [8, 11]):
         for parts in ways(stored, key, Dialect(), places):

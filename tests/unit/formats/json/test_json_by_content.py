@@ -60,7 +60,7 @@ def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> t
 
 @pytest.mark.parametrize("body", DOCUMENTS.values(), ids=DOCUMENTS.keys())
 def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
-    """However the list is formatted."""
+    """The list may be formatted in any way."""
     assert values(parsed(body)) == values(parsed(LINES)) == ROWS
 
 
@@ -77,7 +77,7 @@ def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
 )
 @pytest.mark.parametrize("body", [LINES, DOCUMENTS["indented"]], ids=["lines", "list"])
 def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None:
-    """For an object in memory, and for one read by ranges."""
+    """The object may be in memory, or read by ranges."""
     encoded = encode(body)
     assert values(parsed(encoded, key)) == ROWS
     found, _ = in_parts(JsonByContent(), encoded, [], key)
@@ -117,7 +117,7 @@ def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
 
 
 def test_a_later_part_of_a_list_costs_one_read() -> None:
-    """It reads only the object's beginning."""
+    """A later part reads only the object's beginning."""
     body = DOCUMENTS["indented"]
     remote, half = Remote(body), len(body) // 2
     later = Split(version=version(body, "k.json"), start=half, end=len(body))
@@ -166,7 +166,7 @@ def test_a_list_without_records_is_empty(body: bytes, reasons: list[str]) -> Non
 
 
 def test_content_decides_only_with_auto_and_only_for_json() -> None:
-    """With a path, objects are documents, as with the format `json`."""
+    """Objects are documents if a path is set, as with the format `json`."""
     assert isinstance(format_of("raw/1.json", AUTO), JsonByContent)
     assert isinstance(format_of("raw/1.JSON.gz", AUTO), JsonByContent)
     assert format_of("raw/1.jsonl", AUTO) is format_of("raw/1.ndjson", AUTO) is FORMATS["jsonl"]
