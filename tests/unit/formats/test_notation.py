@@ -95,8 +95,9 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
-    """The value is rescued, or its record is a reject that names the notation; neighbours are rows, in blocks of any
-    size.
+    """The value is rescued, or its record is a reject that names the notation.
+
+    Its neighbours are rows, in any block size.
     """
     form = form_of(fmt, date_format="dd.MM.yyyy", timestamp_format="d.M.yy H:mm", decimal_comma="all")
     schema = pa.schema([("id", INT), ("day", DAY), ("at", UTC_TIME), ("amount", MONEY)])

@@ -3,7 +3,7 @@
 Tested for a cut at each byte: if a codec or a file has an end mark (gzip, bz2, zstd, Parquet, ORC, a JSON document),
 each cut is an error or a reject. If it has no end mark (plain text, snappy frames, Avro blocks), an object that is cut
 at the end of a record, a frame or a block is like any other object. Then each record that begins before the cut is a
-row or a reject; only a header alone gives neither.
+row or a reject; an object with nothing but a header has neither.
 
 Tested for each changed bit (all of them in `poe thorough`, a sample in `poe check`): at least as many rows as before,
 or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file sometimes
