@@ -26,10 +26,10 @@ class Jobs(Protocol):
     ) -> Plan:
         """Compares bucket and committed states for `slots`, without the keys in `skip`.
 
-        `entries`: the entries of these slots, which name all possible changes: at most 1 HEAD for each key. None: list
-        the bucket, with 1 LIST for each 1000 objects of the source prefix (`listing_chains` has the other requests).
-        Reading the states costs the requests of `StateReader.lookup`, or of `StateReader.columns`. `user`: the table as
-        a user of its topic, if the entries of a listing will be removed once they are committed.
+        `entries`: the entries of these slots, which name all possible changes: at most 1 HEAD for each key. If it is
+        None, the bucket is listed, with 1 LIST for each 1000 objects of the source prefix (`listing_chains` has the
+        other requests). Reading the states costs the requests of `StateReader.lookup`, or of `StateReader.columns`.
+        `user`: the table as a user of its topic, if the entries of a listing will be removed once they are committed.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:

@@ -22,13 +22,13 @@ from s3notify_platform.kernel.errors import ConflictError, NotFoundError, Refuse
 from s3notify_platform.protocols.source_enumerator import Split
 
 PIECE_BYTES: Final = 2 << 20
-"""Bytes that are parsed together.
+"""Number of bytes that are parsed together.
 
 Pieces that fit the processor's caches are copied a third faster than `CHUNK_BYTES`.
 """
 
 HEAD_SAMPLE_BYTES: Final = 1 << 20
-"""Bytes of an object that are read to infer a schema."""
+"""Number of bytes of an object that are read to infer a schema."""
 
 SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 

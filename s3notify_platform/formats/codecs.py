@@ -37,7 +37,7 @@ SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
 
 PIECE_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
-"""Bytes of an object that are needed to find its compression and encoding."""
+"""Number of an object's first bytes that show its compression and encoding."""
 
 WINDOW_LOG: Final = 27
 """Limit of zstd's window, in bits (128 MB): streams that need more are refused, as by zstd's own tool."""

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 8 << 20
 AHEAD: Final = 3
-"""Reads in flight for one object."""
+"""Number of reads in flight for one object."""
 
 TAIL_BYTES: Final = 64 << 10
-"""Bytes of the first read beyond a split, for the end of its last record. Each further read is twice as long."""
+"""Size of the first read beyond a split, for the end of its last record. Each further read is twice as long."""
 
 
 class ObjectBytes(Protocol):

@@ -22,9 +22,9 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 """Part of a reject's reason: the record has a field that an inferred schema does not name."""
 
 FIELD_COLUMNS: Final = 2
-"""Columns that a new field may need: a struct contains another field."""
+"""Number of columns that a new field may need: a struct contains another field."""
 FIELD_BYTES: Final = 160
-"""Bytes that a new field may need in a schema, besides its name."""
+"""Number of bytes that a new field may need in a schema, besides its name."""
 
 BOM: Final = b"\xef\xbb\xbf"
 NEWLINE: Final = ord("\n")

@@ -33,7 +33,7 @@ MISSING: Final = "_missing"
 OTHERS: Final = "(others)"
 
 SHOWN_CHARS: Final = 100
-"""Characters of a value that a reason shows."""
+"""Maximum number of a value's characters that a reason shows."""
 
 Tally = dict[int, Counter[str]]
 """For each object, the number of values at each path."""

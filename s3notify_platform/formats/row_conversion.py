@@ -33,7 +33,7 @@ RECOVER_RECORDS: Final = 32
 """A failing block of at most this many records is converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
-"""Suspects that are converted value by value together: their texts are Python objects in memory."""
+"""Number of suspects that are converted value by value together: their texts are Python objects in memory."""
 
 
 def converted(records: Records, parser: Parser) -> Iterator[Parsed]:

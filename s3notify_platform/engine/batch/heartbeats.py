@@ -23,7 +23,7 @@ FIRST_BEAT_SECONDS: Final = 2.0
 HEARTBEATS: Final = "heartbeats"
 
 FRESH_MS: Final = 60_000
-"""A run counts as alive for that many ms after a heartbeat, since the clocks of machines differ."""
+"""Milliseconds after a heartbeat for which a run counts as alive, since the clocks of machines differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ TOPIC_SECONDS: Final = 30.0
 """Seconds between two reads of the topic while nothing changes: the longest time until a deleted topic is noticed."""
 
 SHOWN: Final = 10
-"""Parked slots that a tick's note names."""
+"""Maximum number of parked slots that a tick's note names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,9 +364,8 @@ class BatchPlanner:
                 # A batch of everything does not count as an attempt of its slots: it cannot quarantine their objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
-                wait = self.settings.retry_seconds(
-                    attempts if alone else 1
-                )  # most slots of a group are not at fault
+                # Only the backoff of a slot that failed alone grows: most slots of a group are not at fault.
+                wait = self.settings.retry_seconds(attempts if alone else 1)
                 failing[slot] = Failing(
                     attempts=attempts,
                     not_before_ms=now_ms + int((self.settings.parked_seconds if parked else wait) * 1000),

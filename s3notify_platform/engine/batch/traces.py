@@ -73,7 +73,7 @@ def _provider() -> "TracerProvider | None":
             "batches are not traced, though OTEL_EXPORTER_OTLP_ENDPOINT is set: pip install 's3notify-platform[traces]'"
         )
         return None
-    except ValueError as error:  # of a variable of OpenTelemetry
+    except ValueError as error:  # a variable of OpenTelemetry is invalid
         getLogger(__name__).warning("batches are not traced: %s", error)
         return None
     named = os.environ.get("OTEL_SERVICE_NAME", "s3notify")

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
-"""Maximum number of keys that a slot's plan names, of keys that S3 clients cannot address."""
+"""Maximum number of keys unaddressable by S3 clients that a slot's plan names."""
 
 COMPARED_AT_ONCE: Final = 20_000
-"""Listed and known objects that a task gathers before it compares them."""
+"""Number of listed and known objects that a task gathers before it compares them."""
 
 CHAINS_AT_ONCE: Final = 4
-"""Chains that one task lists in parallel: it waits for the server most of the time."""
+"""Number of chains that one task lists in parallel: it waits for the server most of the time."""
 
 
 @dataclass(slots=True)

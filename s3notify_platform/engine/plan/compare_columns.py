@@ -1,7 +1,7 @@
 """Compares a listing with the committed states by columns, for many slots at once.
 
-A Python object is made only for a difference. Of a million listed objects few have changed, and one Python object for
-each would cost more than the LISTs do. Separate calls for a thousand slots would cost as much.
+Python objects are made only for differences. Few of a million listed objects have changed, and a Python object for each
+one would cost more than the LISTs do. Separate calls for a thousand slots would cost as much.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +22,7 @@ _SCHEMA: Final = pa.schema(
     [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]
 )
 _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
-"""Keys that must be checked by `unaddressable`, besides long ones."""
+"""Matches keys that must be checked by `unaddressable`. Long keys must be checked, too."""
 
 
 @dataclass(slots=True, kw_only=True)

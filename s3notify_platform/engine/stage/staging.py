@@ -44,7 +44,7 @@ from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import in_slices
 
 GATHERED_BYTES: Final = 128 << 20
-"""Arrow bytes of rows that are sorted together."""
+"""Arrow bytes of rows that are gathered and sorted together."""
 
 WRITES_IN_FLIGHT: Final = 4
 

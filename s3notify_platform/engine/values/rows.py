@@ -92,7 +92,7 @@ WORK: Final[Rows[SplitOfTask]] = Rows(SplitOfTask)
 LINEAGE_SCHEMA: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
 )
-"""The first columns of each row: its origin."""
+"""The first columns of each row, which say where it is from."""
 
 LINEAGE_COLUMNS: Final = (*LINEAGE_SCHEMA.names,)
 """The columns that a transform receives besides the source's, and has to keep."""

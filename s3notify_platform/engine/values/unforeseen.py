@@ -14,7 +14,7 @@ from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError
 from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
 
 _LINE_MAX: Final = 300
-"""Characters of one line of a traceback."""
+"""Maximum number of characters of one line of a traceback."""
 
 _MESSAGE_MAX: Final = 1000
 

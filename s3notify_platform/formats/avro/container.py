@@ -59,7 +59,7 @@ BLOCK_ROWS: Final = 1_000_000
 """Maximum number of records of a block: each one becomes a Python value."""
 
 ROWS: Final = 8192
-"""Number of records that become one table."""
+"""Number of records that are converted to one table."""
 
 _ERRORS: Final = "surrogateescape"
 """Error handler for texts that are not UTF-8: Arrow refuses such a text later, which rejects only its record."""

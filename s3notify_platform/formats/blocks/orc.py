@@ -41,7 +41,7 @@ from s3notify_platform.kernel.limits import (
 _MILLION: Final = 1_000_000
 
 COUNTED_ROWS: Final = 64
-"""Rows that are decoded together to count their bytes."""
+"""Number of rows that are decoded together to count their bytes."""
 
 ROW_BITS: Final = 32
 

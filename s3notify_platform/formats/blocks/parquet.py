@@ -46,15 +46,15 @@ from s3notify_platform.kernel.limits import (
 FOOTER_BYTES: Final = 64 << 10
 BATCH_ROWS: Final = 1 << 17
 BATCH_BYTES: Final = 64 << 20
-"""Bytes of decoded rows that become a table together."""
+"""Maximum bytes of decoded rows in one table."""
 
 _MILLION: Final = 1_000_000
 
 DECODED_ROWS: Final = 1024
-"""Rows that are decoded together: their size is known only afterwards."""
+"""Number of rows that are decoded together: their size is known only afterwards."""
 
 PROBED_ROWS: Final = 8
-"""Rows that are decoded to estimate the size of rows, if an object in memory may have large values."""
+"""Number of rows that are decoded to estimate the size of rows, if an object in memory may have large values."""
 
 SUSPECT_PER_BYTE: Final = 20
 """Ratio of decoded bytes to an object's bytes beyond which all rows are counted before more rows are returned."""

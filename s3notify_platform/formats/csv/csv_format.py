@@ -303,7 +303,7 @@ def _quoted(value: str | None) -> str:
 _VALUE: Final = re.compile(
     r"\s*([-+]?[.,]?\d[\d.,]*(e[-+]?\d+)?|\d{1,4}[-/.]\d\d?[-/.]\d{1,4}([T ].*)?)\s*", re.IGNORECASE
 )
-"""A number or a date."""
+"""Matches a number or a date."""
 
 
 def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDARD) -> list[str]:

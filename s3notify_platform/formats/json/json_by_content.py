@@ -27,7 +27,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 BEGINNING_BYTES: Final = 4 << 10
 FIRST_READ_BYTES: Final = 256 << 10
-"""Bytes of a compressed object that are read at a time: the first block of bz2 may take 900 KB."""
+"""Number of bytes of a compressed object that are read at a time: the first block of bz2 may take 900 KB."""
 
 _DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
 

@@ -20,7 +20,7 @@ from s3notify_platform.formats.rescue import below
 from s3notify_platform.formats.value_patterns import DATE, TIMESTAMP
 
 _AT_ONCE: Final = 50
-"""Columns in one pattern: a larger pattern is slower than several small ones."""
+"""Maximum number of columns in one pattern: a larger pattern is slower than several small ones."""
 
 _W: Final = r"[ \t\r\n]*"
 _STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
@@ -96,7 +96,7 @@ def _other(names: set[str]) -> str:
 _SCALAR: Final = rf"{_STRING}|{_NUMBER}|true|false|null"
 _FLAT: Final = rf"{_SCALAR}|{_list(_SCALAR)}|{_object(f'{_STRING}{_W}:{_W}(?:{_SCALAR})')}"
 _ANY: Final = rf"(?:{_SCALAR}|{_list(_FLAT)}|{_object(f'{_STRING}{_W}:{_W}(?:{_FLAT})')})"
-"""Common values of fields that the schema does not name."""
+"""Matches most values of fields that the schema does not name."""
 
 _INTEGERS: Final = {
     8: "[1-9]?[0-9]|1[01][0-9]",

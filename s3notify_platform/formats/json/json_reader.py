@@ -18,7 +18,7 @@ from s3notify_platform.formats.notation import Notation
 from s3notify_platform.formats.rescue import below
 
 _ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"[ \t\r\n]*:')
-"""A key with an escape, which may be any key."""
+"""Matches a key with an escape, which may be any key."""
 
 
 class JsonReader:

@@ -57,7 +57,7 @@ DECODED_BYTES: Final = 64 << 20
 """Decoded size up to which the compressed and encoded objects of a window are parsed together."""
 
 SAMPLE_RECORDS: Final = 1000
-"""Records of one object that inference looks at."""
+"""Maximum number of an object's records that inference looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

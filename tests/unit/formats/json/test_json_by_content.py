@@ -30,7 +30,7 @@ DOCUMENTS = {
     "one line": json.dumps(ROWS).encode(),
     "indented": json.dumps(ROWS, indent=2).encode(),
     "a line each": b"[\n" + b",\n".join(json.dumps(row).encode() for row in ROWS) + b"\n]\n",
-    "behind a mark and white space": b"\xef\xbb\xbf \r\n\t[ \r\n " + json.dumps(ROWS).encode()[1:],
+    "behind a byte order mark and white space": b"\xef\xbb\xbf \r\n\t[ \r\n " + json.dumps(ROWS).encode()[1:],
     "objects over several lines": b"\n".join(json.dumps(row, indent=1).encode() for row in ROWS),
 }
 
