@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
         ("not a schema at all", "does not parse"),
         ("id bigint,", "does not parse"),
         ("bigint", "does not parse|give columns"),
-        ("_key string", "'_key': the name is kept"),
+        ("_key string", "'_key': the name is reserved"),
         ("m map<string,int>", "'m': format jsonl cannot have map"),
         ("v variant", "variant is not supported"),
     ],

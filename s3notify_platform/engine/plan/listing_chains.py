@@ -36,8 +36,7 @@ from s3notify_platform.table.snapshot import Snapshot
 SAMPLE_SLOTS: Final = 4
 
 DRIVER_OBJECTS: Final = 5_000
-"""Maximum number of listed and known objects that the driver handles itself: a Spark job takes as long as some LISTs.
-"""
+"""Maximum number of listed and known objects that the driver handles alone: a Spark job takes as long as some LISTs."""
 
 CHAIN_OBJECTS: Final = 5_000
 """Number of objects that justify a chain: 5 LISTs, against 3 for the cut. A smaller bucket is one chain."""
