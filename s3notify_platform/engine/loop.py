@@ -18,7 +18,7 @@ Results = dict[Slot, SlotResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """A round's work for one table, whose asset is `name`.
+    """A round's work for one table. `name`: the table's asset.
 
     `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it once;
     the failure of one slot raises nothing.
@@ -98,7 +98,7 @@ def commit_rounds(
     and stamp the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
-    reported. In the reverse order a committed slot could stay unreported forever.
+    reported. The reverse order could leave a committed slot unreported forever.
 
     `beside` frees the space of the removed entries in the background; nothing waits for it.
 

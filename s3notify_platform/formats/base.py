@@ -35,7 +35,7 @@ SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitEnd:
-    """How a split ended. Discard its records if the status is neither `ok` nor `by_record`.
+    """The end of a split, with its status. Discard the split's records if the status is neither `ok` nor `by_record`.
 
     `offset`: where the first unread record begins; with `by_record`, how many records were read. `reach_end`: no record
     is left. `outage`: the read failed, but not because of the object.

@@ -228,7 +228,7 @@ def new_zstd() -> _Decompressor:
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
     member: _Decompressor | None = None
     try:
-        # In small slices, since the input behind a member is copied once for each member.
+        # Slices are small, since the input behind a member is copied once for each member.
         for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:

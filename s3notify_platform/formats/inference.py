@@ -1,6 +1,6 @@
 """A schema from the schemas of sample objects, in types that Spark has. Pure.
 
-In text formats, timestamps without a zone are UTC.
+Timestamps without a zone in text formats are UTC.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""How a source's texts write dates, times and numbers, if they differ from ISO 8601 and JSON.
+"""Notations: how a source's texts write dates, times and numbers, if they differ from ISO 8601 and JSON.
 
 A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
 everything below a path. The longest path counts. A column with a pattern accepts nothing else: texts of another form do
@@ -32,7 +32,7 @@ _COMMA: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How the texts of a column are written. `form`: a regular expression; "" for the usual form.
+    """The notation of a column's texts. `form`: a regular expression; "" for the usual form.
 
     `note`: a text for people. `pattern`: the pattern of times; None for usual times, or numbers with a comma. `zone`:
     the zone of times without one.
@@ -62,7 +62,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """How values are written: patterns by path, "" for all; paths of numbers with a comma; the zone of times."""
+    """The notation of values: patterns by path, "" for all; paths of numbers with a comma; the zone of times."""
 
     dates: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Notation:
         return {*given.get(setting, ())} - {""}
 
     def written(self, path: str, kind: pa.DataType) -> Written | None:
-        """How the values of this type at a path are written; None if as usual. `path`: without list indexes."""
+        """The notation of values of this type at a path; None if it is the usual one. `path`: without list indexes."""
         if not self:
             return None
         if pa.types.is_date(kind) and (text := _at(path, self.dates)):
@@ -97,7 +97,7 @@ class Notation:
         return None
 
     def note(self, path: str, schema: pa.Schema) -> str:
-        """How the values at a path are written, as part of a reason; "" if as usual."""
+        """The notation of values at a path, as part of a reason; "" if it is the usual one."""
         at = place_of(path)
         kind = kinds_at(schema).get(at) if self else None
         found = self.written(at, kind) if kind is not None else None
@@ -106,8 +106,8 @@ class Notation:
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
         """The type of an inferred column: the type that all its texts have in this notation, or the type `found`.
 
-        For a column that a setting names, any type may have been found. Otherwise only dates, times and texts are
-        considered, and numbers if one has a comma.
+        Any type may have been found for a column that a setting names. For other columns, only dates, times and texts
+        are considered, and numbers if one has a comma.
         """
         texts = texts.drop_null()
         if not len(texts):

@@ -35,7 +35,7 @@ Offsets = npt.NDArray[np.int64]
 _NONE: Final = np.zeros(0, np.int64)
 
 
-# Not frozen: that would make it three times as slow, and there may be as many rejects as records.
+# The class is not frozen, which would make it three times as slow: there may be as many rejects as records.
 @dataclass(slots=True, kw_only=True)
 class Reject:
     """A record that could not be loaded. `raw` is cut at `MAX_RAW_BYTES`."""
@@ -67,9 +67,9 @@ class Target:
         return self.schema.append(RESCUED) if self.rescue else self.schema
 
     def unknown(self, path: str) -> str:
-        """The reason to reject a record with a field that `schema` does not name.
+        """Why to reject a record with a field that `schema` does not name.
 
-        Has the limit if the schema is full.
+        The reason has the limit if the schema is full.
         """
         reason = f"field {shortened(path)!r} {UNKNOWN_FIELD}"
         columns, size = self.size
@@ -327,18 +327,19 @@ class Recovered:
 class Parser(Protocol):
     """Converts one format's records to columns.
 
-    For records that do not fit, all methods except `recover` raise `pa.ArrowException` or `UnicodeError`, nothing else.
+    All methods except `recover` raise `pa.ArrowException` or `UnicodeError`, and nothing else, for records that do not
+    fit.
     """
 
     target: Target
     notation: Notation = USUAL
 
     def convert(self, records: Records) -> Converted:
-        """All records together; raises if any record does not fit."""
+        """Converts all records together; raises if any record does not fit."""
         ...
 
     def convert_most(self, records: Records) -> Converted:
-        """As `convert`; records that probably do not fit may be left out, or have mismatches."""
+        """Like `convert`, but records that probably do not fit may be left out, or have mismatches."""
         return self.convert(records)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:

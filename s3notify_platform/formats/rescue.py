@@ -6,7 +6,7 @@ Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are like `a
 A text is the value as it is in the object: the content of a JSON string, the source of other JSON values, and a Parquet
 value as JSON.
 
-For a ragged CSV record, `_extra` has the values beyond the header's columns, and `_missing` has the columns without a
+`_extra` has the values of a ragged CSV record beyond the header's columns, and `_missing` has the columns without a
 value, both as a JSON array.
 """
 
@@ -36,7 +36,7 @@ SHOWN_CHARS: Final = 100
 """Maximum number of a value's characters that a reason shows."""
 
 Tally = dict[int, Counter[str]]
-"""For each object, the number of values at each path."""
+"""The number of values at each path, for each object."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -53,7 +53,7 @@ MAX_PATTERN: Final = 200
 """Maximum length of a pattern, in characters."""
 
 _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z", "x": "z", "Z": "z"}
-"""The field of a date or time that a letter means."""
+"""The field of a date or time for each letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Patterns for the texts of a type's values, as pyarrow reads them. A matching text may still be invalid.
+"""Patterns for the texts of a type's values, as pyarrow reads them.
 
-For example, a number may be too large, or a month too short.
+A matching text may still be invalid, like a number that is too large, or a day that a month does not have.
 """
 
 from typing import Final

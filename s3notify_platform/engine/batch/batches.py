@@ -1,4 +1,4 @@
-"""Values of batches and their JSON: what runs know of their batch, and what the sensor keeps between ticks."""
+"""Values of batches and their JSON: the payload for a batch's runs, and the sensor's state between ticks."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class BatchPayload:
 
     @property
     def decision(self) -> Decision:
-        """How the batch finds out what changed."""
+        """The decision by which the batch finds out what changed."""
         if EVERYTHING in self.slots:
             return Decision(how="everything", topic=self.topic)
         slots = frozenset(map(Slot, self.slots))

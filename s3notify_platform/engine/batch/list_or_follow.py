@@ -1,4 +1,4 @@
-"""How a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
+"""Decides how a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
 Sensor and `s3notify ingest` both decide here, and nowhere else. An entry names a change, unless the change is older
 than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
@@ -30,10 +30,10 @@ How = Literal["everything", "rescan", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a batch finds out what changed (see this module). `slots`: the slots to look at, unless `how` is
-    `everything`.
+    """The way for a batch to find out what changed (see this module).
 
-    `topic`: the epoch of the source's topic, "" if it has none.
+    `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic, "" if it has
+    none.
     """
 
     how: How
@@ -86,8 +86,8 @@ def decide(
 def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
     """The topic's epoch, which changes when the topic is made again; "" without a topic.
 
-    Requests: 1, and those of `Topics.serve`. `UsageError` if the topic's slot count differs from its user's, its
-    `signals` differ, or it serves other tables.
+    Costs 1 request, and the requests of `Topics.serve`. `UsageError` if the topic's slot count differs from its user's,
+    its `signals` differ, or it serves other tables.
     """
     found = queue.topics.find(topic)
     if found is None:
@@ -114,8 +114,8 @@ def topic_problem(location: Location) -> str:
 def note_writers(backlog: RescanBacklog, decision: Decision, *, unannounced: int) -> None:
     """Notes that a writer does not queue, if the batch found such a writer.
 
-    Requests: those of `RescanBacklog.add` if it did, otherwise 0. `unannounced`: changes that a listing found and no
-    entry names. Such changes are normal without a topic, or where everything is compared.
+    Costs the requests of `RescanBacklog.add` in that case. `unannounced`: changes that a listing found and no entry
+    names. Such changes are normal without a topic, or where everything is compared.
     """
     if decision.how == "rescan" and decision.topic and unannounced:
         backlog.add((), unqueued=True)
@@ -131,7 +131,8 @@ def ask_again(
 ) -> None:
     """Makes the next batch look at these slots again: with `listing` by a listing, else by their entries and states.
 
-    No request without slots. Otherwise 1 read and 1 write for a listing, and 1 PUT for each slot and for the root.
+    Costs no request without slots. Slots cost 1 read and 1 write for a listing, and 1 PUT for each slot and for the
+    root.
     """
     if not (wanted := sorted(set(slots))):
         return

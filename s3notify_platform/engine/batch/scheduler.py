@@ -1,4 +1,4 @@
-"""Which slots a tick requests: the sensor's decisions, a function of its cursor and of what it sees. No Dagster.
+"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. No Dagster.
 
 Theory of operation. A batch is opened in the record store before its run is requested: as an ack chain whose children
 are its slots and whose payload has the signals seen. Dagster stores the cursor after that. A tick that dies in between
@@ -170,7 +170,7 @@ class BatchPlanner:
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """The slots to request now: changed ones, or else those whose backoff is over.
+        """The slots to request now: changed slots, or else slots whose backoff is over.
 
         `EVERYTHING` is requested alone: it waits for the open batches, and all slots wait for it. Each group of failed
         slots is requested alone, too, but waits for no other batch.

@@ -74,7 +74,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a chain of LISTs begins: after a cut, or at the server's token."""
+    """The place where a chain of LISTs begins: after a cut, or at the server's token."""
 
     after: str | None = None
     token: str | None = None

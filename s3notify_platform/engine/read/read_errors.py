@@ -1,4 +1,4 @@
-"""Decides if a failed read is the object's own fault, or the store's. Only its own fault may quarantine an object.
+"""Decides if a failed read is the object's own fault, or the store's. An outage of the store quarantines no object.
 
 It is the object's fault if the store refuses this key alone, with a 4xx: the object belongs to another account, is
 encrypted with a key that its writer has kept, or has a name that the store does not accept. It is an outage if the

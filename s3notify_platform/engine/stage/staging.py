@@ -10,7 +10,8 @@ read completely, and has tasks write the transform's rows of these (`storing_tas
 
 No version ever names packs of a lost or repeated attempt.
 
-Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and that of `fetch`.
+Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and the windows of
+`fetch`.
 """
 
 from collections import Counter

@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def unannounced(self) -> dict[Slot, frozenset[str]]:
-        """By slot, the changed keys that a listing found and no entry names."""
+        """The changed keys that a listing found and no entry names, by slot."""
         return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
 
     def total(self, name: str) -> int:
@@ -106,7 +106,7 @@ class Plan:
         return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
-        """By key, the changes that entries have named for more than `seconds`, and how many seconds ago. Pure."""
+        """The changes, by key, that entries have named for more than `seconds`, and their age in seconds. Pure."""
         found: dict[str, float] = {}
         for planned in self.slots.values():
             changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}

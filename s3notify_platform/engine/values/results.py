@@ -31,7 +31,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotResult:
-    """How one slot ended, and what the run did to it.
+    """The result of one slot in a run.
 
     `generation`: the version of the table that last changed the slot; 0: no version did. `rows` and `rejects` count the
     records of the `objects` that were read, before any transform. `without_records` counts the objects with bytes, but

@@ -225,7 +225,7 @@ class _Body:
         return self._bytes[start - self._start : end - self._start]
 
     def behind(self, sync: bytes, start: int) -> int:
-        """Where the next sync marker from `start` on ends; the object's size if there is no further marker."""
+        """The end of the next sync marker from `start` on; the object's size if there is no further marker."""
         while start < self.size:
             window = self.read(start, start + _WINDOW)
             if (found := window.find(sync)) >= 0:
@@ -292,7 +292,7 @@ class _Block:
 
     @property
     def end(self) -> int:
-        """Where the last readable record ends."""
+        """The end of the last readable record."""
         return self.ends[-1] if self.ends else 0
 
     def raw(self, number: int, schema: Any) -> bytes:

@@ -33,7 +33,8 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How values are separated, quoted and escaped; which lines are not records; which texts are null.
+    """The dialect of a CSV: how values are separated, quoted and escaped; which lines are not records; which texts are
+    null.
 
     `delimiter`, `quote`, `escape` and `comment` are one ASCII character, or empty if unused. `names`: the column names,
     if the first line does not have them. `nulls` are separated by `|`.
@@ -268,7 +269,7 @@ def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect
 def _scanned_breaks(
     body: bytes, place: int, *, final: bool, limit: int, dialect: Dialect
 ) -> tuple[Marks, int]:
-    """Where records end, found one by one; a malformed record ends with its line."""
+    """The ends of records, found one by one. A malformed record ends with its line."""
     breaks = np.zeros(len(body), np.bool_)
     begin = place
     while begin < len(body):

@@ -19,7 +19,7 @@ _BOOLEANS: Final = ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0")
 
 
 def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
-    """How many of these texts are infinities."""
+    """Number of infinities among these texts."""
     return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 
@@ -115,7 +115,7 @@ def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]
 
 
 def _odd(texts: pa.Array, form: str | None, dialect: Dialect) -> npt.NDArray[np.bool_]:
-    """For each text, true if it does not match the pattern `form`; None matches all texts."""
+    """True for each text that does not match the pattern `form`; None matches all texts."""
     if form is None:
         return np.zeros(len(texts), bool)
     fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(dialect.null_texts)))

@@ -4,7 +4,7 @@ It is for objects `.json` if no setting decides: both kinds may be in one source
 with a list of objects, or with a line that is only `{`. Every other object has lines. The first `BEGINNING_BYTES` of an
 object, decoded, decide.
 
-A list cannot be read from its middle. A large object may still have been cut into parts, since it could have had lines.
+A list cannot be read from its middle. A large object may have been cut into parts all the same, since lines could be.
 Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other parts see
 by the object's beginning that none of their records begins there. So each record is still read once, however the object
 is cut. Each part costs 1 GET more.
@@ -47,7 +47,7 @@ class JsonByContent(Format):
         self._lines, self._document = Jsonl(notation), JsonDocument("", notation)
 
     def configured(self, settings: Any) -> Format:
-        """See `Format`. With a path, all objects are documents."""
+        """See `Format`. All objects are documents if a path is set."""
         if settings.json_path:
             return self._document.configured(settings)
         notation = notation_of(settings)

@@ -1,6 +1,7 @@
 """A quick check of JSON records: one pattern for a schema, matched on many records together.
 
-In rare cases it is stricter or laxer than the JSON reader (commas, days that a month does not have): it finds suspects.
+The check finds suspects: it is sometimes stricter or laxer than the JSON reader (commas, days that a month does not
+have).
 """
 
 import json
@@ -56,7 +57,7 @@ class Checker:
 def probably_fit(
     texts: Sequence[str | None], kind: pa.DataType, path: str, notation: Notation
 ) -> npt.NDArray[np.bool_]:
-    """For each JSON text, true if it probably is a value of this type at `path`; None counts as a value."""
+    """True for each JSON text that probably is a value of this type at `path`. None counts as a value."""
     value = _Values(notation=notation, commas=True).value(kind, path)
     return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")
 

@@ -1,7 +1,7 @@
 """JSON documents, over any number of lines: each item of a list is a record; any other value is one record.
 
-Values may follow each other. With a path, like `data.items`, the records are at that path. A document that has no end,
-or nothing at the path, is one reject. A record that is not an object is a reject of its own. `_offset` is the byte
+Values may follow each other. If a path is set, like `data.items`, the records are at that path. A document that has no
+end, or nothing at the path, is one reject. A record that is not an object is a reject of its own. `_offset` is the byte
 where the record begins.
 """
 

@@ -26,7 +26,7 @@ DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant
 STRICT_DECODER: Final = json.JSONDecoder(
     parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_unique
 )
-"""As `DECODER`; `ValueError` for a key that an object has twice."""
+"""Like `DECODER`, but raises `ValueError` for a key that an object has twice."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*+"'

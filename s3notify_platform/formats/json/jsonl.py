@@ -102,7 +102,7 @@ class Jsonl(TextFormat):
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. String for a text and a time, else the first type."""
+        """See `Format`. A text and a time become a string; of any other two types, the first wins."""
         times = {pa.string(), pa.timestamp("us", tz="UTC")}
         return pa.string() if {first, second} == times else first
 

@@ -1,8 +1,8 @@
 """Formats of text: records between line ends, possibly behind a header; a text may be compressed or encoded.
 
 Whole objects are joined and parsed together. A split is read as in Hadoop: all records that begin in it, the last one
-to its end. To find where its first record begins, a split reads the byte before it. In a quoted format no value may be
-open there: such splits are read one after the other.
+to its end. A split also reads the byte before it, to find where its first record begins. In a quoted format no value
+may be open there: such splits are read one after the other.
 
 An object that is compressed or not in UTF-8 (`codecs`) can only be read from its beginning, and is counted in records.
 The split with `start` 0 reads it; with `by_record`, a split reads the records behind the first `start` ones. If only
@@ -98,7 +98,7 @@ class TextFormat(Format):
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-        """A `chunked_records.Cut`. By default, each line that is not blank is a record."""
+        """A `chunked_records.Cut`. Each line that is not blank is a record, unless a format overrides this method."""
         starts, ends, whole = cut_lines(body, mark=mark, final=final)
         filled = ends > starts
         return starts[filled], ends[filled], whole

@@ -93,7 +93,7 @@ def site(ministack: S3Server) -> Iterator[Site]:
 def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """HEAD and GET of the key are refused. The other objects of its slot and of all slots are committed.
+    """HEAD and GET of the key are refused. All other objects are committed, in the same slot, too.
 
     The refused object goes to quarantine on the last attempt.
     """
