@@ -84,7 +84,10 @@ class Csv(TextFormat):
         return self if same else type(self)(dialect, notation)
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`. False if more than quotes determines where a record begins."""
+        """See `Format`.
+
+        False if the dialect has more than quotes, so that a record's start cannot be found from the middle.
+        """
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
     def header(self, head: bytes) -> slice | None:

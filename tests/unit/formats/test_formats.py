@@ -21,7 +21,7 @@ from tests.support.parsing import AB, parquet, reject, take, values
 
 
 class TestJsonLines:
-    def test_rows_with_their_offsets(self) -> None:
+    def test_each_row_carries_the_offset_of_its_record(self) -> None:
         body = b'{"a":1,"b":"x"}\n\n  \r\n {"a":2} \r\n{"b":null,"a":3}'
         rows, rejects = take([body, b"", b'{"a":4}\n'], AB, "jsonl")
         assert rows == [
@@ -32,7 +32,7 @@ class TestJsonLines:
         ]
         assert rejects == []
 
-    def test_byte_order_mark(self) -> None:
+    def test_a_byte_order_mark_is_skipped(self) -> None:
         assert take([b'\xef\xbb\xbf{"a":1}\n'], AB, "jsonl")[0] == [(0, 3, {"a": 1, "b": None})]
 
     @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ class TestJsonLines:
         assert [row["a"] for _, _, row in rows] == [2, 3]
         assert [r.raw for r in rejects] == [b'{"a":', b"1}", b'{"b":"x}', b'{"b":"y}']
 
-    def test_types(self) -> None:
+    def test_values_are_read_as_the_types_of_their_columns(self) -> None:
         schema = pa.schema(
             [
                 ("t", pa.timestamp("us", tz="UTC")), ("n", pa.timestamp("us")), ("d", pa.date32()),
@@ -150,7 +150,7 @@ class TestJsonLines:
 
 
 class TestCsv:
-    def test_rows_with_their_offsets(self) -> None:
+    def test_each_row_carries_the_offset_of_its_record(self) -> None:
         body = b'\xef\xbb\xbfb,a\r\n"x\r\ny",1\r\n\r\n"say ""hi""",2\r\n,3'
         rows, rejects = take([body, b"", b"a,b\n", b"\na\n7\n"], AB, "csv")
         assert rows == [
@@ -190,7 +190,7 @@ class TestCsv:
             {"a": 1, "b": "null"},
         ]
 
-    def test_types(self) -> None:
+    def test_values_are_read_as_the_types_of_their_columns(self) -> None:
         schema = pa.schema(
             [
                 ("t", pa.timestamp("us", tz="UTC")), ("n", pa.timestamp("us")), ("d", pa.date32()),
@@ -261,7 +261,7 @@ class TestParquet:
         assert UNKNOWN_FIELD in reject(body, AB, "parquet", inferred=True).reason
         assert "not in the schema" in reject(parquet(pa.table({"z": [1]})), AB, "parquet").reason
 
-    def test_types(self) -> None:
+    def test_values_are_read_as_the_types_of_their_columns(self) -> None:
         nanos = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
         schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("m", pa.decimal128(12, 2))])
         body = parquet(pa.table({"t": nanos, "m": pa.array([Decimal("1.5")], pa.decimal128(5, 1))}))

@@ -13,7 +13,7 @@ from s3notify_platform.formats.registry import FORMATS
 from tests.support.parsing import infer, parquet, take
 
 
-def test_inferred_types() -> None:
+def test_columns_of_jsonl_get_the_types_of_their_values() -> None:
     found = infer(
         [
             (
@@ -33,7 +33,7 @@ def test_inferred_types() -> None:
     )  # fmt: skip
 
 
-def test_inferred_csv_types() -> None:
+def test_columns_of_csv_get_the_types_of_their_values() -> None:
     body = (
         b"i,f,m,d,t,e\n1,1,1,2024-01-01,2024-01-01 10:00:00Z,\n2\n3,0.5,x,2024-01-02,2024-01-01 10:00:00,\n"
     )
@@ -46,7 +46,7 @@ def test_inferred_csv_types() -> None:
     assert take([body], infer([("csv", body)]), "csv", inferred=True)[1][0].raw == b"2"
 
 
-def test_inferred_parquet_types() -> None:
+def test_columns_of_parquet_get_the_types_of_their_values() -> None:
     table = pa.table(
         {
             "u": pa.array([1], pa.uint64()), "n": pa.array([1], pa.timestamp("ns")),

@@ -165,7 +165,7 @@ def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", ["csv", "jsonl"])
-def test_null_stays_null(fmt: str) -> None:
+def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
     form = form_of(
         fmt,
         date_format="dd.MM.yyyy",

@@ -137,7 +137,7 @@ def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> No
 def test_the_payload_column_has_the_raw_record(
     ministack: S3Server, key: str, body: bytes, raws: list[str], split_bytes: int
 ) -> None:
-    """The record's text is unchanged from the object, decoded, without its line end."""
+    """The column has the record's text as in the object, decoded, without the line end."""
     place = Place(ministack, slots=1, format="auto", payload_column="raw", split_bytes=split_bytes)
     place.store.put(f"raw/{key}", body)
     rows, _, _ = read(place)

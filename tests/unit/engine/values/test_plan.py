@@ -161,7 +161,7 @@ def test_sources_pickle_and_may_have_another_bucket_for_the_platform() -> None:
     assert len(source(slots=3).location.all_slots()) == 3
 
 
-def test_session_by_configuration() -> None:
+def test_a_session_is_configured_by_its_master_or_its_remote() -> None:
     local = session_conf(master="local[*]")
     assert local["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.driver.bindAddress" not in session_conf(master="spark://host:7077")
