@@ -74,7 +74,7 @@ class TimePattern:
         return re.sub(r"\(\?P<\w>", "(?:", self.regex)
 
     def iso(self, texts: pa.Array, *, days: bool = False) -> pa.Array:
-        """The texts in ISO 8601, possibly with days that a month does not have. `days`: without times.
+        """The texts in ISO 8601, possibly with days that a month does not have. `days`: dates, without times.
 
         `pa.ArrowInvalid` if any text does not match the pattern.
         """

@@ -108,7 +108,7 @@ def heartbeat(
     finally:
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
-        with suppress(S3NotifyError):  # a record that is left never moves again, and the run has ended anyway
+        with suppress(S3NotifyError):  # a record that stays never changes again, and the run has ended anyway
             if number and (known := version()) is not None:
                 records.remove(HEARTBEATS, run_id, expected=known)
 

@@ -24,7 +24,7 @@ class RunView:
     failure: str = ""
     """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Returns True if no process executes the run, now or later, for certain.
+    """Returns True if it is certain that no process executes the run, or ever will.
 
     Called only for a run without a heartbeat.
     """

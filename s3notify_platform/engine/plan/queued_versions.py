@@ -15,8 +15,8 @@ def named_versions(
     """The current object version at each key that entries name, by key; None if there is no object. At most 1 HEAD
     each.
 
-    No request if a single entry of this package's publisher describes the object. If that description is out of date,
-    the pinned read notices it, and the next entry names the object.
+    Makes no request for a key that has a single entry with a description of the object by this package's publisher. If
+    that description is out of date, the pinned read notices it, and the next entry names the object.
     """
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:

@@ -16,7 +16,7 @@ NOBODY: Final = ".s3notify-no-such-object"
 
 
 class Unread(NamedTuple):
-    """Why an object could not be read. `outage`: nothing is known of the object itself."""
+    """Why an object could not be read. `outage`: the store failed, which says nothing about the object."""
 
     reason: str
     outage: bool

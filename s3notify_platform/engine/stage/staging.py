@@ -119,7 +119,7 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 
 
 def _said(found: list[Staged], output: pa.Schema) -> Batches:
-    """Rows of `STAGED` as rows of a transform's input, some at a time, since a column's value has a size limit."""
+    """Rows of `STAGED` as rows of a transform's input, in slices, since a column's value has a size limit."""
     for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:

@@ -175,7 +175,7 @@ def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any
 
 
 def test_rows_before_the_bound_are_kept_and_the_reject_has_an_offset() -> None:
-    """Otherwise rows would be committed of an object that is reported as refused."""
+    """A reject without an offset would report the whole object as refused, while its first rows are committed."""
     size = 460_000
     body = harmless_first(1 + 2 * MAX_DECODED_BYTES // size, size)
     parsed = [*FORMATS["parquet"].parse([("a", body)], Target(schema=SCHEMA))]

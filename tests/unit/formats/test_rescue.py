@@ -349,7 +349,7 @@ def test_no_json_value_is_lost_by_rescue(
 
 @given(st.lists(record, max_size=6))
 def test_rescue_changes_no_record_that_fits(contents: list[dict[str, Any]]) -> None:
-    """Rows with quarantine are also rows with rescue, and all other records are rejects with quarantine."""
+    """The setting `rescue` keeps each row that the setting `quarantine` keeps, unchanged."""
     body = b"".join(json.dumps(row).encode() + b"\n" for row in contents)
     kept, rejects = take([body], DEEP, "jsonl")
     assert len(kept) + len(rejects) == len(contents)

@@ -62,7 +62,7 @@ def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
 
 
 def test_rescans_are_list_seconds_apart() -> None:
-    """Only rescans wait; entries are followed without a wait."""
+    """Rescans wait for `list_seconds`; a batch that reads entries does not."""
     waiting = Rescans(slots={Slot(7): 3})
     assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
     assert decided(waiting, listed_ms=NOW_MS - 10_000, list_seconds=10).wait_seconds == 0
