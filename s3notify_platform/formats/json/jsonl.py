@@ -119,7 +119,7 @@ class JsonLines(Parser):
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
-        """Columns that the reader looks for. If the schema has many: the columns of the previous block."""
+        """The columns that the reader looks for: all, or the previous block's if the schema has many columns."""
         if self._columns > _MANY:
             self._occurring = pa.schema([])
 

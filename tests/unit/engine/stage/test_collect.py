@@ -98,7 +98,7 @@ def test_lost_rows_are_noticed() -> None:
 
 
 def test_packs_of_parts_that_do_not_count_are_dropped() -> None:
-    """One big object's end failed, and another one turned out to be of another version."""
+    """The end of one big object could not be read; the other big object was overwritten during the read."""
     found = collected(
         outcome("k", 0, 50, rows=1),
         outcome("k", 50, 50, status="failed", reason="why", reach_end=False),
