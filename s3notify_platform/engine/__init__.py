@@ -1,14 +1,14 @@
-"""A change on its way from an entry to rows that are visible, without Spark and without Dagster.
+"""Carries a change from its queue entry to visible rows, without Spark and without Dagster.
 
-One folder for each step, in the order of the way; each knows only those before it, and `values`.
+One folder holds each step, in the order of processing. A step imports only earlier steps and `values`.
 
-    values/   what is handed from step to step, each declared once, and its rows between the driver and its tasks
-    batch/    when a batch is due, of which slots, and how it finds out what changed
-    plan/     bucket and queue against the committed states: the plan of each slot
-    read/     what each task reads, how, and what became of an object
+    values/   the values passed between steps, each declared once, and their rows between driver and tasks
+    batch/    when a batch is due, which slots it has, and how it finds out what changed
+    plan/     compares bucket and queue with the committed states: the plan of each slot
+    read/     the splits that each task reads, how a task reads them, and the outcome of each object
     stage/    tasks write packs, and the driver collects them
     commit/   the new states of each slot, and the round as one version of the table
-    loop      through all tables of the run, and all that follows a commit
-    jobs      what takes a cluster, as a port
+    loop      commits each round to all tables of the run, and does everything that follows a commit
+    jobs      the port of the work that runs on a cluster
     driver    the run, round by round
 """

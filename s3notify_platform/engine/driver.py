@@ -1,9 +1,9 @@
-"""Drives one run: plan, read, stage, commit, in rounds; slot by slot, each to its own outcome. Knows no Spark.
+"""Drives one run in rounds: plan, read, stage, commit. Each slot has its own result. Needs no Spark.
 
-The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. What takes a cluster is behind
-`Jobs`. A round is one version of the table. It is committed by whoever takes it (`loop.commit_round`), and decides
-what the next one is about: a slot that another run committed meanwhile is planned again, and so is one with more to
-read. Nothing here raises for one slot.
+The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes
+through `Jobs`. A round is one version of the table, which the caller commits (`loop.commit_round`). The next round has
+the slots that another run has committed in the meantime, and the slots that have more to read. The failure of one slot
+raises nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,37 +42,37 @@ from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 MAX_CONFLICTS: Final = 6
-"""Times one run plans a slot again because another run committed it first."""
+"""A slot with this many conflicts with other runs is not planned again in the run."""
 
 MAX_EVOLUTIONS: Final = 3
-"""Times that one batch widens its inferred schema for fields not seen before."""
+"""Maximum number of times that one batch widens its inferred schema for new fields."""
 
 QUARANTINED_SHOWN: Final = 5
-"""Objects of a slot that go to quarantine and are named in the log."""
+"""Maximum number of a slot's newly quarantined objects that the log names."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ingest:
-    """Turns changed objects of slots into commits. One instance a run."""
+    """Turns changed objects of slots into commits. One instance for each run."""
 
     jobs: Jobs
     source: Source
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
-    """Called when a round begins to read, and with None when it has read."""
+    """Called when a round begins to read, and with None when it has finished reading."""
     code_version: str = ""
-    """The fingerprint of the transform, with which slots are noted if the source declares no version."""
+    """The fingerprint of the transform, noted for committed slots if the source declares no version."""
     opened: OpenTable | None = None
-    """The source's table; opened by the first round, if it is not given."""
+    """The source's table; the first round opens it if it is not given."""
     state: Run = field(init=False)
     _waits: int = field(default=0, init=False)
     _waited_seconds: float = field(default=0.0, init=False)
     _fresh: Snapshot | None = field(default=None, init=False)
-    """The snapshot with which the table was opened, for the first round."""
+    """The snapshot that was read when the table was opened, for the first round."""
 
     def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
-        """Ingest `slots`: commit all rounds. See `rounds`."""
+        """Ingests `slots` and commits all rounds. See `rounds`."""
         for each in self.rounds(slots, batch=batch, **arguments):
             commit_round(each)
         return self.result()
@@ -91,27 +91,25 @@ class Ingest:
         segments: Sequence[Segment] | None = None,
         seen_ms: int = 0,
     ) -> Iterator[Round]:
-        """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
+        """Ingests `slots`, round by round: commit each round before you take the next one. Then see `result`.
 
-        Each slot has a result; with `only_found`, only if it has objects or a commit. A round reads at most
-        `Input.max_objects` and `max_bytes`; none begins after `max_seconds`. So what a crash costs is one round, and
-        an object may take several.
+        Each slot has a result; with `only_found`, only a slot with objects or a commit. A round reads at most
+        `Input.max_objects` and `max_bytes`; no round begins after `max_seconds`. So a crash costs one round.
 
-        An object whose read fails is left out, and its slot is not `ok`; in the slots of `last_attempt` it goes to
-        quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is
-        retried (`table.quarantined`), and its earlier version's rows leave.
+        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt` the object goes
+        to quarantine instead, with the commit of the slot's other objects: it is not read again until it changes or is
+        retried (`table.quarantined`), and the rows of its earlier version leave.
 
-        An outage is no verdict on an object, whatever the attempt. What it concerns is tried again, behind everything
-        else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or
-        where nothing could be planned `UnavailableError` is raised.
+        An outage never counts against an object. The affected objects and slots are retried last, with backoff, until
+        the run has waited for `OUTAGE_SECONDS` in all. Then the slots are not `ok`. If no slot could be planned,
+        `UnavailableError` is raised.
 
-        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name, which is
-        of the epoch `topic`, if that is given (else `NotFoundError`). `segments`: those of the slots, if they were read
-        already, after the signals were seen.
-        `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
-        `signals` are the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's. Raises
-        `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
-        is of other settings; `CorruptError` if it is not whole (`open_table`).
+        `listing`: compare with the whole bucket; otherwise look at the keys that entries of the source's topic name.
+        `topic`: its expected epoch, if given (else `NotFoundError`). `segments`: the slots' segments, if read already,
+        after the signals were seen. `run`: the id under which a killed run's leftovers are found (default: the batch).
+        `signals`: the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's.
+        `UsageError` before anything is written if bucket, schema or transform fail for all slots, or the table has
+        other settings; `CorruptError` if the table is damaged (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -146,7 +144,7 @@ class Ingest:
 
     @property
     def is_patient(self) -> bool:
-        """Whether the run has not waited for `OUTAGE_SECONDS` yet, in all, for a store that was at fault."""
+        """True while the run has waited less than `OUTAGE_SECONDS` in all for a store that was at fault."""
         return self._waited_seconds < OUTAGE_SECONDS
 
     def _opened(self) -> OpenTable:
@@ -159,7 +157,7 @@ class Ingest:
                 self._wait(str(error))
 
     def _wait(self, why: str) -> None:
-        # Half of it at random, so that runs do not come back all at once; the other half bounds their number.
+        # Half of the wait is random, so that runs do not retry together; the fixed half bounds the number of retries.
         most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
         seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
         self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
@@ -169,7 +167,7 @@ class Ingest:
 
     @property
     def table(self) -> OpenTable:
-        """The source's table. Refused as `open_table` says, when it is first asked for."""
+        """The source's table, opened on first use. Raises the errors of `open_table`."""
         if self.opened is None:
             self.opened = self.source.open_table(clock=self.clock)
             for warning in self.opened.warnings:
@@ -177,17 +175,17 @@ class Ingest:
         return self.opened
 
     def base(self, store: CountingStore) -> Base:
-        """The table, through `store`, and its newest snapshot. Requests of `LogTable.newest`; none at first."""
+        """The table, through `store`, and its newest snapshot. Requests of `LogTable.newest`, except the first time."""
         table = self.source.table(store=store, clock=self.clock)
         fresh, self._fresh = self._fresh, None
-        # It was read just now, unless this process has committed since.
+        # The snapshot is new, unless this process has committed since.
         found = fresh if fresh is not None and table.memory.kept() is fresh else table.newest()
-        if isinstance(found, Absent):  # it was forgotten: open it again
+        if isinstance(found, Absent):  # the table was forgotten: open it again
             self.opened = None
             found = self.table.snapshot or table.newest()
         assert isinstance(found, Snapshot), "it was created when it was opened"
         if found.known is not None and found.known.version < found.version:
-            # Its writer was killed before it had noted the version, whose loss nobody would notice.
+            # The version's writer was killed before it had noted the version in `known`: a loss would go undetected.
             known, record = table.reader.known.note(
                 found.table, found.version, found.number, seen=found.record, below=found.lineage
             )
@@ -195,25 +193,25 @@ class Ingest:
         return Base(table=table, snapshot=found)
 
     def result(self) -> BatchResult:
-        """How the run went, so far."""
+        """The results so far."""
         return self.state.result
 
 
 @dataclass(slots=True, kw_only=True)
 class _Round:
-    """One plan, and what follows from it."""
+    """One plan, and the stages and commits that follow from it."""
 
     ingest: Ingest
     started: float
     again: list[Slot] = field(default_factory=list)
-    """Slots to be planned again, once the round is committed."""
+    """Slots to plan again once the round is committed."""
     round: Round = field(init=False)
     _plan: Plan = field(default_factory=Plan)
     _base: Base = field(init=False)
     _store: CountingStore = field(init=False)
 
     def planned(self, slots: Sequence[Slot]) -> Round:
-        """Plan and stage these slots."""
+        """Plans and stages these slots."""
         ingest, state = self.ingest, self.ingest.state
         ingest.progress(f"planning {len(slots)} slots")
         self._store = CountingStore(open_store(ingest.source.location.platform))
@@ -257,7 +255,7 @@ class _Round:
         return self.round
 
     def _looked(self, slots: Sequence[Slot]) -> tuple[Base, Sequence[Entry] | None, TopicUser]:
-        """The newest table, and at the same time the entries of these slots; None if they are listed."""
+        """The newest table, and in parallel the entries of these slots; None as entries if the bucket is listed."""
         ingest, state, source = self.ingest, self.ingest.state, self.ingest.source
         entries: Sequence[Entry] | None = None
         epoch = state.topic
@@ -279,7 +277,7 @@ class _Round:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
 
     def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
-        """Report what is read now, of the `wanted` objects, and how long all of them may take, at the pace so far."""
+        """Reports what is read now, of the `wanted` objects, and how long all of them may take at the pace so far."""
         ingest, reading = self.ingest, self._reading()
         done = sum(each.objects for each in ingest.state.result.slots.values())
         size = sum(split.version.size for p in busy for split in p.changes.read)
@@ -296,7 +294,7 @@ class _Round:
         ingest.reads(Reading(objects=reading, bytes=size, wanted=wanted, done=done))
 
     def _cut(self) -> None:
-        """Leave what is beyond `max_bytes` for the next round."""
+        """Leaves everything beyond `max_bytes` to the next round."""
         source, found = self.ingest.source, self._plan
         cut = cut_to_bytes(
             [p.changes for p in found.slots.values()],
@@ -310,7 +308,7 @@ class _Round:
     # Staging
 
     def _stage(self, busy: Sequence[SlotPlan]) -> StagedRound:
-        """`busy`, staged with a schema that has the fields of their objects."""
+        """Stages `busy` with a schema that has the fields of their objects."""
         jobs, state, base = self.ingest.jobs, self.ingest.state, self._base
         schema = jobs.choose_schema(busy, state, base.schema)
         done = StagedRound()
@@ -355,10 +353,10 @@ class _Round:
         )
 
     def _keep_within_limit(self, done: StagedRound) -> None:
-        """Settle again, as if it were not their last attempt, slots for which too many objects would be in quarantine.
+        """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors: slots beyond that stay failed.
 
-        No more objects are there for unforeseen errors than `MAX_UNFORESEEN`. If the round has such an object:
-        `StateReader.failing` for all slots that have failing objects.
+        These slots are settled again, as if on an earlier attempt. A round with such an object costs the requests of
+        `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {
@@ -380,8 +378,8 @@ class _Round:
             return
         ingest.progress(
             f"{len(wanted)} slots stay failed: with their objects more than {MAX_UNFORESEEN} would be in quarantine "
-            "for errors that nobody foresaw, as their tracebacks show. If it is a defect, install a version, or "
-            "mend the transform, that has it no more; else remove these objects"
+            "for unforeseen errors; see the tracebacks. If a defect is the cause, install a version, or a transform, "
+            "without it; otherwise remove these objects"
         )
         state.last_attempt = state.last_attempt.difference(wanted)
         for part in done.parts:
@@ -391,14 +389,14 @@ class _Round:
                     done.settled[plan.slot] = settled(plan, outcomes_of(part, plan), facts)
 
     def _log_traces(self, outcome: SlotResult) -> None:
-        """Say each traceback once, whatever number of slots has it. No key is said: `erase` does not reach logs."""
+        """Logs each traceback once, without the object's key, since `erase` does not reach logs."""
         for key, trace in outcome.every_trace.items():
             if trace not in (logged := self.ingest.state.logged):
                 logged.add(trace)
                 self.ingest.progress(f"slot {outcome.slot}: {without_key(trace, key)}")
 
     def _settle(self, outcomes: Results) -> Results:
-        """Add the outcomes to the run's results; those of the slots that the run is done with."""
+        """Adds the outcomes to the run's results. Returns the results of the slots that the run has finished."""
         ingest, state, found = self.ingest, self.ingest.state, self._plan
         state.result.requests.update(self._store.counts)
         self._store.counts.clear()
@@ -427,7 +425,7 @@ class _Round:
             self.again, state.later = [], set()
         left = state.later.union(self.again)
         done = sorted(outcomes.keys() - left)
-        # Of slots without a result too: nothing is there, and nothing was.
+        # The entries of slots without a result leave, too: these slots had and have no objects.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
         return {slot: results[slot] for slot in done if slot in results}

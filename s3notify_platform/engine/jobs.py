@@ -1,4 +1,4 @@
-"""The port of what takes a cluster: a Spark session has it done, and tests do it in their own process."""
+"""The port of the work for a cluster. A Spark session implements the port; tests implement it in their own process."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ from s3notify_platform.table.pinned_schema import TableSchema
 
 
 class Jobs(Protocol):
-    """What the engine has a cluster do."""
+    """The work that the engine gives to a cluster."""
 
     def plan(
         self,
@@ -24,12 +24,12 @@ class Jobs(Protocol):
         skip: frozenset[str] = frozenset(),
         user: TopicUser | None = None,
     ) -> Plan:
-        """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
+        """Compares bucket and committed states for `slots`, without the keys in `skip`.
 
-        `entries`: those of these slots, which name what may have changed: at most 1 HEAD for each key. None: by one
-        LIST for each 1000 objects of the source prefix (`listing_chains` says what more). For the states
-        `StateReader.lookup`, or `columns`. `user`: the table, if a listing's entries will be taken out once they are
-        committed.
+        `entries`: the entries of these slots, which name all possible changes: at most 1 HEAD for each key. If it is
+        None, the bucket is listed, with 1 LIST for each 1000 objects of the source prefix (`listing_chains` has the
+        other requests). Reading the states costs the requests of `StateReader.lookup`, or of `StateReader.columns`.
+        `user`: the table as a user of its topic, if the entries of a listing will be removed once they are committed.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
@@ -38,9 +38,9 @@ class Jobs(Protocol):
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """The schema with new fields (`Outcome.new_fields`); the same one if it cannot be widened."""
+        """The schema with new fields (`Outcome.new_fields`); unchanged if it cannot be widened."""
 
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
     ) -> list[StagedPart]:
-        """Read what is planned, write it to packs. Adds what that took to `run.result`."""
+        """Reads the planned splits and writes their rows to packs. Adds requests and times to `run.result`."""

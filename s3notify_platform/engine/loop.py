@@ -1,8 +1,8 @@
-"""The loop of a run: the one place where its rounds are committed, and the order of all that follows a commit.
+"""The loop of a run: the only place that commits rounds, with the order of everything that follows a commit.
 
-A round takes some slots through all tables of the run, table by table: first the source's, then those that are
-derived from it, each staged on top of the version that the one before has committed. Sensor runs, backfills and
-`s3notify ingest` take the rounds of a run through `commit_rounds`. The next round depends on how the one before ended.
+A round brings some slots through all tables of the run, table by table: first the source's table, then the derived
+tables. Each table is staged on the version that the previous table has committed. Sensor runs, backfills and `s3notify
+ingest` take the rounds of a run from `commit_rounds`. The next round depends on the results of the previous one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ Results = dict[Slot, SlotResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """A round's work for one table, whose asset is `name`.
+    """A round's work for one table. `name`: the table's asset.
 
-    `commit`: commits it as one version, and returns the results of the slots that the run is done with. It is called
-    once, and raises nothing for one slot.
+    `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it once;
+    the failure of one slot raises nothing.
     """
 
     name: str
@@ -32,9 +32,8 @@ class StagedTable:
 class Round:
     """Slots on their way through the tables of a run.
 
-    `entries`, by slot that the run is done with, were in the queue before the bucket was looked at. `unannounced`
-    changes were found by a listing, and no entry names them. `results`, by table, are of the slots that the run is done
-    with, once all tables are committed.
+    `entries`, by finished slot, were in the queue before the bucket was looked at. `unannounced` counts changes that a
+    listing found and no entry names. `results`, by table, has the finished slots once all tables are committed.
     """
 
     tables: Iterator[StagedTable]
@@ -44,7 +43,7 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the table that the others follow: a derived table never holds up a slot of it."""
+        """The results of the source table: a failed derived table never delays its source slot."""
         return next(iter(self.results.values()), {})
 
     def bad(self) -> list[Slot]:
@@ -52,11 +51,11 @@ class Round:
         return sorted(slot for slot, each in self._first.items() if not each.ok)
 
     def good(self) -> list[Slot]:
-        """The slots that are committed, or found unchanged."""
+        """The slots that are committed, or were found unchanged."""
         return sorted(slot for slot, each in self._first.items() if each.ok)
 
     def incomplete(self) -> set[Slot]:
-        """The good slots that the run had no time to read whole: they are asked for again."""
+        """The good slots that the run had no time to read completely: they are requested again."""
         return {slot for slot in self.good() if not self._first[slot].complete}
 
     def failed(self) -> dict[str, Results]:
@@ -67,13 +66,16 @@ class Round:
         }
 
     def done_entries(self) -> list[Entry]:
-        """The entries of slots that were read whole; those of all others stay."""
+        """The entries of slots that were read completely. The entries of all other slots stay."""
         left = {*self.bad(), *self.incomplete()}
         return [entry for slot, of_slot in self.entries.items() if slot not in left for entry in of_slot]
 
 
 def commit_round(staged: Round) -> None:
-    """Commit a round, table by table: one version of each. Nothing is raised for one slot; `known` has the version."""
+    """Commits a round as one version of each table, table by table; `known` then has each version.
+
+    The failure of one slot raises nothing.
+    """
     for table in staged.tables:
         staged.results.setdefault(table.name, {}).update(table.commit())
 
@@ -87,20 +89,21 @@ def commit_rounds(
     ask_again: Callable[[Iterable[Slot]], None] = lambda _: None,
     settle: Callable[[Round], None] = lambda _: None,
 ) -> Iterator[Round]:
-    """Commit the rounds of a run, one after the other, and do all that follows a commit, in the one order that loses
-    nothing. Yields each round when all of it is done. Whatever drives a run takes its rounds from here.
+    """Commits the rounds of a run one after the other, and does everything that follows a commit, in a safe order.
 
-    Rows are visible, and `known` has the version, when a round is committed. Then: `report` it; remove the entries;
-    have slots that were not read whole taken up by the next batch (`ask_again`); `settle` the rescan backlog and stamp
-    the batch's chain.
+    Yields each round when all of it is done. Every driver of a run takes its rounds from here.
 
-    The order decides what a crash costs. It leaves the batch open: its slots are asked for again, found unchanged, and
-    reported. The other way round a committed slot could stay unreported for good.
+    Once a round is committed, its rows are visible, and `known` has the version. Then: `report` the round; remove its
+    entries; have the next batch look at slots that were not read completely (`ask_again`); `settle` the rescan backlog
+    and stamp the batch's chain.
 
-    `beside` frees the room of the removed entries meanwhile; nothing waits for it.
+    A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
+    reported. The reverse order could leave a committed slot unreported forever.
 
-    Requests of a round: those of `commit_round`, of `NotificationQueue.remove` for the entries, and of the functions
-    that are given.
+    `beside` frees the space of the removed entries in the background; nothing waits for it.
+
+    Requests of a round: those of `commit_round`, those of `NotificationQueue.remove` for the entries, and those of the
+    given functions.
     """
     for each in rounds:
         commit_round(each)

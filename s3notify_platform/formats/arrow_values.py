@@ -18,7 +18,7 @@ Places = npt.NDArray[np.int64]
 def _unnamed_values(
     values: pa.Array, kind: pa.DataType, path: str, places: Places
 ) -> Iterator[tuple[str, Places]]:
-    """Paths of fields of `values` that `kind` does not have, each with the `places` where it is not null."""
+    """Paths of fields of `values` that `kind` lacks, each with the `places` where the field is not null."""
     found = values.type
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
         kinds = {part.name: part.type for part in kind}
@@ -38,7 +38,7 @@ def _has_items(kind: pa.DataType) -> bool:
 
 
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
-    """The fields of a table, at any depth, that `schema` does not name: the rows by path, and the columns with them."""
+    """The fields of a table that `schema` lacks, at any depth: the rows by path, and the columns that contain them."""
     rows = np.arange(table.num_rows)
     named = {*schema.names}
     found: dict[str, Places] = {}
@@ -60,7 +60,7 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Place
 
 
 def count_fields(fields: pa.Schema | pa.DataType) -> int:
-    """Fields of a schema or a type, at any depth."""
+    """Number of fields of a schema or a type, at any depth."""
     if not isinstance(fields, pa.Schema):
         if not pa.types.is_nested(fields):
             return 0
@@ -71,7 +71,7 @@ def count_fields(fields: pa.Schema | pa.DataType) -> int:
 
 
 def infinities(values: pa.Array) -> int:
-    """Infinite numbers in a column, at any depth."""
+    """Number of infinities in a column, at any depth."""
     kind = values.type
     if pa.types.is_floating(kind):
         return pc.sum(pc.is_inf(values)).as_py() or 0
@@ -81,7 +81,7 @@ def infinities(values: pa.Array) -> int:
 
 
 def check_finite(found: int, written: Callable[[], int]) -> None:
-    """Refuse `found` infinities if fewer were `written`: numbers that are too large for a floating point column."""
+    """Refuses `found` infinities if fewer were `written`: a number was too large for its floating point column."""
     if found and found > written():
         raise pa.ArrowInvalid("a number is too large for its floating point column")
 
@@ -92,7 +92,7 @@ _TIMES_OF_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns
 
 
 def check_years(values: pa.Array) -> None:
-    """Refuse dates and times beyond the years 1 to 9999, at any depth: each Python reader of the table would raise."""
+    """Refuses dates and times outside the years 1 to 9999, at any depth: Python readers of the table would raise."""
     kind = values.type
     if pa.types.is_nested(kind):
         for child in children(values) if _has_dates(kind) else ():
@@ -103,7 +103,7 @@ def check_years(values: pa.Array) -> None:
         if found["min"].is_valid and not (
             _FIRST_DAY * ticks <= found["min"].value and found["max"].value < (_LAST_DAY + 1) * ticks
         ):
-            raise pa.ArrowInvalid(f"a {kind} is not of the years 1 to 9999, in UTC")
+            raise pa.ArrowInvalid(f"a {kind} is outside the years 1 to 9999, in UTC")
 
 
 def _has_dates(kind: pa.DataType) -> bool:
@@ -113,7 +113,7 @@ def _has_dates(kind: pa.DataType) -> bool:
 
 
 def children(values: pa.Array) -> list[pa.Array]:
-    """The children of a column of structs, lists or maps, without those that are null or sliced off."""
+    """The children of a column of structs, lists or maps, without null or sliced-off values."""
     kind = values.type
     if pa.types.is_struct(kind):
         return [*values.flatten()]
@@ -124,7 +124,7 @@ def children(values: pa.Array) -> list[pa.Array]:
 
 
 def check_held(columns: Sequence[pa.Array], written: Callable[[], int]) -> None:
-    """Refuse values of texts that their columns cannot hold: see `check_finite` and `check_years`."""
+    """Refuses values of texts that their columns cannot hold: see `check_finite` and `check_years`."""
     check_finite(sum(map(infinities, columns)), written)
     for values in columns:
         check_years(values)
@@ -138,9 +138,9 @@ _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def timestamps(column: pa.Array, kind: pa.DataType, zone: str = "") -> pa.Array:
-    """Strings as timestamps; cut to microseconds, the precision of Spark. Those without a zone are of `zone`, or UTC.
+    """Strings as timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`, or UTC.
 
-    Of a time that the clocks of `zone` show twice, the first; one that they never show is refused.
+    A time that the clocks of `zone` show twice is the first of the two; a time that they never show is refused.
     """
     found = _in_zone(column, kind, zone) if zone else _timestamps(column, kind)
     check_years(found)

@@ -1,11 +1,11 @@
 """The interface of a format, and how a split of an object is read.
 
-Guarantees. The splits of an object, in any partition, give each of its records once, with the same offset and content
-as if it were read whole. A split that begins at another's `SplitEnd.offset` continues exactly there. All is read from
-one version: if the object is overwritten or deleted meanwhile, the split ends with that status, and its records are
-discarded. No record is dropped silently: one that cannot be read is a reject with its offset.
+Guarantees. However an object is split, its splits return each record once, with the same offset and content as a read
+of the whole object. A split that begins at the `SplitEnd.offset` of another one continues exactly there. All splits are
+read from one version: if the object is overwritten or deleted in the meantime, the split ends with that status, and its
+records are discarded. No record is dropped silently: a record that cannot be read is a reject with its offset.
 
-`_offset` is the byte at which a record starts in its object, of a decoded text; for Parquet, the row number.
+`_offset` is the byte at which a record starts in its object, counted in the decoded text; for Parquet, the row number.
 """
 
 from abc import ABC, abstractmethod
@@ -22,20 +22,23 @@ from s3notify_platform.kernel.errors import ConflictError, NotFoundError, Refuse
 from s3notify_platform.protocols.source_enumerator import Split
 
 PIECE_BYTES: Final = 2 << 20
-"""How much is parsed together. Pieces that fit the processor's caches are copied a third faster than `CHUNK_BYTES`."""
+"""Number of bytes that are parsed together.
+
+Pieces that fit the processor's caches are copied a third faster than `CHUNK_BYTES`.
+"""
 
 HEAD_SAMPLE_BYTES: Final = 1 << 20
-"""How much of an object is read to infer a schema."""
+"""Number of bytes of an object that are read to infer a schema."""
 
 SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitEnd:
-    """How a split ended. If it is neither `ok` nor `by_record`, its records are to be discarded.
+    """The end of a split, with its status. Discard the split's records if the status is neither `ok` nor `by_record`.
 
-    `offset`: where the first record begins that was not read; with `by_record`, how many records were. With
-    `reach_end` there are none. `outage`: it failed, and the object is not at fault.
+    `offset`: where the first unread record begins; with `by_record`, how many records were read. `reach_end`: no record
+    is left. `outage`: the read failed, but not because of the object.
     """
 
     status: SplitStatus
@@ -47,7 +50,7 @@ class SplitEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is held in memory, in bytes."""
+    """Limits on memory, in bytes."""
 
     chunk_bytes: int = CHUNK_BYTES
     block_bytes: int = PIECE_BYTES
@@ -60,49 +63,52 @@ SplitRecords = Generator[Parsed, None, SplitEnd]
 
 
 class Format(ABC):
-    """One format. A new one is a subclass in a file of its own, and one entry in `registry.FORMATS`.
+    """One format. A new format is a subclass in a separate file, and one entry in `registry.FORMATS`.
 
-    Formats of text derive from `text_format.TextFormat`, which needs a parser of records only; those whose files have
-    blocks from `block_format.BlockFormat`.
+    Text formats derive from `text_format.TextFormat`, which needs only a parser of records. Formats whose files have
+    blocks derive from `block_format.BlockFormat`.
     """
 
     name: ClassVar[str]
     """The value of a source's setting `format`."""
 
     suffixes: ClassVar[frozenset[str]] = frozenset()
-    """Of keys, in small letters; the suffix of a compression does not count."""
+    """Suffixes of keys, in lower case. A compression suffix behind them is ignored."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
     """The columns of all objects, for a format with fixed columns."""
 
     emptiness: str = "a file without rows"
-    """An object of at least one byte that has neither rows nor rejects, and is whole."""
+    """Describes an undamaged object that has bytes, but neither rows nor rejects."""
 
     has_records: ClassVar[bool] = False
-    """Whether rows are made of raw records, which `Parsed.raw` gives."""
+    """True if rows are made of raw records, which `Parsed.raw` returns."""
 
     has_notation: ClassVar[bool] = False
-    """Whether values are texts that a `Notation` may describe."""
+    """True if values are texts that a `Notation` may describe."""
 
     quoted: bool = False
-    """Quoted values may contain line ends: a split begins where the one before it has ended."""
+    """Quoted values may contain line ends: a split begins where the previous split has ended."""
 
     def configured(self, settings: Any) -> "Format":
-        """The format under a source's settings (`source.format_settings`). `UsageError` for what cannot be."""
+        """The format under a source's settings (`source.format_settings`).
+
+        `UsageError` for settings that are invalid.
+        """
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """Whether an object can be read in parts, going by its name and the source's encoding. Pure."""
+        """True if an object can be read in parts, judged by its name and the source's encoding. Pure."""
         return False
 
     def has_type(self, kind: pa.DataType) -> bool:
-        """Whether a column of a declared schema can have this type. Pure."""
+        """True if a column of a declared schema can have this type. Pure."""
         return True
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """The type of an inferred column of which samples have these two, which Arrow cannot unify. Pure.
+        """The type of an inferred column whose samples have two types that Arrow cannot unify. Pure.
 
-        Values that do not fit it are rejected later.
+        Values that do not fit this type are rejected later.
         """
         return first
 
@@ -110,7 +116,7 @@ class Format(ABC):
     def parse(
         self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:
-        """Parse small objects, given as keys and bytes, together. Never raises for bad data.
+        """Parses small objects together, given as keys and bytes. Never raises for bad data.
 
         `Parsed.index` is an object's number.
         """
@@ -119,13 +125,13 @@ class Format(ABC):
     def records(
         self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
-        """`read`, which gives its errors a status."""
+        """Implements `read`. Errors raised here become the status of the split."""
 
     @abstractmethod
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """The schemas inferred from the beginning of an object. Empty for data that cannot be read.
+        """The schemas inferred from the beginning of an object. Empty for unreadable data.
 
-        Reads about `HEAD_SAMPLE_BYTES`. Raises as `ObjectBytes.read` does.
+        Reads about `HEAD_SAMPLE_BYTES`. Raises the errors of `ObjectBytes.read`.
         """
 
     def read(
@@ -137,10 +143,11 @@ class Format(ABC):
         encoding: str = "utf-8",
         limits: Limits = LIMITS,
     ) -> Iterator[Parsed | SplitEnd]:
-        """The records of a split, block by block, in order; last of all, and only once, its `SplitEnd`.
+        """The records of a split, block by block, in order; then its `SplitEnd`, once.
 
-        Memory: `object_bytes.AHEAD` chunks, one block of records and its table; for Parquet a row group, for binary
-        the object. Requests: one GET for each `CHUNK_BYTES`, one for the beginning if the split does not begin there.
+        Memory: `object_bytes.AHEAD` chunks, one block of records and its table; for Parquet a row group, for binary the
+        object. Requests: one GET for each `CHUNK_BYTES`, and one for the object's beginning if the split does not begin
+        there.
         """
         try:
             end = yield from self.records(source, split, target, encoding=encoding, limits=limits)

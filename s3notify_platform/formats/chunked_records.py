@@ -1,7 +1,7 @@
-"""Records of a text that comes in chunks: returned in pieces, as soon as they are complete.
+"""Records of a text that arrives in chunks: returned in pieces, as soon as they are complete.
 
-Memory is a chunk and the rest of the one before, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
-with its first bytes, and reading continues with the next one. The result does not depend on the chunks.
+Memory: a chunk, and the incomplete record before it, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
+with its first bytes, and reading continues with the next record. The result does not depend on the chunk borders.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,16 +24,19 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.kernel.limits import MAX_RAW_BYTES
 
 RECORD_BYTES: Final = 64 << 20
-"""The longest record."""
+"""Size limit of a record."""
 
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
-"""`cut(body, mark=…, final=…, limit=…)`: the records of a body that begins with one, and where the first begins
-that may end behind it. `mark`: it may begin with a byte order mark; `final`: nothing follows."""
+"""`cut(body, mark=…, final=…, limit=…)`: byte ranges of the records of a body that begins with a record.
+
+The third result is the start of the first record that may continue behind the body. `mark`: the body may begin with a
+byte order mark; `final`: nothing follows the body.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Neighbouring records, or one `reject`. `begins`: where each begins in the text, a byte order mark included.
+    """Adjacent records, or one `reject`. `begins`: where each record begins in the text, including a byte order mark.
 
     The next piece begins at `next_place`.
     """
@@ -54,7 +57,7 @@ class Piece:
 
 
 def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets, int]:
-    """A `Cut` for records that are lines, blank ones among them."""
+    """A `Cut` for records that are lines, including blank ones."""
     whole = len(body) if final else body.rfind(b"\n") + 1
     lines = body[:whole]
     return *ranges_between(lines, np.frombuffer(lines, np.uint8) == NEWLINE, mark=mark), whole
@@ -63,9 +66,9 @@ def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets
 def first_record(
     text: Iterator[bytes], place: int, *, quoted: bool = False, quote: str = '"'
 ) -> tuple[Iterator[bytes], int]:
-    """The text from behind the first line end on, and where that is; `text` begins at `place`.
+    """The text behind the first line end, and the place where it begins; `text` begins at `place`.
 
-    `quoted`: line ends in quoted values do not count. None is open behind the first byte.
+    `quoted`: line ends in quoted values do not count. No value may be open behind the first byte.
     """
     first, open_before = True, False
     for chunk in text:
@@ -111,10 +114,10 @@ def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
 def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECORD_BYTES) -> Iterator[Piece]:
     """The records of a text whose first chunk begins at `place` with a record.
 
-    If the text ends in `CorruptError`, what is left behind the last whole record is one reject.
+    If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.
     """
     left = b""
-    too_long: Reject | None = None  # the record whose end is being looked for
+    too_long: Reject | None = None  # a record that is too long, until its end is found
     begin = place
     for chunk, damage in _with_end(text):
         body = left + chunk
@@ -134,7 +137,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # It is too long, whatever follows, and with or without a carriage return at its end.
+            # The record is too long in any case, with or without a carriage return at its end.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)
@@ -142,7 +145,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """The chunks, then an empty one with the damage that ended them, or with an empty text."""
+    """The chunks, then an empty chunk with the reason of the damage that ended them, or with ""."""
     try:
         for chunk in text:
             yield chunk, None
@@ -155,7 +158,7 @@ def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
 def _within(
     body: bytes, starts: Offsets, ends: Offsets, *, place: int, next_place: int, limit: int
 ) -> Iterator[Piece]:
-    """Records of a body that begins at `place`, those that are too long as rejects."""
+    """Records of a body that begins at `place`; records that are too long become rejects."""
     begins = starts + place
     if place == 0 and len(starts) and starts[0] == len(BOM) and body.startswith(BOM):
         begins[0] = 0

@@ -1,15 +1,15 @@
 """Compression and text encodings: chunks of an object's bytes in, chunks of its text in UTF-8 out.
 
-Guarantees. Memory is a few chunks, whatever the content: nothing is decompressed further than the next piece
-of `PIECE_BYTES` (zstd also holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read one after
-the other; zeros between and after them are skipped. A truncated or damaged stream gives all that comes before the
-damage, then `CorruptError` with the reason. Bytes that are not in the encoding damage only their record: it is not
-valid UTF-8 in the output, which every format rejects.
+Guarantees. Memory is a few chunks, for any content: data is decompressed only up to the next piece of `PIECE_BYTES`
+(zstd also holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read one after the other; zeros
+between and after them are skipped. A truncated or damaged stream returns everything before the damage, then raises
+`CorruptError` with the reason. Bytes that are not in the encoding damage only their record: they become invalid UTF-8,
+which every format rejects.
 
-How the kind of an object is found. Content decides first: gzip, bz2, zstd and framed snappy begin with bytes that no
-text begins with, and so does a byte order mark. Otherwise the suffix `.snappy` means Hadoop's snappy blocks, which have
-no such beginning, and the source's setting gives the encoding. An object that is named as compressed but is not, is
-read as it is.
+How the compression and encoding of an object are found. Content decides first: gzip, bz2, zstd and framed snappy begin
+with bytes that no text begins with, and so does a byte order mark. Otherwise the suffix `.snappy` means Hadoop's snappy
+blocks, which have no such bytes, and the source's setting is the encoding. An object that is named as compressed, but
+is not compressed, is read unchanged.
 """
 
 import bz2
@@ -37,18 +37,18 @@ SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
 
 PIECE_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
-"""How many bytes of an object are needed to find its compression and encoding."""
+"""Number of an object's first bytes that show its compression and encoding."""
 
 WINDOW_LOG: Final = 27
-"""What zstd itself holds, in bits (128 MB): streams that need more are refused, as its own tool does."""
+"""Limit of zstd's window, in bits (128 MB): streams that need more are refused, as by zstd's own tool."""
 
 SNAPPY_BLOCK_BYTES: Final = 64 << 20
-"""More than any writer of Hadoop's snappy blocks makes; a block that claims more is damaged."""
+"""Size limit of Hadoop's snappy blocks. No writer makes larger ones; a block that claims more is damaged."""
 
 _INPUT_BYTES: Final = 64 << 10
 _SNAPPY_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_FRAME_BYTES: Final = 4 + 32 + 65536 + 65536 // 6
-"""Checksum, and what 64 KB compress to at worst."""
+"""The checksum, and the largest compressed size of 64 KB."""
 
 _BZ2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 _BEGINNINGS: Final[dict[str, tuple[Compression, tuple[bytes, ...]]]] = {
@@ -57,7 +57,7 @@ _BEGINNINGS: Final[dict[str, tuple[Compression, tuple[bytes, ...]]]] = {
     "zst": ("zstd", (b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(0x50, 0x60)))),
     "sz": ("snappy", (_SNAPPY_MAGIC,)),
 }
-"""How objects with these suffixes begin."""
+"""The first bytes of objects with these suffixes."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -77,30 +77,30 @@ def check_encoding(encoding: str) -> None:
     except (LookupError, UnicodeError, TypeError, ValueError):
         fits = False
     if not fits:
-        raise UsageError(f"encoding {encoding!r}: no text encoding; use one like utf-8, cp1252, utf-16")
+        raise UsageError(f"encoding {encoding!r}: not a text encoding; use one like utf-8, cp1252, utf-16")
 
 
 def without_suffix(name: str) -> str:
-    """A name without the suffix of a compression. Pure."""
+    """A name without its compression suffix. Pure."""
     stem, _, suffix = name.rpartition(".")
     return stem if stem and suffix.lower() in SUFFIXES else name
 
 
 def by_record(key: str, encoding: str) -> bool:
-    """Whether, by name and encoding, a text can be read from its beginning only. Pure.
+    """True if a text can only be read from its beginning, judged by name and encoding. Pure.
 
-    The content may show that for other objects too; the reader of the first split finds out.
+    The content may show this for other objects, too; the reader of the first split finds out.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
 
 def is_text(head: bytes, key: str, encoding: str) -> bool:
-    """Whether an object that begins with `head` is plain text: not compressed, in UTF-8. Pure."""
+    """True if an object that begins with `head` is plain text: not compressed, in UTF-8. Pure."""
     return compression_of(head, key) is None and _encoding_of(head, encoding) is None
 
 
 def compression_of(head: bytes, key: str) -> Compression | None:
-    """How an object that begins with these `HEAD_BYTES` is compressed. Pure."""
+    """The compression of an object that begins with these `HEAD_BYTES`. Pure."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"BZh") and head[4:10] in _BZ2_BLOCKS:
@@ -117,13 +117,13 @@ def compression_of(head: bytes, key: str) -> Compression | None:
 
 
 def _nearly(head: bytes, beginning: bytes) -> bool:
-    """Whether an object was cut within this beginning, or one byte of it was damaged."""
+    """True if an object was cut within this beginning, or one byte of the beginning was damaged."""
     differing = sum(one != other for one, other in zip(head, beginning, strict=False))
     return len(head) > 0 and differing <= (len(head) >= len(beginning))
 
 
 def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]:
-    """The text in UTF-8 of an object given by all its bytes; a mark of UTF-8 stays where it is.
+    """The text in UTF-8 of an object, given by all its bytes; a UTF-8 byte order mark stays in place.
 
     `CorruptError` after the last piece that could be decoded.
     """
@@ -164,9 +164,9 @@ def decoded_whole(body: bytes, key: str, encoding: str, limit: int) -> bytes | N
 
 
 def peek(chunks: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
-    """The first `count` bytes (fewer only at the end), and all chunks.
+    """The first `count` bytes (fewer only at the end), and an iterator over all chunks.
 
-    If the chunks end in `CorruptError` before, so does the returned iterator, after what there was.
+    If the chunks end early in `CorruptError`, the returned iterator raises it after the last chunk.
     """
     first: list[bytes] = []
     size = 0
@@ -200,7 +200,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """A gzip member. zlib returns the input that it has not consumed; the others keep it."""
+    """A gzip member. zlib returns the input that it has not consumed; the other decompressors keep it."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -228,7 +228,7 @@ def new_zstd() -> _Decompressor:
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
     member: _Decompressor | None = None
     try:
-        # In small slices, since the input after a member is copied once for each member.
+        # Slices are small, since the input behind a member is copied once for each member.
         for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:
@@ -268,7 +268,7 @@ class _Stream:
         self._place = 0
 
     def take(self, count: int, *, may_end: bool = False) -> bytes:
-        """Exactly so many bytes; with `may_end` none, if none are left."""
+        """Exactly `count` bytes; with `may_end`, b"" at the end of the stream."""
         if len(self._waiting) - self._place < count:
             parts = [self._waiting[self._place :]]
             size = len(parts[0])
@@ -294,16 +294,16 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
             raise CorruptError(f"snappy: a frame of {length} bytes")
         body = stream.take(length)
         if kind == 0xFF and head + body != _SNAPPY_MAGIC:
-            raise CorruptError("snappy: not the mark that begins a stream")
+            raise CorruptError("snappy: a wrong stream identifier")
         if kind <= 0x01:
-            # As a stream of its own, so that its checksum is compared.
+            # Each frame is decompressed as a stream of its own, which verifies its checksum.
             yield _snappy(cramjam.snappy.decompress, _SNAPPY_MAGIC + head + body)
         elif kind != 0xFF and any(_is_data(of, head[1:] + body) for of in (b"\x00", b"\x01")):
             raise CorruptError(f"snappy: a frame of data is marked as one to skip, {kind:#x}")
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:
-    """Whether a frame would be one of data, if its first byte were this one: its checksum says so."""
+    """True if the frame would be valid data with `kind` as its first byte, judged by its checksum."""
     with suppress(cramjam.DecompressionError):
         return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
     return False
@@ -317,7 +317,7 @@ def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
         while missing > 0:
             length = int.from_bytes(stream.take(4))
             if max(missing, length) > SNAPPY_BLOCK_BYTES:
-                raise CorruptError(f"snappy blocks: one of {max(missing, length)} bytes")
+                raise CorruptError(f"snappy blocks: a block of {max(missing, length)} bytes")
             part = stream.take(length)
             if snappy_length(part) > missing:
                 raise CorruptError("snappy blocks: a part is longer than its block")
@@ -329,7 +329,7 @@ def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def snappy_length(part: bytes) -> int:
-    """How many bytes a raw block of snappy says it holds. `CorruptError` if it says nothing."""
+    """The decompressed length that a raw block of snappy declares. `CorruptError` if it declares no length."""
     length = 0
     for number, octet in enumerate(part[:5]):
         length |= (octet & 0x7F) << (7 * number)
@@ -356,7 +356,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
-    # The mark of UTF-32 is also that of UTF-16 and a NUL.
+    # The byte order mark of UTF-32 is also the mark of UTF-16 followed by a NUL.
     two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
         if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):
@@ -365,7 +365,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
 
 
 def _damaged(error: UnicodeError) -> tuple[str, int]:
-    """A lone surrogate in place of bytes that are not in the encoding: it is not valid UTF-8."""
+    """A lone surrogate, which is invalid UTF-8, in place of bytes that are not in the encoding."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 

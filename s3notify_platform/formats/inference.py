@@ -1,6 +1,6 @@
 """A schema from the schemas of sample objects, in types that Spark has. Pure.
 
-Timestamps without a zone in formats of text are UTC.
+Timestamps without a zone in text formats are UTC.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,12 +14,12 @@ from s3notify_platform.formats.text.text_format import TextFormat
 
 
 def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()) -> pa.Schema | None:
-    """A schema, nullable, from those that `Format.schemas` gave of sample objects; None without any column.
+    """A nullable schema from the schemas that `Format.schemas` returned for sample objects; None if there is no column.
 
-    Types are the widest seen. If two have no common type, `Format.common_type` decides, and values that do not fit are
-    rejected later. Types that Spark lacks become their nearest wider one; columns that are null
-    everywhere become strings. A column whose name no column can have (`registry.is_name`), or which is `taken`, in
-    whatever case, is left out: records that have it are rejected, or rescued, later.
+    Types are the widest seen. If two types have no common type, `Format.common_type` decides, and values that do not
+    fit are rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become
+    strings. A column is left out if its name is not allowed (`registry.is_name`), or is `taken`, regardless of case.
+    Records with such a column are rejected, or rescued, later.
     """
     return _in_spark_types(_widest(samples, taken))
 
@@ -27,9 +27,9 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()
 def new_fields(
     schemas: Iterable[pa.Schema], form: Format | None, taken: Iterable[str] = ()
 ) -> pa.Schema | None:
-    """Fields that objects have and a schema lacks, with which it can be widened: the widest types seen, as in `infer`.
+    """The fields of objects that a schema lacks, to widen the schema: in the widest types seen, as in `infer`.
 
-    None if there are none, or only such as no column can be named. `form`: None if it may be any.
+    None if there is no such field, or only fields whose names are not allowed. `form`: None for any format.
     """
     return _in_spark_types(_widest(((form, schema) for schema in schemas), taken))
 
@@ -61,7 +61,7 @@ def _in_spark_types(columns: dict[str, pa.Field]) -> pa.Schema | None:
 
 
 def _zoned(kind: pa.DataType) -> pa.DataType:
-    """The JSON reader takes timestamps with a zone for such without."""
+    """A type whose timestamps have a zone. The JSON reader infers timestamps with a zone as timestamps without one."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC")
     if pa.types.is_struct(kind):
@@ -72,7 +72,7 @@ def _zoned(kind: pa.DataType) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
-    """The nearest type that Spark has; string where there is none."""
+    """The nearest type that Spark has; string if there is no such type."""
     if isinstance(kind, pa.BaseExtensionType):
         return spark_type(kind.storage_type)
     if pa.types.is_dictionary(kind):

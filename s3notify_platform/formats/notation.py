@@ -1,8 +1,8 @@
-"""How the texts of a source write dates, times and numbers, where that is not as ISO 8601 and JSON have them.
+"""Notations: how a source's texts write dates, times and numbers, if they differ from ISO 8601 and JSON.
 
-A notation is of all columns of a type, or of one by its path (`customer.born`; of lists without numbers), or of all
-that is below a path; the longest path counts. A column with a pattern takes nothing else: texts of another form do not
-fit. Texts that stand for null are null all the same. A pattern has no | and no =, which separate.
+A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
+everything below a path. The longest path counts. A column with a pattern accepts nothing else: texts of another form do
+not fit. Texts that mean null are still null. A pattern cannot contain | and =, which separate patterns.
 """
 
 import re
@@ -20,7 +20,7 @@ from s3notify_platform.formats.time_patterns import TimePattern, time_pattern
 from s3notify_platform.kernel.errors import UsageError
 
 NOTATION: Final = ("date_format", "timestamp_format", "time_zone", "decimal_comma")
-"""The settings that a notation is made of."""
+"""The settings that make a notation."""
 
 ALL: Final = "all"
 
@@ -32,9 +32,10 @@ _COMMA: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How the texts of a column are written. `form`: as a regular expression; "" for the usual one.
+    """The notation of a column's texts. `form`: a regular expression; "" for the usual form.
 
-    `note`: for people. `pattern`: of times; None: as usual, or numbers with a comma. `zone`: of times without one.
+    `note`: a text for people. `pattern`: the pattern of times; None for usual times, or numbers with a comma. `zone`:
+    the zone of times without one.
     """
 
     note: str
@@ -44,24 +45,24 @@ class Written:
     zone: str = ""
 
     def plain(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
-        """The texts as they are usually written. `pa.ArrowInvalid` if any is of another form."""
+        """The texts in their usual form. `pa.ArrowInvalid` if any text has another form."""
         if self.pattern is not None:
             return self.pattern.iso(texts, days=bool(pa.types.is_date(kind)))
         if not self.comma:
             return texts
         if not pc.all(pc.match_substring_regex(texts, self.form), min_count=0).as_py():
-            raise pa.ArrowInvalid("a text is no number with a decimal comma")
+            raise pa.ArrowInvalid("a text is not a number with a decimal comma")
         return pc.replace_substring(pc.replace_substring(pc.ascii_trim(texts, " \t"), ".", ""), ",", ".")
 
     def values(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
-        """The texts as values, which may be beyond what their type can hold. Raises as a cast does."""
+        """The texts as values, which may exceed the range of their type. Raises the errors of a cast."""
         plain = self.plain(texts, kind)
         return timestamps(plain, kind, self.zone) if pa.types.is_timestamp(kind) else plain.cast(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """How values are written: patterns by path, "" for all; paths of numbers with a comma; the zone of times."""
+    """The notation of values: patterns by path, "" for all; paths of numbers with a comma; the zone of times."""
 
     dates: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Notation:
     zone: str = ""
 
     def __bool__(self) -> bool:
-        """Whether anything is written otherwise than usual."""
+        """True if anything is written in an unusual way."""
         return bool(self.dates or self.times or self.commas or self.zone)
 
     def paths(self, setting: str) -> set[str]:
@@ -80,7 +81,7 @@ class Notation:
         return {*given.get(setting, ())} - {""}
 
     def written(self, path: str, kind: pa.DataType) -> Written | None:
-        """How the values of this type at a path are written; None: as usual. `path`: without numbers of lists."""
+        """The notation of values of this type at a path; None if it is the usual one. `path`: without list indexes."""
         if not self:
             return None
         if pa.types.is_date(kind) and (text := _at(path, self.dates)):
@@ -96,17 +97,17 @@ class Notation:
         return None
 
     def note(self, path: str, schema: pa.Schema) -> str:
-        """How the values at a path are written, as a reason says it; "" if as usual."""
+        """The notation of values at a path, as part of a reason; "" if it is the usual one."""
         at = place_of(path)
         kind = kinds_at(schema).get(at) if self else None
         found = self.written(at, kind) if kind is not None else None
         return found.note if found else ""
 
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
-        """The type of an inferred column: as it was `found`, or what all of its texts are in this notation.
+        """The type of an inferred column: the type that all its texts have in this notation, or the type `found`.
 
-        Of a column that a setting names, whatever was found. Else dates and times may have been found, or texts, and
-        numbers with a comma if any has one.
+        Any type may have been found for a column that a setting names. For other columns, only dates, times and texts
+        are considered, and numbers if one has a comma.
         """
         texts = texts.drop_null()
         if not len(texts):
@@ -133,7 +134,7 @@ class Notation:
 
     @property
     def infers(self) -> bool:
-        """Whether `kind_of` may say something else than what was found."""
+        """True if `kind_of` may return another type than `found`."""
         return bool(self.dates or self.times or self.commas)
 
     @property
@@ -153,14 +154,14 @@ def _in_pattern(setting: str, text: str, zone: str) -> Written:
 
 
 def _nearest(path: str, given: Mapping[str, str]) -> str | None:
-    """The longest path, down to "" for all, at or above this one that something is given for."""
+    """The longest path in `given` at or above this path, down to "" for all columns."""
     while path and path not in given:
         path = path.rpartition(".")[0]
     return path if path in given else None
 
 
 def _at(path: str, given: Mapping[str, str]) -> str:
-    """The setting's value for a path; "" if there is none."""
+    """The setting's value for a path; "" if it has no value."""
     return given.get(_nearest(path, given) or "", "")
 
 
@@ -169,13 +170,13 @@ def _all_are(texts: pa.Array, form: str) -> bool:
 
 
 def place_of(path: str) -> str:
-    """A path without the numbers of lists."""
+    """A path without list indexes."""
     return re.sub(r"\[\d*\]", "", path)
 
 
 @lru_cache(maxsize=16)
 def kinds_at(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The types at all paths of a schema, without the numbers of lists."""
+    """The types at all paths of a schema, without list indexes."""
     found: dict[str, pa.DataType] = {}
     waiting = [(below("", column.name), column.type) for column in schema]
     while waiting:
@@ -189,7 +190,10 @@ def kinds_at(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def notation_of(settings: Any) -> Notation:
-    """The notation of a source's settings (`source.format_settings`). `UsageError` names one that does not parse."""
+    """The notation of a source's settings (`source.format_settings`).
+
+    `UsageError` names a setting that does not parse.
+    """
     return _notation(
         settings.date_format, settings.timestamp_format, settings.time_zone, settings.decimal_comma
     )
@@ -225,7 +229,9 @@ def _patterns(setting: str, given: str) -> dict[str, str]:
         path, equals, text = part.rpartition("=")
         path = path.strip()
         if not text.strip() or (equals and not path):
-            raise UsageError(f"{setting} {given!r}: give a pattern, or column=pattern, between |")
+            raise UsageError(
+                f"{setting} {given!r}: give a pattern, or patterns like column=pattern separated by |"
+            )
         if path in found:
             whose = f"column {path!r}" if path else "all columns"
             raise UsageError(f"{setting} {given!r}: {whose} has two patterns")
@@ -242,6 +248,6 @@ def _check_zone(zone: str) -> None:
         pc.assume_timezone(pa.array([0], pa.timestamp("us")), zone)
     except pa.ArrowException as error:
         raise UsageError(
-            f"time_zone {zone!r}: there is no such zone here: give one of the IANA's names, like Europe/Berlin; if it "
-            "is one, install the system's tzdata"
+            f"time_zone {zone!r}: this system has no such zone: give an IANA name, like Europe/Berlin; if it is one, "
+            "install the system's tzdata"
         ) from error

@@ -1,4 +1,4 @@
-"""Bytes of one object, in ranges that are read a few ahead of what is being parsed."""
+"""Bytes of one object, in ranges. A few ranges are read ahead of the parser."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 8 << 20
 AHEAD: Final = 3
-"""Reads in flight for one object."""
+"""Number of reads in flight for one object."""
 
 TAIL_BYTES: Final = 64 << 10
-"""The first read beyond a split, for the end of its last record; each further one is twice as long."""
+"""Size of the first read beyond a split, for the end of its last record. Each further read is twice as long."""
 
 
 class ObjectBytes(Protocol):
     """The bytes of one object version.
 
     `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, `RefusedError` if
-    the store does not give it, `UnavailableError` if none of this can be known.
+    the store refuses it, and `UnavailableError` if none of these can be determined.
     """
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         ...
 
     def read(self, start: int, end: int) -> bytes:
-        """Bytes from `start` to before `end`, all of them. Thread-safe."""
+        """All bytes from `start` to before `end`. Thread-safe."""
         ...
 
 
 class BytesInMemory:
-    """An object that was fetched whole."""
+    """An object that was fetched completely."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -53,10 +53,10 @@ class BytesInMemory:
 def chunks(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """Bytes from `start` to before `end`, in order; at most `ahead` chunks are held in addition to the one given out.
+    """Bytes from `start` to before `end`, in order. Besides the returned chunk, at most `ahead` chunks are held.
 
-    For an empty range it still sends one read, to check that the object exists. If it is closed before its end, reads
-    in flight go on, and nobody waits for them.
+    An empty range still sends one read, to check that the object exists. If the iterator is closed before its end,
+    reads in flight continue, and nobody waits for them.
     """
     if start >= end:
         source.read(0, min(1, source.size))
@@ -74,7 +74,7 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """`chunks`, and then, while the caller reads on, the bytes up to the object's end, without reading ahead."""
+    """`chunks`, followed by the bytes up to the object's end, which are read only when the caller asks for them."""
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

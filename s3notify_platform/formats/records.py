@@ -1,6 +1,6 @@
-"""What formats of records share: byte ranges, blocks, rows and rejects.
+"""Common parts of formats with records: byte ranges, blocks, rows and rejects.
 
-Small objects are joined and parsed at once, 5 to 10 times faster than one by one (`row_conversion`).
+Small objects are joined and parsed together, 5 to 10 times faster than one by one (`row_conversion`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +19,12 @@ BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
 
 UNKNOWN_FIELD: Final = "is not in the schema"
-"""Part of the reason of a reject that has a field which an inferred schema does not name."""
+"""Part of a reject's reason: the record has a field that an inferred schema does not name."""
 
 FIELD_COLUMNS: Final = 2
-"""Columns that a new field may need: a struct has another one in it."""
+"""Number of columns that a new field may need: a struct contains another field."""
 FIELD_BYTES: Final = 160
-"""Bytes that a new field may need in a schema, besides its name."""
+"""Number of bytes that a new field may need in a schema, besides its name."""
 
 BOM: Final = b"\xef\xbb\xbf"
 NEWLINE: Final = ord("\n")
@@ -35,10 +35,10 @@ Offsets = npt.NDArray[np.int64]
 _NONE: Final = np.zeros(0, np.int64)
 
 
-# Not frozen: that makes it three times as expensive, and there may be as many as records.
+# The class is not frozen, which would make it three times as slow: there may be as many rejects as records.
 @dataclass(slots=True, kw_only=True)
 class Reject:
-    """A record that could not be ingested. `raw` is cut at `MAX_RAW_BYTES`."""
+    """A record that could not be loaded. `raw` is cut at `MAX_RAW_BYTES`."""
 
     index: int
     offset: int
@@ -48,11 +48,11 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What records are to become: rows in the columns of `schema`.
+    """The rows to make of records: in the columns of `schema`.
 
     `inferred`: `schema` was inferred, so fields that it does not name must not be dropped. `rescue`: values that do not
-    fit go to `_rescued`, a column after those of `schema`; else the record is a reject. `size`: the columns and bytes
-    of the schema as it is stored, which its limits are for. `name`: of the source, if its schema was inferred.
+    fit go to `_rescued`, a column after those of `schema`; otherwise the record is a reject. `size`: the columns and
+    bytes of the stored schema, which are limited. `name`: the source's name, if its schema was inferred.
     """
 
     schema: pa.Schema
@@ -67,7 +67,10 @@ class Target:
         return self.schema.append(RESCUED) if self.rescue else self.schema
 
     def unknown(self, path: str) -> str:
-        """The reason of a reject with a field that `schema` does not name; with the limit, if it has no room for it."""
+        """Why to reject a record with a field that `schema` does not name.
+
+        The reason has the limit if the schema is full.
+        """
         reason = f"field {shortened(path)!r} {UNKNOWN_FIELD}"
         columns, size = self.size
         for found, limit, needed, unit in (
@@ -76,31 +79,32 @@ class Target:
         ):
             if self.inferred and found + needed > limit:
                 return (
-                    f"{reason}, which is full: {found} {unit}, and may have {limit}: declare `schema` (fields that it "
+                    f"{reason}, which is full: {found} of at most {limit} {unit}: declare `schema` (fields that it "
                     "lacks are left out), or set mismatches: rescue"
                 )
         return reason
 
     def rows(self, table: pa.Table, rescued: Sequence[Rescued | None] | None = None) -> pa.Table:
-        """A table in `schema` as rows; None for records in which all fits."""
+        """A table in `schema` as rows. `rescued`: None for records without mismatches."""
         if not self.rescue:
             return table
         texts = rescued_column(rescued) if rescued else pa.nulls(table.num_rows, RESCUED.type)
         return pa.Table.from_arrays([*table.columns, texts], schema=self.output)
 
     def column(self, name: str, values: pa.Array) -> pa.Table:
-        """A table in `schema` with values in one column, and nulls in any other."""
+        """A table in `schema` with values in one column, and nulls in any other column."""
         columns = [values if c.name == name else pa.nulls(len(values), c.type) for c in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """Rows of several objects in the columns of a `Target`; `index` and `offset` say where each is from.
+    """Rows of several objects in the columns of a `Target`; `index` and `offset` have each row's object and offset.
 
-    `unnamed` counts, by object and path, the values that the schema does not name: they are left out of rows if the
-    schema was given, and `new_fields` says what an inferred one would need to name them. `mismatches` counts the
-    values that do not fit their columns. `records` has those that rows are from, by `numbers`, in a format of records.
+    `unnamed` counts, by object and path, the values that the schema does not name. They are dropped if the schema was
+    given; `new_fields` has the fields that an inferred schema would need. `mismatches` counts the values that do not
+    fit their columns. In a format of records, `records` has the rows' records, and `numbers` the number of each row's
+    record.
     """
 
     table: pa.Table
@@ -114,19 +118,19 @@ class Parsed:
     new_fields: list[pa.Schema] = field(default_factory=list)
 
     def raw(self, row: int) -> bytes:
-        """The record that a row is from; of a format without records the row's values, as JSON."""
+        """The record of a row; in a format without records, the row's values as JSON."""
         if self.records is not None:
             return self.records.raw(self.numbers[row])
         return as_json(self.table.slice(row, 1).to_pylist()[0]).encode()
 
     def texts(self) -> pa.Array:
-        """The records that rows are from, as strings: bytes that are no UTF-8 become U+FFFD. Null without records."""
+        """The records of the rows as strings: bytes that are not UTF-8 become U+FFFD. Null without records."""
         if self.records is None:
             return pa.nulls(len(self.index), pa.string())
         return self.records.take(self.numbers).texts()
 
     def without(self, rows: npt.NDArray[np.bool_]) -> "Parsed":
-        """All but these rows."""
+        """All rows except these."""
         kept = ~rows
         return replace(
             self,
@@ -137,7 +141,7 @@ class Parsed:
         )
 
     def of(self, index: int) -> "Parsed":
-        """Rows and rejects of object 0, as those of object number `index`."""
+        """Rows and rejects of object 0, as rows and rejects of object number `index`."""
         return replace(
             self,
             index=np.full(len(self.index), index),
@@ -149,7 +153,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Records of a block: byte ranges into `body`, and which object and offset each came from."""
+    """Records of a block: byte ranges in `body`, and the object and offset of each record."""
 
     body: bytes
     start: Offsets
@@ -162,7 +166,7 @@ class Records:
         return self.take(slice(low, high))
 
     def take(self, numbers: Offsets | slice) -> "Records":
-        """The records of these numbers."""
+        """The records with these numbers."""
         return Records(
             body=self.body,
             start=self.start[numbers],
@@ -176,8 +180,8 @@ class Records:
         return self.body[self.start[number] : self.end[number]]
 
     def texts(self) -> pa.Array:
-        """The records as strings; bytes that are no UTF-8 become U+FFFD."""
-        # Records, and what is between them.
+        """The records as strings; bytes that are not UTF-8 become U+FFFD."""
+        # Every second part is a record; the parts between are line ends.
         bounds = np.column_stack([self.start, self.end]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.body)]
         parts = pa.Array.from_buffers(pa.large_binary(), max(len(bounds) - 1, 0), buffers)
@@ -188,13 +192,13 @@ class Records:
             return pa.array([one.decode(errors="replace") for one in raw.to_pylist()], pa.string())
 
     def joined(self) -> bytes:
-        """The bytes of all records, with line ends between them and behind the last."""
+        """The bytes of all records, with a line end behind each record."""
         if len(self.start) == 0:
             return b""
-        # A line end of one or two bytes, or a blank line: the readers skip both.
+        # Gaps are a line end of one or two bytes, or a blank line: the readers skip both.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
             first, last = int(self.start[0]), int(self.end[-1])
-            # With the line end behind it, if there is one: then the whole body is not copied.
+            # Includes the following line end, if there is one: then the whole body is not copied.
             for behind in (b"\n", b"\r\n"):
                 if self.body.startswith(behind, last):
                     return self.body[first : last + len(behind)]
@@ -222,12 +226,12 @@ def not_utf8(records: Records) -> Iterator[int]:
 
 
 def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
-    """No rows, only rejects."""
+    """The rejects, without rows."""
     return Parsed(table=target.output.empty_table(), index=_NONE, offset=_NONE, rejects=[*rejects])
 
 
 def rejected_whole(index: int, body: bytes, reason: str, target: Target) -> Parsed:
-    """An object that is a reject as a whole."""
+    """An object that is rejected as a whole."""
     return no_rows(target, [Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])])
 
 
@@ -236,7 +240,7 @@ def ranges_between(
 ) -> tuple[Offsets, Offsets]:
     """Byte ranges of the records between `breaks`, without their line ends and without a byte order mark.
 
-    `mark`: this is the object's beginning, the only place where there may be one.
+    `mark`: the body is the object's beginning, the only place that may have a byte order mark.
     """
     octets = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(breaks).astype(np.int64)
@@ -285,7 +289,7 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfits:
+class ColumnMismatches:
     """Values at one path that do not fit: the places of their rows in a table, and their texts."""
 
     path: str
@@ -299,21 +303,21 @@ class Misfits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """Records as a table, without those that are `left`, by number.
+    """Records as a table, without the records numbered in `left`.
 
-    `unnamed`: by path, which rows have values that the schema does not name. `misfits` are null in the table.
+    `unnamed`: by path, the rows with values that the schema does not name. `mismatches` are null in the table.
     """
 
     table: pa.Table
     unnamed: dict[str, Offsets] = field(default_factory=dict)
     new_fields: pa.Schema | None = None
-    misfits: Sequence[Misfits] = ()
+    mismatches: Sequence[ColumnMismatches] = ()
     left: Offsets = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Records converted value by value. One that cannot be split into values is None, and not in `table`."""
+    """Records converted value by value. A record that cannot be split into values is None, and not in `table`."""
 
     table: pa.Table
     rescued: list[Rescued | None]
@@ -321,28 +325,32 @@ class Recovered:
 
 
 class Parser(Protocol):
-    """One format's way from records to columns.
+    """Converts one format's records to columns.
 
-    Of records that do not fit, all methods but `recover` raise `pa.ArrowException` or `UnicodeError`, nothing else.
+    All methods except `recover` raise `pa.ArrowException` or `UnicodeError`, and nothing else, for records that do not
+    fit.
     """
 
     target: Target
     notation: Notation = USUAL
 
     def convert(self, records: Records) -> Converted:
-        """All records together; raises if any does not fit."""
+        """Converts all records together; raises if any record does not fit."""
         ...
 
     def convert_most(self, records: Records) -> Converted:
-        """As `convert`; records that probably do not fit may be left, or have misfits."""
+        """Like `convert`, but records that probably do not fit may be left out, or have mismatches."""
         return self.convert(records)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
-        """Of a record that fits, the texts of the values that the schema does not name, by path."""
+        """The texts of a fitting record's values that the schema does not name, by path."""
         ...
 
     def recover(self, records: Records) -> Recovered:
-        """Value by value. Never raises for bad data: records that it does not recover are converted one by one."""
+        """Converts value by value.
+
+        Never raises for bad data: records that it does not recover are converted one by one.
+        """
         ...
 
     def infer(self, records: Records) -> pa.Schema:

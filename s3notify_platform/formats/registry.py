@@ -1,7 +1,7 @@
 """The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
 
 A new format is one file, with a subclass of `Format` or, for records in a text, `TextFormat`, and one entry here. The
-shortest example is `text/plain_text.py`; one with columns is in `tests/unit/formats/test_registry.py`.
+shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with columns.
 """
 
 from typing import Any, Final
@@ -23,7 +23,7 @@ from s3notify_platform.formats.text.plain_text import Text
 from s3notify_platform.kernel.errors import UsageError
 
 AUTO: Final = "auto"
-"""The setting under which an object's suffix names its format."""
+"""The setting by which an object's suffix decides its format."""
 
 FORMATS: Final[dict[str, Format]] = {
     one.name: one
@@ -42,18 +42,18 @@ RESERVED: Final = frozenset(
         RESCUED.name,
     }
 )
-"""Names that a source's columns cannot have, in any case: Spark ignores it."""
+"""Names that a source's columns cannot have, in upper or lower case: Spark ignores case."""
 
 
 def is_name(name: str) -> bool:
-    """Whether a source's column can have this name. Pure."""
+    """True if a source's column can have this name. Pure."""
     return bool(name) and name.casefold() not in RESERVED
 
 
 def format_of(key: str, setting: str) -> Format | None:
-    """The format of an object: as set, or under `auto` by the key's last suffix, or None. Pure.
+    """The format of an object: as set, or, with `auto`, by the key's last suffix; None if it is unknown. Pure.
 
-    The suffix of a compression does not count. Under `auto`, the content of an object `.json` decides.
+    A compression suffix is ignored. With `auto`, the content of an object `.json` decides.
     """
     if setting != AUTO:
         return FORMATS[setting]
@@ -74,13 +74,13 @@ def fixed_schema(setting: str) -> pa.Schema | None:
 
 
 def check_schema(schema: pa.Schema, setting: str) -> None:
-    """`UsageError` for a declared column that the format cannot give, or whose name is taken. Pure."""
+    """`UsageError` for a declared column whose type the format lacks, or whose name is reserved. Pure."""
     possible = FORMATS.values() if setting == AUTO else [FORMATS[setting]]
     for column in schema:
         if not is_name(column.name):
-            raise UsageError(f"column {column.name!r}: the name is kept for lineage, or empty; rename it")
+            raise UsageError(f"column {column.name!r}: the name is reserved for lineage, or empty; rename it")
         for one in possible:
             if not one.has_type(column.type):
                 raise UsageError(
-                    f"column {column.name!r}: format {one.name} gives no {column.type}; declare another type"
+                    f"column {column.name!r}: format {one.name} cannot have {column.type}; declare another type"
                 )

@@ -1,13 +1,13 @@
 """Values that do not fit their column, and fields that the schema does not name.
 
-Under `quarantine` a record with such a value is a reject that names column and value. Under `rescue` the record
-stays: a value that does not fit is null in its column and kept in `_rescued`, a JSON object of paths and texts that
-Spark reads as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
-A text is the value as it stands in the object: of a JSON string its content, of other JSON its source, of Parquet
-the value as JSON.
+With `quarantine`, a record with such a value is a reject that names column and value. With `rescue`, the record stays:
+a value that does not fit is null in its column and kept in `_rescued`. `_rescued` is a JSON object of paths and texts;
+Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
+A text is the value as it is in the object: the content of a JSON string, the source of other JSON values, and a Parquet
+value as JSON.
 
-Of a ragged CSV record, `_extra` has the values beyond the header's, `_missing` the columns that got none, both as
-a JSON array.
+`_extra` has the values of a ragged CSV record beyond the header's columns, and `_missing` has the columns without a
+value, both as a JSON array.
 """
 
 import json
@@ -25,7 +25,7 @@ Mismatches = Literal["quarantine", "rescue"]
 MISMATCHES: Final = ("quarantine", "rescue")
 
 RESCUED: Final = pa.field("_rescued", pa.string())
-"""The column that a table has under `rescue`."""
+"""The column that a table has with `rescue`."""
 
 EXTRA: Final = "_extra"
 MISSING: Final = "_missing"
@@ -33,17 +33,18 @@ MISSING: Final = "_missing"
 OTHERS: Final = "(others)"
 
 SHOWN_CHARS: Final = 100
-"""Characters of a value that a reason shows."""
+"""Maximum number of a value's characters that a reason shows."""
 
 Tally = dict[int, Counter[str]]
-"""For each object, how many values a path had."""
+"""The number of values at each path, for each object."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rescued:
-    """What one record has that its columns cannot hold, by path.
+    """One record's values that its columns cannot hold, by path.
 
-    `mismatches`: texts of values that do not fit their column; `unnamed`: of those that the schema does not name.
+    `mismatches`: texts of values that do not fit their column; `unnamed`: texts of values that the schema does not
+    name.
     """
 
     mismatches: dict[str, str] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class Rescued:
 
 
 def as_json(value: Any) -> str:
-    """Compact, and readable unless a string has half of a surrogate pair."""
+    """Compact JSON, with escapes only if a string has half of a surrogate pair."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
     try:
         text.encode()
@@ -70,7 +71,7 @@ def _plain(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """As much of a text as a reason shows."""
+    """The part of a text that a reason shows."""
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
 
@@ -97,7 +98,7 @@ def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
 def unnamed_in(
     values: Mapping[str, Any], kinds: Mapping[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, Any]]:
-    """Paths and values, at any depth, that `kinds` do not name; not those that are null."""
+    """Paths and values that `kinds` do not name, at any depth, except nulls."""
     for name, value in values.items():
         if value is None:
             continue
@@ -116,14 +117,14 @@ def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
-    """Count `paths` of object `index`; all places of a list count as one."""
+    """Counts `paths` of object `index`; all places of a list count as one path."""
     counter = tally.setdefault(index, Counter())
     for path in paths:
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
 
 
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of counts by path. Of more than `MAX_RESCUED_PATHS`, the rarest are counted together as `OTHERS`."""
+    """The sum of counts by path. Beyond `MAX_RESCUED_PATHS`, the rarest paths are counted together as `OTHERS`."""
     total: Counter[str] = Counter()
     for one in filter(None, counts):
         total.update(one)
@@ -138,9 +139,9 @@ Read = Callable[[Any, pa.DataType], pa.Array]
 
 
 def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
-    """Convert `values`, which can be sliced, to `kind` with `read`; where it raises, halve them.
+    """Converts `values`, which can be sliced, to `kind` with `read`; if it raises, halves them.
 
-    A value for which it raises alone becomes what `single` returns for its number, an array of one.
+    If `read` raises for a single value, `single` returns an array of one for its number.
     """
     done: list[pa.Array] = []
     pending = [(0, len(values))]
@@ -164,10 +165,10 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def misfit_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
-    """Why a record is rejected that has a text at `path` that does not fit. `note`: how values there are written.
+def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
+    """Why a record is rejected for a text at `path` that does not fit. `note`: how values at the path are written.
 
-    `source`: the name of the source whose schema was inferred: perhaps from too few objects, and there is a command.
+    `source`: the name of a source with an inferred schema. The reason then has a command to change the inferred type.
     """
     if path == EXTRA:
         return "more values than the header has names: {}".format
@@ -181,7 +182,7 @@ def misfit_reason(path: str, schema: pa.Schema, note: str = "", source: str = ""
 
 
 def _may_be_text(path: str, schema: pa.Schema) -> bool:
-    """Whether a column may have become something else than a string by inference, and has a plain name."""
+    """True if a column has a plain name and an inferred type that could be string instead."""
     if path not in schema.names or not re.fullmatch(rf"\w{{1,{SHOWN_CHARS}}}", path):
         return False
     kind = schema.field(path).type
@@ -189,14 +190,18 @@ def _may_be_text(path: str, schema: pa.Schema) -> bool:
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
-    """`_rescued` of records in order; None for one in which all fits."""
+    """`_rescued` of records in order; None for a record without mismatches."""
     return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())
 
 
-def rescued_too(table: pa.Table, index: Iterable[int], misfits: Mapping[int, Mapping[str, str]]) -> pa.Table:
-    """Rows with `_rescued`, in which that of each has also the `misfits`, by name, of the object it is from."""
+def rescued_too(
+    table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
+) -> pa.Table:
+    """The table with the `mismatched` values of each row's object added to its `_rescued`, by name."""
     place = table.schema.get_field_index(RESCUED.name)
-    own = {number: {below("", name): text for name, text in each.items()} for number, each in misfits.items()}
+    own = {
+        number: {below("", name): text for name, text in each.items()} for number, each in mismatched.items()
+    }
     texts = [
         as_json(json.loads(text or "{}") | own[number]) if number in own else text
         for number, text in zip(index, table.column(place).to_pylist(), strict=True)

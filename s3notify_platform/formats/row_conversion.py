@@ -1,9 +1,9 @@
 """Records to rows and rejects, and the search for bad records.
 
-The records of a block are converted at once, those that a quick look suspects value by value; when that fails, or gives
-another number of rows than there are records, halves of them. A record with values that do not fit is a reject with its
-offset, reason and raw bytes; with `rescue` it keeps the values that fit. No record stops another: rows and rejects
-together are as many as the records.
+The records of a block are converted together, except suspects of a quick check, which are converted value by value. If
+that fails, or returns another number of rows than records, the block is halved. A record with values that do not fit is
+a reject with its offset, reason and raw bytes; with `rescue` it keeps the values that fit. No record stops another: the
+number of rows and rejects is the number of records.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,27 +26,27 @@ from s3notify_platform.formats.records import (
     no_rows,
     reason_of,
 )
-from s3notify_platform.formats.rescue import Rescued, Tally, count, misfit_reason
+from s3notify_platform.formats.rescue import Rescued, Tally, count, mismatch_reason
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES
 
 RECOVER_RECORDS: Final = 32
-"""A block of at most so many records that fails is converted value by value."""
+"""A failing block of at most this many records is converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
-"""Suspects that are converted value by value together: their texts are in memory as Python objects."""
+"""Number of suspects that are converted value by value together: their texts are Python objects in memory."""
 
 
 def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
-    """The records of a block, as many at once as their columns allow."""
+    """The records of a block, as many together as their number of columns allows."""
     step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
     for low in range(0, len(records.start), step):
         yield convert_or_halve(records.part(low, low + step), parser)
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """One block converted. Suspect records are recovered value by value, or are rejects.
+    """Converts one block. Suspect records are recovered value by value, or rejected.
 
-    What is bad besides is found by halving.
+    Other bad records are found by halving.
     """
     rows = _Rows(records, parser)
     pending = [np.arange(len(records.start))]
@@ -66,7 +66,7 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
                     else rows.take_recovered(numbers, parser.recover(part))
                 )
                 if len(numbers) == 1 and len(left):
-                    rows.reject(left, [reason_of(error) or "it takes more memory than there is"])
+                    rows.reject(left, [reason_of(error) or "not enough memory"])
                 else:
                     pending += [*left.reshape(-1, 1)]
             else:
@@ -91,27 +91,27 @@ class _Rows:
         self.numbers: list[Offsets] = []
 
     def take(self, numbers: Offsets, found: Converted) -> None:
-        """Converted records, by their numbers."""
+        """Adds converted records, by their numbers."""
         target = self.parser.target
-        misfit = np.zeros(len(numbers), bool)
-        for one in found.misfits:
-            misfit[one.places] = True
+        mismatched = np.zeros(len(numbers), bool)
+        for one in found.mismatches:
+            mismatched[one.places] = True
             self._count(self.found.mismatches, one.path, numbers[one.places])
         for path, places in found.unnamed.items():
-            counted = places if target.rescue else places[~misfit[places]]
+            counted = places if target.rescue else places[~mismatched[places]]
             self._count(self.found.unnamed, path, numbers[counted])
         if target.inferred and found.new_fields is not None:
             self.found.new_fields.append(found.new_fields)
-        if target.rescue and (found.unnamed or found.misfits):
+        if target.rescue and (found.unnamed or found.mismatches):
             self._rescue(numbers, found)
             return
         if not target.rescue:
-            self._reject_misfits(numbers, found)
-        kept = ~misfit
+            self._reject_mismatches(numbers, found)
+        kept = ~mismatched
         if target.inferred and found.unnamed:
             names: dict[int, str] = {}
             for path, places in found.unnamed.items():
-                for place in places[~misfit[places]].tolist():
+                for place in places[~mismatched[places]].tolist():
                     names.setdefault(place, path)
             kept[[*names]] = False
             self.reject(numbers[[*names]], map(target.unknown, names.values()))
@@ -122,10 +122,10 @@ class _Rows:
         for index, values in zip(objects.tolist(), times.tolist(), strict=True):
             count(tally, index, [path], values)
 
-    def _reject_misfits(self, numbers: Offsets, found: Converted) -> None:
-        """For the first value of each record that does not fit."""
+    def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
+        """Rejects records with mismatches. The reason is the first value of the record that does not fit."""
         seen = np.zeros(len(numbers), bool)
-        for one in found.misfits:
+        for one in found.mismatches:
             first = ~seen[one.places]
             seen[one.places] = True
             reason = self._reason(one.path)
@@ -134,12 +134,12 @@ class _Rows:
 
     def _reason(self, path: str) -> Callable[[str], str]:
         schema = self.parser.target.schema
-        return misfit_reason(path, schema, self.parser.notation.note(path, schema), self.parser.target.name)
+        return mismatch_reason(path, schema, self.parser.notation.note(path, schema), self.parser.target.name)
 
     def _rescue(self, numbers: Offsets, found: Converted) -> None:
         rescued: list[Rescued | None] = [None] * len(numbers)
         kept = np.ones(len(numbers), bool)
-        for one in found.misfits:
+        for one in found.mismatches:
             for place, text in one.pairs():
                 record = rescued[place] = rescued[place] or Rescued()
                 record.mismatches[one.path] = text
@@ -148,13 +148,13 @@ class _Rows:
             try:
                 record = rescued[place] = rescued[place] or Rescued()
                 record.unnamed = self.parser.unnamed(self.records.raw(numbers[place]))
-            except ValueError as error:  # a field that is there twice: alone it is refused
+            except ValueError as error:  # a field occurs twice
                 self.reject(numbers[[place]], [reason_of(error)])
                 kept[place] = False
         self._add_kept(numbers, self.parser.target.rows(found.table, rescued), kept)
 
     def take_recovered(self, numbers: Offsets, recovered: Recovered) -> Offsets:
-        """Records that were looked at value by value. Returns the numbers of those that could not be."""
+        """Adds records that were converted value by value. Returns the numbers of records that could not be split."""
         target = self.parser.target
         kept: list[tuple[int, int, Rescued]] = []
         rejected: list[int] = []
@@ -189,7 +189,7 @@ class _Rows:
         return np.array(left, np.int64)
 
     def reject(self, numbers: Offsets, reasons: Iterable[str]) -> None:
-        """Reject records, unless they are blank."""
+        """Rejects records, unless they are blank."""
         records, body, rejects = self.records, self.records.body, self.found.rejects
         places = (
             column[numbers].tolist() for column in (records.index, records.offset, records.start, records.end)
@@ -212,7 +212,7 @@ class _Rows:
         self.numbers.append(numbers)
 
     def result(self) -> Parsed:
-        """All that was found, in the order of the records."""
+        """All rows and rejects, in the order of the records."""
         if self.tables:
             numbers = np.concatenate(self.numbers)
             table = pa.concat_tables(self.tables)

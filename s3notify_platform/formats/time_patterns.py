@@ -1,20 +1,20 @@
-"""Dates and times as texts in other forms than ISO 8601's: a pattern in Java's letters, as Spark has them.
+"""Dates and times as texts in other forms than ISO 8601: a pattern with the letters of Java and Spark.
 
-Guarantees. A text is read as its pattern says, to its end, or not at all: 1.2.2026 is no dd.MM.yyyy, and 30.02.2026 is
-no date. Spaces and tabs around it do not count.
+Guarantees. A text must match its pattern completely, or it is not read: 1.2.2026 does not match dd.MM.yyyy, and
+30.02.2026 is not a date. Spaces and tabs around a text are ignored.
 
-    yyyy yy        a year; of yy 2000 to 2099
-    M MM MMM MMMM  a month: 1 or 01, 01, Jan, January, in small or capital letters
+    yyyy yy        a year; yy means 2000 to 2099
+    M MM MMM MMMM  a month: 1 or 01, 01, Jan, January, in upper or lower case
     d dd           a day of the month: 1 or 01, 01
     H HH           an hour, 0 to 23
     h hh a         an hour, 1 to 12, and AM or PM
     m mm s ss      minutes and seconds
     S to SSSSSSSSS fractions of a second, at most so many digits; cut to microseconds
     X XX XXX       Z, or +01 or +0130, +0130, +01:30; x the same without Z; Z as xx
-    'text' ''      text, and a quote; so is each other sign that is no letter
+    'text' ''      text, and a quote; other characters that are not letters mean themselves
     [...]          may be left out
 
-A year is needed; a month or day that is not there is the first one, a time midnight.
+A pattern must have a year. A missing month or day is the first one; a missing time is midnight.
 """
 
 import re
@@ -50,17 +50,17 @@ SUPPORTED: Final = "yyyy yy M MM MMM MMMM d dd H HH h hh a m mm s ss S… X XX X
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([a-zA-Z])\1*|.", re.DOTALL)
 
 MAX_PATTERN: Final = 200
-"""Characters of a pattern."""
+"""Maximum length of a pattern, in characters."""
 
 _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z", "x": "z", "Z": "z"}
-"""The field of a date or time that a letter gives."""
+"""The field of a date or time for each letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePattern:
     """A pattern, as a regular expression (RE2's) with a group for each of its `letters`.
 
-    `places`: where each is in a text, if all texts have them at the same places; else none.
+    `places`: the place of each letter's value, if it is the same in all texts; otherwise empty.
     """
 
     text: str
@@ -70,13 +70,13 @@ class TimePattern:
 
     @property
     def form(self) -> str:
-        """The expression, without its groups' names."""
+        """The expression, without the names of its groups."""
         return re.sub(r"\(\?P<\w>", "(?:", self.regex)
 
     def iso(self, texts: pa.Array, *, days: bool = False) -> pa.Array:
-        """The texts as ISO 8601 has them, which may be days that no month has. `days`: without their times.
+        """The texts in ISO 8601, possibly with days that a month does not have. `days`: dates, without times.
 
-        `pa.ArrowInvalid` if any is not of the pattern.
+        `pa.ArrowInvalid` if any text does not match the pattern.
         """
         return _Parts(texts=dict(zip(self.letters, self._parts(texts), strict=True))).iso(days=days)
 
@@ -87,7 +87,7 @@ class TimePattern:
             if found.null_count > texts.null_count:
                 raise wrong
             return found.flatten()  # type: ignore[no-any-return]
-        # Several times faster than groups.
+        # Slices are several times faster than groups.
         if not pc.all(pc.match_substring_regex(texts, self.form), min_count=0).as_py():
             raise wrong
         plain = pc.utf8_trim(texts, " \t")
@@ -96,7 +96,7 @@ class TimePattern:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """The texts of the fields of times, by letter. One that a time has not is empty."""
+    """The texts of the fields of times, by letter. A field that a time lacks is empty."""
 
     texts: dict[str, pa.Array]
 
@@ -145,7 +145,7 @@ def _first_if_empty(two: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=256)
 def time_pattern(text: str) -> TimePattern:
-    """The pattern that a text is. `UsageError` names what it cannot have, and what there is."""
+    """The pattern of a text. `UsageError` names unsupported letters, and the supported ones."""
     if len(text) > MAX_PATTERN:
         raise UsageError(f"{text[:MAX_PATTERN]!r}…: longer than {MAX_PATTERN} characters")
     letters: list[str] = []
@@ -158,7 +158,7 @@ def time_pattern(text: str) -> TimePattern:
         (given & {*"msSaz"} and "H" not in given, "it has a part of a time, or a zone, and no hour"),
         ("s" in given and "m" not in given, "it has seconds and no minutes"),
         ("S" in given and "s" not in given, "it has fractions and no seconds"),
-        (twelve != ("a" in given), "h and a, or H: an hour of 12 needs AM or PM"),
+        (twelve != ("a" in given), "use h with a, or H: a 12-hour clock needs AM or PM"),
     ):
         if wrong:
             raise UsageError(f"{text!r}: {why}")
@@ -167,11 +167,11 @@ def time_pattern(text: str) -> TimePattern:
 
 
 _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm", "ss", "xx", "xxx", "Z"])
-"""Letters of which all values have the same length."""
+"""Letters whose values all have the same length."""
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
-    """Where the values of a pattern's letters are in each text of it; empty if not at the same places in all."""
+    """The places of a pattern's letters in its texts; empty if the places differ between texts."""
     found: list[tuple[int, int]] = []
     end = 0
     for sign in _TOKEN.finditer(text):
@@ -187,12 +187,12 @@ def _places(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _said(sign: str) -> str:
-    """The text that a quoted text, or a sign that is no letter, stands for."""
+    """The text that a quoted text, or a character that is not a letter, means."""
     return sign[1:-1].replace("''", "'") or "'" if len(sign) > 1 else sign
 
 
 def _regexes(text: str, letters: list[str]) -> Iterator[str]:
-    """The expressions of a pattern's parts; their letters are added."""
+    """The expressions of a pattern's parts; adds their letters to `letters`."""
     depth = 0
     for found in _TOKEN.finditer(text):
         sign = found[0]
@@ -202,14 +202,14 @@ def _regexes(text: str, letters: list[str]) -> Iterator[str]:
         elif sign == "]":
             depth -= 1
             if depth < 0:
-                raise UsageError(f"{text!r}: a ] closes nothing")
+                raise UsageError(f"{text!r}: a ] has no [")
             yield ")?"
         elif found[1]:
             if sign not in _REGEXES:
-                raise UsageError(f"{text!r}: {sign!r} is not supported; there are {SUPPORTED}")
+                raise UsageError(f"{text!r}: {sign!r} is not supported; use {SUPPORTED}")
             field = _FIELDS[sign[0]]
             if field in letters:
-                raise UsageError(f"{text!r}: {sign!r} is there twice, or another letter for the same")
+                raise UsageError(f"{text!r}: {sign!r} occurs twice, or another letter means the same field")
             letters.append(field)
             yield f"(?P<{field}>{_REGEXES[sign]})"
         elif sign in "'#{}":

@@ -1,6 +1,6 @@
-"""The forms that texts of a type have, as patterns: a text of another form is no value; one of the form may be none.
+"""Patterns for the texts of a type's values, as pyarrow reads them.
 
-As pyarrow reads texts: a number may be too large, and a month too short.
+A matching text may still be invalid, like a number that is too large, or a day that a month does not have.
 """
 
 from typing import Final
@@ -34,4 +34,4 @@ FORMS: Final = {
     pa.timestamp("us").id: TIMESTAMP,
     **dict.fromkeys((pa.list_(pa.null()).id, pa.struct([]).id, pa.map_(pa.string(), pa.null()).id), NOTHING),
 }
-"""By the id of a type; a type without a form takes any text."""
+"""The pattern by the id of a type; a type without a pattern accepts any text."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.csv.csv_values import values_of
-from s3notify_platform.formats.rescue import misfit_reason
+from s3notify_platform.formats.rescue import mismatch_reason
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ObjectMeta
 from s3notify_platform.source.declared_schema import arrow_columns
@@ -78,7 +78,8 @@ class ObjectColumns:
         """Why an object is a reject as a whole for what its key says; "" if it is none. Pure."""
         mismatched = self.mismatched(key)
         return next(
-            (misfit_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()), ""
+            (mismatch_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()),
+            "",
         )
 
     def values(self, objects: Iterable[tuple[str, ObjectMeta | None]]) -> list[pa.Array]:

@@ -81,7 +81,7 @@ class Choice:
     def _of_columns(self) -> str:
         """A pattern for the reasons of these columns.
 
-        The reasons are those of rescued values (`formats.rescue`), and of columnar files.
+        The reasons are those of rescued values (`formats.rescue.mismatch_reason`), and of columnar files.
         """
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
         ("not a schema at all", "does not parse"),
         ("id bigint,", "does not parse"),
         ("bigint", "does not parse|give columns"),
-        ("_key string", "'_key': the name is kept"),
-        ("m map<string,int>", "'m': format jsonl gives no map"),
+        ("_key string", "'_key': the name is reserved"),
+        ("m map<string,int>", "'m': format jsonl cannot have map"),
         ("v variant", "variant is not supported"),
     ],
 )
@@ -189,7 +189,7 @@ def test_what_is_full_is_named(lake: Lake) -> None:
     lake.put("b.jsonl", [{"c0": 7}, {"c0": 8, "further": {"x": 1}}])
     assert all(r.ok for r in lake.ingest().slots.values())
     reason = (
-        f"field 'further' is not in the schema, which is full: {MAX_COLUMNS} columns, and may have {MAX_COLUMNS}: "
+        f"field 'further' is not in the schema, which is full: {MAX_COLUMNS} of at most {MAX_COLUMNS} columns: "
         "declare `schema` (fields that it lacks are left out), or set mismatches: rescue"
     )
     assert [r["reason"] for r in lake.rejects()] == [reason]

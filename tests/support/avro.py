@@ -59,7 +59,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "text": (b"no avro", "no header"),
     "another magic": (b"Obj\x02" + header(NOTHING)[4:], "does not begin"),
     "codec": (header(NOTHING, b"lzo"), "codec 'lzo'"),
-    "no schema": (header("long"), "no record"),
+    "no schema": (header("long"), "not a record"),
     "no JSON": (header(NOTHING).replace(b'"type": "record"', b'"type": "record '), "schema"),
     "contains itself": (
         header({"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}),

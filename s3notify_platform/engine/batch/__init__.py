@@ -1,1 +1,1 @@
-"""When a batch is due, of which slots, and how it finds out what changed: by entries, or by a listing."""
+"""Batches: the time and the slots of a batch, and its way to find out what changed, by entries or by a listing."""

@@ -1,4 +1,4 @@
-"""What a batch is, what its runs know of it, and what the sensor keeps between its ticks: values and their JSON."""
+"""Values of batches and their JSON: the payload for a batch's runs, and the sensor's state between ticks."""
 
 import json
 from collections.abc import Mapping
@@ -12,16 +12,17 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
 
 EVERYTHING: Final = -1
-"""Stands for all slots in a batch that compares the whole source: the first one, and one for each new topic."""
+"""Means all slots, in a batch that compares the whole source: the first batch, and one batch for each new topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPayload:
-    """What a batch's ack chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
+    """The part of a batch's ack chain that its runs read: the signals seen, by slot, and how to find out what changed.
 
     `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
-    slots that are parked if they fail again, so that objects which cannot be read go to quarantine. `topic`: its epoch
-    when the batch was opened. `signalled_ms`, `opened_ms`: by the clocks of store and sensor, for people.
+    slots that are parked if they fail again; their unreadable objects go to quarantine. `topic`: the topic's epoch when
+    the batch was opened. `signalled_ms` (the store's clock) and `opened_ms` (the sensor's clock) are only shown to
+    people.
     """
 
     slots: tuple[int, ...] = ()
@@ -35,7 +36,7 @@ class BatchPayload:
 
     @property
     def decision(self) -> Decision:
-        """How the batch finds out what changed."""
+        """The decision by which the batch finds out what changed."""
         if EVERYTHING in self.slots:
             return Decision(how="everything", topic=self.topic)
         slots = frozenset(map(Slot, self.slots))
@@ -47,14 +48,14 @@ class BatchPayload:
 
     @classmethod
     def loads(cls, text: str) -> Self:
-        """Inverse of `dumps`; without text, a batch that lists."""
+        """Inverse of `dumps`; an empty text gives a batch that lists."""
         found: Self = of_json(cls, json.loads(text) if text else {})
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest:
-    """A run to be requested, for `slots`, or for `EVERYTHING`."""
+    """A run to request, for `slots`, or for `EVERYTHING`."""
 
     batch: str
     part: int
@@ -63,15 +64,15 @@ class BatchRequest:
 
     @property
     def run_key(self) -> str:
-        """The same for the same request, so that Dagster launches it once."""
+        """The run key: equal for equal requests, so that Dagster launches a request once."""
         return f"{self.batch}-{self.part}of{self.parts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBatch:
-    """A batch in flight. `chain`: the version of its ack chain. `topic`: its epoch when the batch was opened.
+    """A batch in flight. `chain`: the version of its ack chain. `topic`: the topic's epoch when the batch was opened.
 
-    `progress` is (beats, when they last moved, in the sensor's wall ms) by run.
+    `progress`, by run: its number of beats, and the sensor's wall time in ms when that number last moved.
     """
 
     id: str
@@ -86,25 +87,28 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A slot whose last batch did not commit it, and when it is asked for again; sooner if it is parked and changes."""
+    """A slot that its last batch did not commit, and the time of its next request.
+
+    A parked slot is requested sooner if it changes.
+    """
 
     attempts: int
     not_before_ms: int
     reason: str
     group: int
-    """The first slot of those that it is asked for with: half of those that it failed with."""
+    """The first slot of its group. A group is requested together: half of the slots that failed together."""
     parked: bool = False
-    """It failed `max_attempts` times, the last time alone."""
+    """The slot failed `max_attempts` times, the last time alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
     """The cursor: 11 KB of digests, which `ShortCursor` keeps apart, and 5 bytes for each slot in flight or failing.
 
-    `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
-    slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the
-    bucket; `topic_ms`: when the topic was last read. `table`: the id of the source's table (`table.open_table`), ""
-    before the first batch.
+    `enumerated`: the topic's epoch in which everything was compared once; "" while that is still due. `backlog`: slots
+    waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace and the
+    bucket were last listed. `topic_ms`: when the topic was last read. `table`: the id of the source's table
+    (`table.open_table`); "" before the first batch.
     """
 
     epoch: str
@@ -118,14 +122,14 @@ class SensorState:
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
     retried: bool = False
-    """The last batch was of slots that had failed: those that wait besides are next."""
+    """True if the last batch had failed slots: the other waiting slots are next."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """The first and last slot of each parallel run's share of all slots; () as long as there is one run."""
+    """The first and last slot of each parallel run's share of all slots; empty while there is one run."""
     failing: Mapping[int, Failing] = field(default_factory=dict)
 
     def dumps(self) -> str:
         """JSON, for Dagster's cursor."""
-        # Each reason once, and slots that are alike together.
+        # Each reason is stored once, and slots with equal values are grouped.
         reasons = sorted({item.reason for item in self.failing.values()})
         groups: dict[Failing, list[int]] = {}
         for slot, item in sorted(self.failing.items()):
@@ -136,7 +140,7 @@ class SensorState:
 
     @classmethod
     def loads(cls, text: str) -> Self:
-        """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
+        """Inverse of `dumps`; `CorruptError` (reset the cursor) for any other text."""
         try:
             body = json.loads(text)
             body["watch"] = WatcherState.loads(body["watch"])
@@ -152,5 +156,5 @@ class SensorState:
             return cls(**body)
         except (ValueError, LookupError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
-                "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
+                "the sensor's cursor was not written by this version: reset it in the UI, which loses nothing"
             ) from error

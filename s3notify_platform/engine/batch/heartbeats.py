@@ -1,4 +1,7 @@
-"""Heartbeats of runs: that they live, and what they do. One record a run, which goes when it ends."""
+"""Heartbeats of runs: a sign of life, with the run's current work.
+
+One record for each run, deleted when the run ends.
+"""
 
 import json
 import logging
@@ -20,12 +23,15 @@ FIRST_BEAT_SECONDS: Final = 2.0
 HEARTBEATS: Final = "heartbeats"
 
 FRESH_MS: Final = 60_000
-"""A run is taken to live that long after a heartbeat: clocks of machines differ."""
+"""Milliseconds after a heartbeat for which a run counts as alive, since the clocks of machines differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The newest heartbeat of a run. `batch`: what it works for; `doing`: at what it was then, by its clock."""
+    """The newest heartbeat of a run.
+
+    `batch`: the run's batch; `doing`: its current work; `at_ms`: the time, by its clock.
+    """
 
     number: int
     at_ms: int = 0
@@ -38,7 +44,7 @@ class Beat:
 
     @classmethod
     def loads(cls, body: bytes) -> Self:
-        """Inverse of `dumps`. What another version wrote is a heartbeat that stands still."""
+        """Inverse of `dumps`. A body that another version wrote gives a heartbeat with number 0, which never moves."""
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError):
@@ -46,13 +52,13 @@ class Beat:
 
 
 def beats_of(records: RecordStore, run_id: str) -> int | None:
-    """The number of a run's heartbeats; None before the first. 1 GET."""
+    """The number of a run's newest heartbeat; None before the first. 1 GET."""
     record = records.read(HEARTBEATS, run_id)
     return Beat.loads(record.value).number if record else None
 
 
 def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
-    """The newest heartbeat of each run that lives. 1 LIST, and 1 GET for each that has not ended or was killed."""
+    """The newest heartbeat of each living run. 1 LIST, and 1 GET for each run that has not ended or was killed."""
     found = [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
     return [beat for beat in found if now_ms - beat.at_ms < FRESH_MS]
 
@@ -61,10 +67,10 @@ def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
 def heartbeat(
     records: RecordStore, run_id: str, *, batch: str = "", first_seconds: float = FIRST_BEAT_SECONDS
 ) -> Iterator[Progress]:
-    """Beat every `BEAT_SECONDS` as long as the body runs, which may say what it does; first after `first_seconds`.
+    """Writes a heartbeat every `BEAT_SECONDS` while the body runs; the first after `first_seconds`.
 
-    A beat that fails is skipped: the sensor fails a run only after several missing beats. 1 PUT for each beat, and
-    1 DELETE if there was one.
+    Yields a function by which the body reports its current work. A failed heartbeat is skipped: the sensor fails a run
+    only after several missing heartbeats. 1 PUT for each heartbeat, and 1 DELETE if any was written.
     """
     stop, doing = threading.Event(), [""]
     last: WriteOutcome = Conflict()
@@ -74,7 +80,7 @@ def heartbeat(
         doing[0] = text
 
     def version() -> Version | None:
-        """The record's, as it was written last; if that is in doubt, as it is read."""
+        """The record's version by the last write; read again if that write is in doubt."""
         if isinstance(last, Written):
             return Version(last.etag or "")
         found = records.read(HEARTBEATS, run_id)
@@ -102,13 +108,13 @@ def heartbeat(
     finally:
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
-        with suppress(S3NotifyError):  # a heartbeat that stays behind stops, and the run has ended anyway
+        with suppress(S3NotifyError):  # a record that stays never changes again, and the run has ended anyway
             if number and (known := version()) is not None:
                 records.remove(HEARTBEATS, run_id, expected=known)
 
 
 def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:
-    """Remove heartbeats that killed runs left. 1 LIST, and 1 GET and 2 writes for each."""
+    """Deletes the heartbeats that killed runs left. 1 LIST, and 1 GET and 2 writes for each."""
     for record in records.scan(HEARTBEATS):
         if ended(record.key):
             records.remove(HEARTBEATS, record.key, expected=record.version)

@@ -1,15 +1,15 @@
-"""How a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
+"""Decides how a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
-The one place that decides it, for the sensor and `s3notify ingest`. An entry names a change, unless the
-change is older than the topic, or its writer does not queue. So, the first that holds:
+Sensor and `s3notify ingest` both decide here, and nowhere else. An entry names a change, unless the change is older
+than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
 
-    everything   the topic is not the one since which everything was compared: compare all slots with a listing
-    rescan       there is no topic, or slots wait in the backlog, or a writer that does not queue was seen lately, or
-                 has signalled: compare these and the changed slots with a listing, once one is due
+    everything   everything was last compared before this topic was made: compare all slots with a listing
+    rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has
+                 signalled: compare these and the changed slots with a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
-What a batch finds out about its writers is noted by `note_writers`, before the batch counts as done. Slots that are
-left come again by `ask_again`.
+`note_writers` notes the batch's findings about its writers, before the batch counts as done. Slots that a batch left
+are requested again by `ask_again`.
 """
 
 from collections.abc import Iterable
@@ -30,25 +30,26 @@ How = Literal["everything", "rescan", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a batch finds out what changed, as this module says. `slots`: of which ones, unless it is `everything`.
+    """The way for a batch to find out what changed (see this module).
 
-    `topic`: the epoch of the source's topic, "" if it has none.
+    `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic, "" if it has
+    none.
     """
 
     how: How
     topic: str
     slots: frozenset[Slot] = frozenset()
     wait_seconds: float = 0.0
-    """Before these are over no rescan is due."""
+    """Seconds until a rescan is due."""
 
     @property
     def listing(self) -> bool:
-        """Whether the bucket is listed."""
+        """True if the bucket is listed."""
         return self.how != "follow"
 
     @property
     def everything(self) -> bool:
-        """Whether all slots are compared, whatever was signalled."""
+        """True if all slots are compared, signalled or not."""
         return self.how == "everything"
 
 
@@ -63,11 +64,11 @@ def decide(
     listed_ms: int = 0,
     list_seconds: float = 0.0,
 ) -> Decision:
-    """What is to be done about `changed` slots, and those that wait for a rescan. Pure.
+    """Decides how to look at the `changed` slots and at the slots that wait for a rescan. Pure.
 
-    `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the one since which everything was
-    compared. `unqueued`: a changed slot's signal is of a writer that does not queue. Rescans are `list_seconds` apart,
-    the last one at `listed_ms`, both by the wall clock of `now_ms`.
+    `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the epoch in which everything was
+    compared. `unqueued`: a changed slot was signalled by a writer that does not queue. Rescans are `list_seconds`
+    apart; the last one was at `listed_ms`. `now_ms` and `listed_ms` are of the same wall clock.
     """
     if topic and topic != enumerated:
         return Decision(how="everything", topic=topic)
@@ -77,15 +78,16 @@ def decide(
         how="rescan",
         topic=topic,
         slots=frozenset({*changed, *rescans.slots}),
-        # A clock that was set back must not stop it.
+        # The wait is bounded, so that a clock that was set back does not stop listings.
         wait_seconds=min(list_seconds, max(0.0, list_seconds - (now_ms - listed_ms) / 1000)),
     )
 
 
 def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
-    """Which life of the topic this is; "" if there is none. 1 request, and as `Topics.serve`.
+    """The topic's epoch, which changes when the topic is made again; "" without a topic.
 
-    `UsageError` if the topic has other slots than its user, or other `signals`, or serves other tables.
+    Costs 1 request, and the requests of `Topics.serve`. `UsageError` if the topic's slot count differs from its user's,
+    its `signals` differ, or it serves other tables.
     """
     found = queue.topics.find(topic)
     if found is None:
@@ -95,7 +97,7 @@ def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signal
 
 
 def topic_problem(location: Location) -> str:
-    """Why the source cannot use its topic, with what to do; "" if it can, or there is none. 2 requests."""
+    """Why the source cannot use its topic, and the remedy; "" if it can, or if there is no topic. 2 requests."""
     known, _ = location.known().read()
     user = known.topic_user(location.slots) if known is not None else TopicUser(slots=location.slots)
     found = location.queue().topics.find(location.name)
@@ -110,10 +112,10 @@ def topic_problem(location: Location) -> str:
 
 
 def note_writers(backlog: RescanBacklog, decision: Decision, *, unannounced: int) -> None:
-    """Note that a writer does not queue, if the batch found one. No request if not, else as `RescanBacklog.add`.
+    """Notes that a writer does not queue, if the batch found such a writer.
 
-    `unannounced`: changes that a listing found and no entry names; where everything is compared, or without a topic,
-    these are nothing unusual.
+    Costs the requests of `RescanBacklog.add` in that case. `unannounced`: changes that a listing found and no entry
+    names. Such changes are normal without a topic, or where everything is compared.
     """
     if decision.how == "rescan" and decision.topic and unannounced:
         backlog.add((), unqueued=True)
@@ -127,9 +129,10 @@ def ask_again(
     store: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
+    """Makes the next batch look at these slots again: with `listing` by a listing, else by their entries and states.
 
-    No request without slots; else 1 read and 1 write for a listing, 1 PUT for each slot and one for the root.
+    Costs no request without slots. Slots cost 1 read and 1 write for a listing, and 1 PUT for each slot and for the
+    root.
     """
     if not (wanted := sorted(set(slots))):
         return

@@ -1,7 +1,7 @@
-"""The liveness of runs: which go on, and which have fallen silent. Pure; no Dagster.
+"""The liveness of runs: which runs are alive, and which have fallen silent. Pure; no Dagster.
 
-A run has a heartbeat from its first step on. By the watcher's own clock, one whose heartbeat does not move is silent
-after a while; one that has none yet, after the same while if what executes it is known to be gone.
+A run has a heartbeat from its first step on. A run is silent if its heartbeat has not moved for some time by the
+watcher's own clock. A run that has no heartbeat yet is silent after the same time if its process is known to be gone.
 """
 
 import math
@@ -24,12 +24,15 @@ class RunView:
     failure: str = ""
     """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Whether nothing executes the run, for certain, nor ever will. Called for a run without heartbeat only."""
+    """Returns True if it is certain that no process executes the run, or ever will.
+
+    Called only for a run without a heartbeat.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """Runs by id. `progress`: beats (-1: none yet), and when this number was first seen, in the watcher's wall ms."""
+    """Runs by id. `progress`: the beats (-1: none yet), and the watcher's wall ms when this number was first seen."""
 
     progress: Mapping[str, tuple[int, int]]
     alive: tuple[str, ...]
@@ -45,10 +48,10 @@ def pulse_of(
     startup_seconds: float,
     patient: bool = False,
 ) -> Pulse:
-    """The pulse of those runs that have not ended. `before`: the progress of the look before.
+    """The pulse of the runs that have not ended. `before`: the `progress` of the previous call.
 
-    A run that never had a heartbeat is silent after `startup_seconds` in any case; with `patient`, not while it is
-    still starting.
+    A run that never had a heartbeat is silent after `startup_seconds`; with `patient`, a run that is still starting is
+    not.
     """
     progress: dict[str, tuple[int, int]] = {}
     alive: list[str] = []

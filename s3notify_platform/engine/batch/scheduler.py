@@ -1,9 +1,9 @@
-"""Which slots a tick asks for: the sensor's decisions, a function of its cursor and what it sees. No Dagster.
+"""The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. No Dagster.
 
-Theory of operation. A batch is opened in the record store, as an ack chain whose children are its slots and
-whose payload is the signals seen, before its run is requested; the cursor is stored by Dagster after that.
-So a tick that dies in between is repeated with the same batch id, finds its own chain, and requests the same
-run under the same run key, which Dagster launches once.
+Theory of operation. A batch is opened in the record store before its run is requested: as an ack chain whose children
+are its slots and whose payload has the signals seen. Dagster stores the cursor after that. A tick that dies in between
+is repeated with the same batch id. The repeated tick finds its own chain and requests the same run under the same run
+key, so that Dagster launches the run once.
 
     changed ──► in flight ──► settled                    chain acked: all its slots are committed
                    │
@@ -12,22 +12,22 @@ run under the same run key, which Dagster launches once.
                            └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
 
 An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
-objects go to quarantine, and the rest is committed. So do objects over which a parser, a transform or the writing of
-files raises, up to `MAX_UNFORESEEN` of the source. What parks a slot concerns it as a whole, like a transform that
-raises on no rows, or an outage, or is beyond that limit; so it is tried again.
+objects go to quarantine, and the rest is committed. The same holds for objects over which a parser, a transform or the
+writing of files raises, up to `MAX_UNFORESEEN` of the source. A slot is parked for a failure of the slot as a whole: an
+outage, a transform that raises even without rows, or more failing objects than the limit. A parked slot is retried.
 
-Slots that failed are asked for apart from all others, so that they cannot fail these again, and those of one batch in
-halves: the one at fault ends up alone, in log2 of their number batches, and the others are committed. Batches of slots
-that failed, and of those that did not, take turns.
+Slots that failed are requested apart from all others, so that they do not make other slots fail. The slots of one
+failed batch are retried in halves: the slot at fault is alone after log2(number of slots) batches, and the others are
+committed. Batches of failed slots and batches of other slots take turns.
 
-Whether a batch lists the bucket or follows the entries of the source's topic is decided by `follow`. A batch that
-compares everything is alone. Rescans are `list_seconds` apart.
+`list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
+that compares everything runs alone. Rescans are `list_seconds` apart.
 
-A slot in flight is never requested again; its later changes wait, because the root is not remembered until
-every changed slot could be taken. A run's liveness is a counter that it moves (`heartbeats`); the sensor
-measures with its own clock how long a counter stands still. Before the first beat, and after the last, a run is dead
-after the same time if what executes it is known to be gone, else after `startup_seconds`. No data depends on it: a run
-that counts as dead and is not either commits, or has a conflict with the next one, like any other.
+A slot in flight is never requested again. Its later changes wait: the root is not remembered until every changed slot
+could be requested. A living run moves a counter (`heartbeats`), and the sensor measures by its own clock how long the
+counter stands still. Before the first beat, and after the last, a run is dead after the same time if its process is
+known to be gone, and otherwise after `startup_seconds`. No data depends on liveness: a run that was taken for dead
+either commits, or has a conflict with the next run, like any other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,15 +57,15 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.open_table import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
-"""Between two looks at the topic while nothing changes: for so long after its end ticks may say "nothing changed"."""
+"""Seconds between two reads of the topic while nothing changes: the longest time until a deleted topic is noticed."""
 
 SHOWN: Final = 10
-"""Parked slots that are named in a tick's note."""
+"""Maximum number of parked slots that a tick's note names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What one evaluation decided. `silent_runs` have no heartbeat any more: report them as failed."""
+    """The decisions of one evaluation. `silent_runs` have lost their heartbeat: report them as failed."""
 
     state: SensorState
     requests: tuple[BatchRequest, ...]
@@ -78,13 +78,14 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none, and has serve the given table
-    (`Topics.serve`); `backlog` is the source's; `table` opens its table, expecting the id that the cursor has
-    (`Source.open_table`), and `claim` notes whose sensor works on it (`open_table.claim`).
+    `topic_epoch` returns the epoch of the source's topic; it creates a missing topic, and makes the topic serve the
+    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, expecting
+    the id in the cursor (`Source.open_table`). `claim` notes whose sensor works on the table (`open_table.claim`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
-    and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and those of `table` and `claim`; once in
-    `TOPIC_SECONDS` 1 GET of the topic; 2 GETs (topic, backlog) when a batch has ended that listed, or left slots.
+    and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and the requests of `table` and `claim`;
+    once in `TOPIC_SECONDS` 1 GET of the topic; 2 GETs (topic, backlog) when a batch has ended that listed, or left
+    slots.
     """
 
     source: str
@@ -99,14 +100,17 @@ class BatchPlanner:
     clock: Clock = SYSTEM_CLOCK
 
     def first(self) -> SensorState:
-        """A cursor that has seen nothing. Stored before the first batch, so that batch ids repeat."""
-        self.topic_epoch(None)  # the sooner there is one, the sooner writers queue
+        """A cursor that has seen nothing.
+
+        Stored before the first batch, so that a repeated tick uses the same batch ids.
+        """
+        self.topic_epoch(None)  # creates the topic: writers queue as soon as it exists
         return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
-        """Settle what has ended, see what changed, open the next batch.
+        """Settles ended batches, polls for changes, opens the next batch.
 
-        Raises what `open_table` refuses the table for; the cursor is then left as it is.
+        Raises the errors of `open_table` if it refuses the table; the cursor then stays unchanged.
         """
         if state.watch.slots != self.watcher.fresh_state().slots and state.table:
             table = self.table(state.table)
@@ -120,7 +124,7 @@ class BatchPlanner:
         if poll.listed:
             state = replace(state, listed_ms=now_ms)
         if poll.changed:
-            # Parked slots whose signal moved have all their attempts again, and at once, but still alone.
+            # Parked slots whose signal moved get all attempts again, without a wait, but are still requested alone.
             again = {
                 slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
                 for slot, item in state.failing.items()
@@ -147,7 +151,10 @@ class BatchPlanner:
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
 
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
-        """Whether the topic is still the one since which everything was compared; 1 request in `TOPIC_SECONDS`."""
+        """Reads the topic again, once in `TOPIC_SECONDS`.
+
+        Notes that it was replaced since everything was compared. 1 request.
+        """
         if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
             return state, ()
         state = replace(state, topic_ms=now_ms)
@@ -156,17 +163,17 @@ class BatchPlanner:
         return replace(state, enumerated=""), (self._topic_gone(),)
 
     def _topic_gone(self) -> str:
-        return f"its topic {self.source!r} is gone, and another one was made: everything is compared, once"
+        return f"its topic {self.source!r} is gone, and a new one was made: everything is compared once"
 
     def _begin_again(self, table: OpenTable) -> Tick:
-        note = "the table was forgotten, or rewritten as another: everything is compared again"
+        note = "the table was forgotten, or replaced by a rewritten one: everything is compared again"
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """The slots that may be requested now: changed ones, or else those whose backoff is over.
+        """The slots to request now: changed slots, or else slots whose backoff is over.
 
-        `EVERYTHING` is alone: it waits for the batches that are open, and all slots wait for it. So is each group of
-        slots that failed, but it waits for no other batch.
+        `EVERYTHING` is requested alone: it waits for the open batches, and all slots wait for it. Each group of failed
+        slots is requested alone, too, but waits for no other batch.
         """
         if not state.enumerated and state.open:
             return set()
@@ -191,12 +198,13 @@ class BatchPlanner:
         rescans: Rescans,
         now_ms: int,
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
-        """Open a batch of these slots, and of all that wait for a rescan if it makes one.
+        """Opens a batch of these slots. If the batch lists, it has all slots that wait for a rescan, too.
 
         `rescans`: the backlog, read after the poll.
         """
         changed = poll.changed
-        # A run that follows entries fails if the topic is another one since: then it is read again.
+        # A run that follows entries fails if the topic was replaced in the meantime. The next tick then reads the epoch
+        # again.
         topic = state.enumerated or self.topic_epoch(table)
         decision = decide(
             map(Slot, wanted),
@@ -220,7 +228,7 @@ class BatchPlanner:
             return state, (), gone
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
-        # Those that `_failed` would park; of a batch of everything slots are retried one by one.
+        # These are the slots that `_note_failed` would park. The slots of a batch of everything are retried one by one.
         attempts = {slot: item.attempts for slot, item in state.failing.items()}
         last = (s for s in sorted(wanted - {EVERYTHING}) if self.settings.is_last(attempts.get(s, 0)))
         payload = BatchPayload(
@@ -237,7 +245,7 @@ class BatchPlanner:
         try:
             chain = self.chains.open_batch(batch, map(str, payload.slots), payload=payload.dumps())
         except TagExists:
-            # A tick of ours died before its cursor was stored: the chain says what it had asked for.
+            # An earlier tick died before its cursor was stored: the chain says what that tick had requested.
             chain = self.chains.chain(batch)
             payload = BatchPayload.loads(chain.payload)
         slots = payload.slots
@@ -269,9 +277,9 @@ class BatchPlanner:
         return state, requests, gone
 
     def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
-        """Which slots each parallel run has of all, as long as they are balanced in its batch too.
+        """Each parallel run's share of all slots. A batch keeps to the shares as long as they are balanced in it.
 
-        A slot comes to the same run again, and few move when there are more or fewer runs.
+        So a slot usually goes to the same run again, and few slots move when the number of runs changes.
         """
         runs = self.settings.parallel_runs
         shares = [range(first, last + 1) for first, last in state.ranges]
@@ -287,7 +295,7 @@ class BatchPlanner:
         failing = dict(state.failing)
         silent: list[str] = []
         notes: list[str] = []
-        unsure = False  # whether the topic may be another one, or slots may wait for a rescan
+        unsure = False  # true if the topic may have been replaced, or slots may wait for a rescan
         for batch in state.open:
             chain = self._state(batch)
             if chain is not None and chain.status == "open":
@@ -299,7 +307,7 @@ class BatchPlanner:
                     continue
                 failures = [run.failure for run in runs if run.failure]
                 reason = failures[0] if failures else "its run ended before it was committed"
-                # One that was acked since we looked stays acked.
+                # A chain that was acked in the meantime stays acked.
                 chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
@@ -318,7 +326,7 @@ class BatchPlanner:
         if unsure:
             state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
             if self.topic_epoch(None) != state.enumerated:
-                # The entries of the earlier topic are gone.
+                # The earlier topic's entries are gone.
                 notes += [self._topic_gone()] if state.enumerated else []
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
@@ -332,7 +340,7 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, Sequence[str]]:
-        """The batch with its runs' progress, whether any of them goes on, and which ones are silent."""
+        """The batch with its runs' progress, whether any run is alive, and the silent runs."""
         startup_ms = self.settings.startup_seconds * 1000
         found = pulse_of(
             runs,
@@ -341,22 +349,23 @@ class BatchPlanner:
             silence_seconds=self.settings.silence_seconds,
             startup_seconds=self.settings.startup_seconds,
         )
-        # Dagster may still have to create some: it resumes a tick that died while it did.
+        # Dagster may not have created all runs yet: it resumes a tick that died while it created them.
         awaited = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
         return replace(batch, progress=found.progress), awaited or bool(found.alive), found.silent
 
     def _note_failed(
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
     ) -> None:
-        """Note in `failing` the slots that a batch left, in halves; those of a batch of everything together."""
+        """Notes in `failing` the slots that a batch left: in two halves, or together after a batch of everything."""
         ordered, alone = sorted(missing), len(batch.slots) == 1
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # In a batch of everything a slot has no attempt of its own: nothing of it could go to quarantine.
+                # A batch of everything does not count as an attempt of its slots: it cannot quarantine their objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
-                wait = self.settings.retry_seconds(attempts if alone else 1)  # most of many are not at fault
+                # Only the backoff of a slot that failed alone grows: most slots of a group are not at fault.
+                wait = self.settings.retry_seconds(attempts if alone else 1)
                 failing[slot] = Failing(
                     attempts=attempts,
                     not_before_ms=now_ms + int((self.settings.parked_seconds if parked else wait) * 1000),
@@ -367,7 +376,7 @@ class BatchPlanner:
 
 
 def _chain(batch: OpenBatch) -> Chain:
-    """A batch's chain, so that its head, with all that its runs have to know, is not read in each tick."""
+    """A batch's chain without its payload, so that no tick has to read the chain's head."""
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 

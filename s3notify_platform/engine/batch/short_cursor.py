@@ -1,9 +1,10 @@
-"""The sensor's cursor, short enough to be read in Dagster's UI: the signals seen are in a record of the source.
+"""The sensor's cursor, short enough to be read in Dagster's UI: a record of the source has the signals seen.
 
-A cursor names a record, which has 8 bytes for each slot, and says itself which slots have moved since. Once these are
-more than `MOVED_MAX`, there is a new record. Its name is its hash. It is written before the cursor that names it, and
-the one before is removed once that cursor was stored. So a tick that dies and is repeated finds what its cursor names.
-A record that is lost costs a look at all slots that were ever signalled, and misses no change.
+A cursor names a record, which has 8 bytes for each slot. The cursor itself lists the slots that have moved since the
+record was written. When there are more than `MOVED_MAX` of these, a new record is written, named by its hash. The
+record is written before the cursor that names it, and the previous record is removed once that cursor was stored. So a
+tick that dies and is repeated finds the record that its cursor names. The loss of a record costs a look at all slots
+that were ever signalled, and misses no change.
 """
 
 import json
@@ -22,28 +23,28 @@ from s3notify_platform.protocols.keyspace.signals import DIGEST_BYTES
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 
 RECORD: Final = "cursor-"
-"""Before the name of a record, in the partition of the source's other hints."""
+"""Prefix of the record's name, in the partition of the source's other hints."""
 MOVED_MAX: Final = 32
-"""Slots whose digests stand in the cursor itself."""
+"""Maximum number of slots whose digests are in the cursor itself."""
 
 NOTHING: Final = ""
-"""The name of what has seen no signal; it has no record."""
+"""The name of the record in a cursor that has seen no signal. There is no such record."""
 
 
 @lru_cache(maxsize=128)
-def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - of this name
-    """The value of the record of a name, as this process has it; empty as long as it has none."""
+def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - the key of the cache
+    """A list with the process's copy of the named record's value; empty until the value is known."""
     return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortCursor:
-    """Reads and writes the cursor of one source. `records`: the source's."""
+    """Reads and writes the cursor of one source. `records`: the source's record store."""
 
     records: RecordStore
 
     def loads(self, text: str) -> SensorState:
-        """The state. `CorruptError` for another text. 1 read, unless this process has written or read the record."""
+        """The state. `CorruptError` for any other text. 1 read, unless this process has written or read the record."""
         try:
             body = json.loads(text)
             watch = body["watch"]
@@ -52,13 +53,13 @@ class ShortCursor:
             return SensorState.loads(json.dumps(body))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CorruptError(
-                "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
+                "the sensor's cursor was not written by this version: reset it in the UI, which loses nothing"
             ) from error
 
     def dumps(self, state: SensorState, before: str) -> str:
-        """The cursor of a state; `before`: the one that Dagster has stored, "" for none.
+        """The cursor of a state. `before`: the cursor that Dagster has stored, "" if there is no cursor yet.
 
-        1 write if more than `MOVED_MAX` slots have moved, and then a read and a removal in the next tick.
+        1 write if more than `MOVED_MAX` slots have moved; the next tick then makes 1 read and 1 removal.
         """
         known = _watch_of(before)
         base, unused = str(known.get("record", NOTHING)), str(known.get("unused", NOTHING))
@@ -87,7 +88,7 @@ class ShortCursor:
         return isinstance(self.records.create(PARTITION, f"{RECORD}{name}", value), Written | Conflict)
 
     def _value(self, name: str) -> bytes:
-        """The value of the record of a name; b"" if it is lost."""
+        """The value of the named record; b"" if the record is lost."""
         if name == NOTHING:
             return b""
         if not (kept := _kept(name)):
@@ -125,7 +126,7 @@ def _watch_of(cursor: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """The digests that differ, in hexadecimal, by their places."""
+    """The digests that differ, in hexadecimal, by place."""
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

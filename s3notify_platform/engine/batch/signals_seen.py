@@ -1,7 +1,8 @@
-"""How far `s3notify ingest` is: which signals it has seen. One JSON record of the source, so that any machine goes on.
+"""The signals that `s3notify ingest` has seen, in one JSON record of the source, so that any machine can continue.
 
-It is a hint. It is written once what these signals announced is committed, or in the rescan backlog. So a record that
-is lost costs a comparison of everything, and one that another process has set back costs a look at what is committed.
+The record is a hint. It is written once the changes behind these signals are committed, or are in the rescan backlog. A
+lost record costs a comparison of everything. A record that another process has set back costs a comparison of slots
+that are committed already.
 """
 
 import json
@@ -21,14 +22,14 @@ SEEN: Final = "seen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The signals that were seen, and the id of the table in which their changes are; "": it had none yet."""
+    """The signals seen, and the id of the table that has their changes; "": there was no table yet."""
 
     state: WatcherState
     table: str = ""
 
 
 def read_seen(location: Location) -> Seen | None:
-    """What was seen of this source; None if nothing was, or of another number of slots. 1 request."""
+    """The signals of this source seen so far; None if there is no record, or its slot count differs. 1 request."""
     if (record := location.records().read(PARTITION, SEEN)) is None:
         return None
     try:
@@ -42,9 +43,9 @@ def read_seen(location: Location) -> Seen | None:
 def write_seen(
     location: Location, seen: Seen, *, known: Record | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> Record | None:
-    """Note what was seen, in place of what any process has noted; the record as it is now.
+    """Replaces the record of the signals seen, whichever process wrote it. Returns the new record.
 
-    `known`: the record as this process wrote it last. 1 write; 1 read if it is not known, and more on conflicts.
+    `known`: the record as this process wrote it last. 1 write; 1 read if `known` is missing, and more on conflicts.
     """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
     updates = Updates(location.records(), clock, rounds=ATTEMPTS)

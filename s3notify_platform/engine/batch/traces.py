@@ -1,8 +1,8 @@
-"""OpenTelemetry traces: a span for each batch, with one for each of its phases, which follow each other.
+"""OpenTelemetry traces: a span for each batch, with one span for each of its consecutive phases.
 
-They are sent by OTLP over HTTP if the extra `traces` is installed and OTEL_EXPORTER_OTLP_ENDPOINT (or
-OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set; OpenTelemetry's other variables hold too. A collector that cannot be reached
-delays no batch: its spans are dropped, and a process that ends waits for `TIMEOUT_SECONDS` at most.
+The spans are sent by OTLP over HTTP if the extra `traces` is installed and OTEL_EXPORTER_OTLP_ENDPOINT (or
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set. OpenTelemetry's other variables apply, too. An unreachable collector delays
+no batch: spans are dropped, and a process that ends waits for `TIMEOUT_SECONDS` at most.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 TIMEOUT_SECONDS: Final = 5.0
-"""Of one request to the collector, if OTEL_EXPORTER_OTLP_TIMEOUT does not say otherwise."""
+"""Time limit of one request to the collector, unless OTEL_EXPORTER_OTLP_TIMEOUT sets another one."""
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -26,7 +26,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 def trace_batch(
     source: str, batch: str, phases: Mapping[str, float], attributes: Mapping[str, str | int | float]
 ) -> None:
-    """Record a batch that has just ended, with the seconds of its phases in order."""
+    """Records a batch that has just ended, with the seconds of its phases in order."""
     if (provider := _provider()) is None:
         return
     tracer = provider.get_tracer("s3notify_platform")
@@ -49,7 +49,7 @@ def trace_batch(
 
 
 def flush(seconds: float) -> None:
-    """Send what was recorded, for at most so long. For a process that may be killed once its work is done."""
+    """Sends the recorded spans, for at most `seconds`. Meant for a process that may be killed once its work is done."""
     if (provider := _provider()) is not None:
         sending = Thread(target=provider.force_flush, daemon=True)
         sending.start()
@@ -70,10 +70,10 @@ def _provider() -> "TracerProvider | None":
         exporter = OTLPSpanExporter(timeout=None if given else TIMEOUT_SECONDS)
     except ModuleNotFoundError:
         getLogger(__name__).warning(
-            "batches are not traced, as OTEL_EXPORTER_OTLP_ENDPOINT asks for: pip install 's3notify-platform[traces]'"
+            "batches are not traced, though OTEL_EXPORTER_OTLP_ENDPOINT is set: pip install 's3notify-platform[traces]'"
         )
         return None
-    except ValueError as error:  # a variable of OpenTelemetry's
+    except ValueError as error:  # a variable of OpenTelemetry is invalid
         getLogger(__name__).warning("batches are not traced: %s", error)
         return None
     named = os.environ.get("OTEL_SERVICE_NAME", "s3notify")

@@ -1,1 +1,1 @@
-"""The new states of each slot, and the staged round as one version of the table (`table.commit` creates it)."""
+"""The new states of each slot, and the commit of a staged round as one version (`table.commit` creates it)."""

@@ -1,8 +1,8 @@
-"""Settles a slot of a round: from the outcomes of its objects to the states that it commits. Pure.
+"""Settles a slot of a round: turns the outcomes of its objects into the states that it commits. Pure.
 
-Rows of a read that was cut short, or is one of several rounds of a big object, stay and are read on from there. An
-object whose read fails is left out, and its slot is asked for again; on the slot's last attempt it goes to quarantine,
-and the rows of its earlier version leave. An outage is never a verdict on an object.
+A read may be cut short, or be one of several rounds of a big object. Its rows stay, and the next read continues after
+them. An object whose read fails is left out, and its slot is requested again. On the slot's last attempt the object
+goes to quarantine, and the rows of its earlier version leave. An outage never counts against an object.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,22 +20,25 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
 FAILING_MAX: Final = 10_000
-"""Objects of a slot in quarantine as a whole. More do not go there, and keep their slot failing."""
+"""Maximum number of a slot's objects in quarantine as a whole.
+
+Further objects stay out, and keep their slot failing.
+"""
 
 UNKNOWN_SCHEMAS: Final = 8
-"""Different sets of unknown fields that a slot reports at once."""
+"""Maximum number of different sets of unknown fields that a slot reports in one round."""
 
 TRACES_MAX: Final = 5
-"""Tracebacks of objects that a slot reports, beside those of objects in quarantine."""
+"""Maximum number of tracebacks that a slot reports, besides the tracebacks of objects in quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
     """The facts that hold for all slots of a round.
 
-    `label`: that of its rows. `last_attempt`: slots whose objects go to quarantine if their read fails. `complete`:
-    slots for which everything that has changed is read, or has left. `failing`: how many objects of a slot are in
-    quarantine. `evolving`: a slot with fields that the schema lacks waits for another schema.
+    `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
+    `complete`: slots whose plan has all their changed and removed objects. `failing`: number of a slot's objects in
+    quarantine. `evolving`: a slot with fields that the schema lacks waits for a wider schema.
     """
 
     label: int
@@ -50,7 +53,7 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A slot's commit (None: nothing changes), and how it ended. `new_fields`: it waits for a schema that has them."""
+    """A slot's commit (None: nothing changes), and its result. `new_fields`: the slot waits for a schema with these."""
 
     round: SlotRound | None
     result: SlotResult
@@ -58,9 +61,9 @@ class Settled:
 
 
 def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
-    """A slot, settled. `outcomes`: of each object that was to be read, joined (`object_outcome.joined`).
+    """Settles a slot. `outcomes`: the joined outcome of each object that had to be read (`object_outcome.joined`).
 
-    `CorruptError`: an object was read on from a place to which no such version had been read.
+    `CorruptError` if a read continued from an offset, and the committed state is not of that object version.
     """
     slot, known = planned.slot, planned.before
     read = {key: outcome for key, outcome in outcomes.items() if outcome.status == "ok"}
@@ -130,17 +133,17 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
 
 
 def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> tuple[set[str], set[str]]:
-    """The keys whose rows leave since their objects have, and those whose rows stay (`on_delete`)."""
+    """The keys whose rows leave because their objects have left, and the keys whose rows stay (`on_delete`)."""
     known, changes = planned.before, planned.changes
     expired = {key for key in changes.expired.intersection(changes.gone) if key in known and known[key].rows}
     gone = {key for key in changes.gone if key in known} - expired
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
-        case "keep":  # what cannot be read again is not asked for again
+        case "keep":  # an object that cannot be read again is not requested again
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":
-            pass  # an entry, or a listing, will say why
+            pass  # an entry, or a listing, will tell an expiry from a deletion
         case "withdraw":
             gone |= deleted
     return gone | {key for key in deleted if not known[key].rows}, expired
@@ -149,7 +152,7 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
 def _quarantined(
     planned: SlotPlan, failed: Mapping[str, str], unforeseen: Collection[str], facts: RoundFacts
 ) -> dict[str, str]:
-    """The objects that go to quarantine, of those that failed, with their reasons."""
+    """The failed objects that go to quarantine, with their reasons."""
     if planned.slot not in facts.last_attempt:
         return {}
     there = sum(state.failing for key, state in planned.before.items() if key in failed)
@@ -160,10 +163,10 @@ def _quarantined(
 
 
 def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
-    """The state of an object that was read, with the rows that this read went on from."""
+    """The state of an object that was read, including the rows of earlier reads that this one continued."""
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
-        raise CorruptError(f"{key!r}: read on from {outcome.start}, and no such version is committed")
+        raise CorruptError(f"{key!r}: read on from {outcome.start}, but this version has no committed state")
     return ObjectState(
         key=key,
         etag=outcome.etag,
@@ -179,7 +182,7 @@ def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFac
 
 
 def _unread(key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
-    """The state of an object of which nothing could be read: what is held of this very version, if anything is."""
+    """The state of an object whose read failed: the committed state if it is of the same version, else an empty one."""
     if known is not None and known.etag == outcome.etag:
         return replace(known, expired=False, again=False)
     return ObjectState(key=key, etag=outcome.etag, size=outcome.size, reach_end=False)

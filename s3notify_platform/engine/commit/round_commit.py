@@ -1,6 +1,6 @@
-"""Commits a staged round as one version of the table, and says how each of its slots ended.
+"""Commits a staged round as one version of the table, and returns the result of each slot.
 
-The rows are visible once `table.commit` has created the version; `engine.loop` has the order of what follows.
+The rows are visible once `table.commit` has created the version; `engine.loop` has the order of the later steps.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ from s3notify_platform.table.round import CONFLICT, RoundChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCommit:
-    """A round that is staged. Nothing is raised for one slot."""
+    """A staged round. The failure of one slot raises nothing."""
 
     source: Source
     base: Base
@@ -34,7 +34,7 @@ class RoundCommit:
     clock: Clock
 
     def committed(self) -> Results:
-        """Commit what is staged, as one version; how each slot of the round ended."""
+        """Commits the staged slots as one version. Returns the result of each slot of the round."""
         staged = self.staged
         started = self.clock.monotonic()
         results = {slot: self._unchanged(slot) for slot in (*self.plan.slots, *self.plan.failed)}
@@ -63,7 +63,7 @@ class RoundCommit:
         return results
 
     def _commit(self, results: Results) -> Results:
-        """The results of the slots that were to be committed."""
+        """Commits the slots that have changes, and returns their results."""
         staged, base = self.staged, self.base
         slots = {slot: each.round for slot, each in staged.settled.items() if each.round is not None}
         try:
@@ -124,7 +124,7 @@ class RoundCommit:
         return metadata, protocol
 
     def _note(self, slots: Collection[Slot]) -> dict[str, Any]:
-        """The facts that the history shows of the version."""
+        """The facts about the version that the table's history shows."""
         state = self.run
         results = [self.staged.settled[slot].result for slot in slots]
         counts = {

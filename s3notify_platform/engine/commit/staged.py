@@ -1,4 +1,4 @@
-"""The staged slots of a round, and the snapshot of the table on which it is planned."""
+"""The staged slots of a round, and the table snapshot that the round is planned on."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ class Base:
 
     @property
     def label(self) -> int:
-        """That of the rows that are staged on top of it."""
+        """The label of rows that are staged on this snapshot."""
         return self.snapshot.version + 1
 
 
 @dataclass(slots=True, kw_only=True)
 class StagedRound:
-    """The staged slots of a round. `of`: the part that each is settled from."""
+    """The staged slots of a round. `of`: the part that each settled slot belongs to."""
 
     schema: TableSchema | None = None
     parts: list[StagedPart] = field(default_factory=list)
@@ -44,14 +44,17 @@ class StagedRound:
     failed: dict[Slot, FailedSlot] = field(default_factory=dict)
 
     def take(self, part: StagedPart, found: Mapping[Slot, Settled]) -> None:
-        """Add what a job has staged. Slots that are not `found` come again, or failed."""
+        """Adds a job's part. Slots that are missing from `found` are staged again, or have failed."""
         self.parts.append(part)
         self.settled |= found
         self.of |= dict.fromkeys(found, part)
         self.failed |= part.failed
 
     def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
-        """Packs of rows and of rejects, without rows that are not to be committed. Requests of `narrowed`."""
+        """Packs of rows and of rejects, without the rows of slots that are not committed.
+
+        Requests of `PackSet.narrowed`.
+        """
         rows: list[StagedPack] = []
         rejects: list[StagedPack] = []
         for part in self.parts:

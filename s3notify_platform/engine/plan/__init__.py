@@ -1,1 +1,1 @@
-"""Bucket and queue against the committed states, in tasks or on the driver: the plan of each slot."""
+"""Compares bucket and queue with the committed states, in tasks or on the driver: the plan of each slot."""

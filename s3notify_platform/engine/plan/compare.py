@@ -1,8 +1,8 @@
-"""How a batch is planned: list the bucket or follow the entries, and compare with the committed state.
+"""Plans a batch: lists the bucket or follows the entries, and compares the result with the committed states.
 
-A listing is made in chains (`listing_chains`) by tasks, and shuffled by slot. Entries are followed by the driver, which
-saves a Spark job: they are as many as the changes. They are read before the bucket is looked at, so that whatever an
-entry names is seen, and the entry may go when the slot is committed.
+Tasks make a listing in chains (`listing_chains`), and its rows are shuffled by slot. The driver follows entries itself,
+since they are as many as the changes: this saves a Spark job. Entries are read before the bucket is looked at. So the
+change behind an entry is always seen, and the entry may be removed when its slot is committed.
 """
 
 import pickle
@@ -49,18 +49,21 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
-"""Keys of a slot that S3 clients cannot address and that are named."""
+"""Maximum number of keys unaddressable by S3 clients that a slot's plan names."""
 
 COMPARED_AT_ONCE: Final = 20_000
-"""Listed objects and known ones, beyond which a task compares what it has."""
+"""Number of listed and known objects that a task gathers before it compares them."""
 
 CHAINS_AT_ONCE: Final = 4
-"""Chains that one task lists at once: it waits for the server most of the time."""
+"""Number of chains that one task lists in parallel: it waits for the server most of the time."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What was found of one slot. `touched`: the keys that were looked at; None: all of them, and `listed` has them."""
+    """The listing or the named objects of one slot.
+
+    `touched`: the keys that were looked at; None: `listed` has all keys.
+    """
 
     slot: Slot
     versions: list[ObjectVersion] = field(default_factory=list)
@@ -71,7 +74,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a chain of LISTs begins: after a cut, or where the server's token says."""
+    """The place where a chain of LISTs begins: after a cut, or at the server's token."""
 
     after: str | None = None
     token: str | None = None
@@ -80,7 +83,7 @@ class Start:
 def lister(
     source: Source, wanted: frozenset[Slot], parts: Sequence[Sequence[Start]], cuts: frozenset[str]
 ) -> Callable[[Batches], Batches]:
-    """Tasks that list the chains of their part: every object of the slots."""
+    """A function for tasks that lists the chains of their part, and returns all objects of the wanted slots."""
 
     def run(batches: Batches) -> Batches:
         for number in numbers_of(batches):
@@ -107,10 +110,10 @@ def comparer(
     quota: int,
     skip: frozenset[str],
 ) -> Callable[[Batches], Batches]:
-    """Tasks that compare a listing with the states that the manifest names, some slots at once; at most `quota` changes
-    of each slot.
+    """A function for tasks that compares a listing with the manifest's states, in groups of slots.
 
-    Each of the `tasks` has the slots of a range (`group_of`), sorted.
+    A plan has at most `quota` changes of each slot. Each of the `tasks` has the slots of one range (`group_of`),
+    sorted.
     """
     groups: dict[int, list[Slot]] = {}
     for slot in wanted:
@@ -149,7 +152,7 @@ def comparer(
 def _columns_of(
     table: LogTable, manifest: Manifest, slots: Sequence[Slot]
 ) -> Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]]:
-    """The states of each slot, in order; or why they cannot be read: a damaged file concerns its own slots alone."""
+    """The states of each slot, in order; or the error of reading them. A damaged file affects only its own slots."""
     left = [*slots]
     try:
         for slot, columns in table.states.columns(manifest.states, slots):
@@ -164,7 +167,7 @@ def _columns_of(
 
 
 def group_of(slot: Slot, tasks: int, slots: int) -> int:
-    """The task, of so many, that compares a slot of so many. Pure."""
+    """The number of the task that compares a slot, of `tasks` tasks and `slots` slots. Pure."""
     return slot * tasks // slots
 
 
@@ -178,7 +181,7 @@ def follow(
     quota: int,
     skip: frozenset[str],
 ) -> Iterator[Planned]:
-    """Look at the keys that the entries of these slots have `named`, and compare; at most `quota` changes of each slot.
+    """Looks at the keys in `named` entries and compares them; at most `quota` changes of each slot.
 
     Requests: 1 HEAD for each key that an entry does not describe, and `StateReader.lookup` for all of them together.
     """
@@ -217,7 +220,10 @@ def follow(
 def _states_of(
     found: Sequence[_Found], table: LogTable, comparison: "Comparison"
 ) -> Iterator[tuple[_Found, Mapping[str, ObjectState] | S3NotifyError]]:
-    """The states that concern each slot; or why they cannot be read: a damaged file concerns its own slots alone."""
+    """The states that each slot's comparison needs; or the error of reading them.
+
+    A damaged file affects only its own slots.
+    """
     manifest = comparison.manifest
     whole = [each.slot for each in found if comparison.is_whole(each.slot)]
     waiting = [each.slot for each in found if manifest.slot(each.slot).pending]
@@ -245,14 +251,14 @@ def _states_of(
 
 
 def _expired(entries: "Iterable[Entry]") -> frozenset[str]:
-    """The keys of which the newest entry says that the bucket's lifecycle has removed their objects."""
+    """The keys whose newest entry says that the bucket's lifecycle has removed the object."""
     of_objects = (entry.event for entry in entries if not entry.event.is_of_version)
     newest = {event.key: event for event in sorted(of_objects, key=lambda e: e.time_ms)}
     return frozenset(key for key, event in newest.items() if event.is_expiry)
 
 
 class Comparison:
-    """Compares what was found of slots with their committed states. Pure."""
+    """Compares the objects found in slots with the committed states. Pure."""
 
     def __init__(self, source: Source, manifest: Manifest, quota: int, skip: frozenset[str]) -> None:
         self._source = source
@@ -265,16 +271,16 @@ class Comparison:
         return not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:
-        """Whether rows of the slot were made by other code than the version that is declared."""
+        """True if the source declares a code version, and other code made some of the slot's rows."""
         version = self._source.input.code_version
         return version is not None and self.manifest.slot(slot).is_stale(version)
 
     def is_whole(self, slot: Slot) -> bool:
-        """Whether all states of a slot are looked at, since rows that nobody has changed are to be made again."""
+        """True if all states of a slot are needed, since rows of unchanged objects must be made again."""
         return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
 
     def listed(self, found: Sequence[tuple[_Found, pa.RecordBatch]]) -> Iterator[SlotPlan]:
-        """The plans of slots that were listed, each given with all its states."""
+        """The plans of listed slots, each given with all its states."""
         states = [columns for _, columns in found]
         pending = (columns.filter(pending_in(columns)).column("key").to_pylist() for columns in states)
         listed = compared(
@@ -291,13 +297,13 @@ class Comparison:
             yield self._planned(each, listed[each.slot].states, listed[each.slot])
 
     def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> SlotPlan:
-        """The plan of a slot whose entries were followed, given the states that concern it."""
+        """The plan of a slot by its entries, without a listing. `states`: the states of the named keys."""
         return self._planned(found, states, None)
 
     def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
         facts, version = self.manifest.slot(found.slot), self._source.input.code_version
         pending = frozenset(key for key, state in states.items() if state.pending)
-        # Objects that are in quarantine as a whole stay there, whatever the code.
+        # Whole objects in quarantine stay there, even if the code changes.
         stale = {
             key
             for key, state in states.items()
@@ -314,12 +320,12 @@ class Comparison:
             versions = versions + [
                 ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
                 for key in (stale | pending) - touched
-                if not states[key].expired  # nothing is there to be read again
+                if not states[key].expired  # no object is left to read
             ]
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            # Skipped, not gone.
+            # The filter keeps skipped keys from counting as gone.
             {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,
@@ -329,7 +335,7 @@ class Comparison:
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
         announced = {entry.event.key for entry in found.entries}
-        # Read on, or again: no change that anybody would have to announce.
+        # Nobody has to announce an object that is read on, or read again.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         concerned = [*(split.version.key for split in changes.read), *changes.gone]
         withdrawn = 0
@@ -360,7 +366,7 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
 
 
 def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
-    """What was found of each slot, from rows sorted by slot; and rows that are of none."""
+    """The rows of each slot, from rows sorted by slot; and rows that belong to no slot."""
     every = chain.from_iterable(runs_of(batch, "slot") for batch in batches)
     for slot, pieces in groupby(every, lambda piece: piece[0]):
         found = _Found(Slot(slot))

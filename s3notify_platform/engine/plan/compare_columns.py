@@ -1,7 +1,7 @@
-"""A listing against the committed states, by columns, many slots at once: a row is made only of what differs.
+"""Compares a listing with the committed states by columns, for many slots at once.
 
-Of a million objects that are listed, few have changed, and one object of Python each costs more than the LISTs do. So
-do the calls for a thousand slots one after the other.
+Python objects are made only for differences. Few of a million listed objects have changed, and a Python object for each
+one would cost more than the LISTs do. Separate calls for a thousand slots would cost as much.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,12 +22,12 @@ _SCHEMA: Final = pa.schema(
     [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]
 )
 _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
-"""Keys that `unaddressable` has to look at, beside long ones."""
+"""Matches keys that must be checked by `unaddressable`. Long keys must be checked, too."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Listed:
-    """The differences of a slot: its `changed` objects, and the `states` of these and of objects that were not listed.
+    """The differences of a slot: its `changed` objects, and the `states` of changed and of missing objects.
 
     `objects`: how many were listed. `held`: how many have a state; `withdrawn` of these were not listed.
     """
@@ -50,10 +50,10 @@ def compared(
     on_delete: str = "withdraw",
     chosen: Callable[[str], bool] = lambda _: True,
 ) -> dict[Slot, Listed]:
-    """Compare the listing of some slots with all their states, by key and ETag. Pure.
+    """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
-    `also`: keys that count as changed in any case; in `whole` slots all of them do. `on_delete`: as of the source; what
-    stays was not withdrawn, if its key is still `chosen`.
+    `also`: keys that count as changed in any case; in `whole` slots all keys do. `on_delete`: the source's setting. An
+    object that this setting keeps does not count as withdrawn, if its key is still `chosen`.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()
@@ -63,7 +63,7 @@ def compared(
     counts_as_changed = pc.or_(
         pc.is_in(keys, pa.array(also, pa.string())), pc.is_in(found["slot"], pa.array(whole, pa.int32()))
     )
-    # An object that has come again is read again.
+    # An object that had expired and is back is read again.
     same = pc.and_not(pc.equal(found["etag"], held["etag"].take(place)), held["expired"].take(place))
     same = pc.and_not(pc.fill_null(same, fill_value=False), counts_as_changed)
     differs = np.ones(held.num_rows, np.bool_)

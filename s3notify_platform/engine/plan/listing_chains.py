@@ -1,12 +1,12 @@
-"""Lists a source's bucket: by the driver what is little, the rest in tasks, a large bucket in several chains at once.
+"""Lists a source's bucket: small buckets on the driver, large ones in tasks, in several parallel chains.
 
-Where to cut a large bucket is known from its table: slots are made by a hash, so that what is committed of one slot
-is a uniform sample of all keys. Before there is any state there is one chain. It takes its time, but what
-follows it, reading every object for the first time, takes many times that.
+The cuts between the chains come from the source's table: slots are made by a hash, so that the committed keys of one
+slot are a uniform sample of all keys. Before any state exists there is one chain. One chain takes long, but the first
+read of every object, which follows, takes many times as long.
 
-The driver reads the queue's entries before anything is listed, and gives tasks nothing but where to begin.
+The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 
-Requests, beside 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the driver does not list all,
+Requests, besides 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the driver does not list all,
 `StateReader.columns` of `SAMPLE_SLOTS` slots; for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of
 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and 162 s in one chain, 1025 and 24 s in 8, 1054
 and 13 s in 16; the largest part was 1.07 times the mean.
@@ -36,17 +36,17 @@ from s3notify_platform.table.snapshot import Snapshot
 SAMPLE_SLOTS: Final = 4
 
 DRIVER_OBJECTS: Final = 5_000
-"""Objects, listed and known, up to which the driver does all of it: a job of Spark takes as long as some LISTs."""
+"""Maximum number of listed and known objects that the driver handles alone: a Spark job takes as long as some LISTs."""
 
 CHAIN_OBJECTS: Final = 5_000
-"""Objects that are worth a chain of their own: 5 LISTs, against 3 for the cut. Smaller buckets are one chain."""
+"""Number of objects that justify a chain: 5 LISTs, against 3 for the cut. A smaller bucket is one chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A listing that has begun: the rows so far, and the chains that tasks have to list, by task.
+    """A listing that has begun: the rows so far, and the chains that each task must list.
 
-    `is_small`: all is listed, and so little that the driver compares it.
+    `is_small`: the listing is complete, and small enough for the driver to compare.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -56,7 +56,7 @@ class Listing:
 
     @property
     def chains(self) -> int:
-        """In how many the bucket is listed."""
+        """The number of chains in which the bucket is listed."""
         return max(1, sum(map(len, self.parts)))
 
 
@@ -69,14 +69,14 @@ def begin_listing(
     *,
     user: TopicUser | None = None,
 ) -> Listing:
-    """Begin to list the bucket: the first pages, and what is to be listed by which of up to `tasks` tasks.
+    """Lists the first pages of the bucket, and divides the rest among up to `tasks` tasks.
 
     `user`: see `NotificationQueue.entries`.
     """
     bucket = CountingStore(open_store(source.input.bucket))
-    # Each slot, so that one whose objects are all gone is compared too.
+    # Slots without entries have a row, too, so that a slot whose objects are all gone is compared.
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in sorted(wanted)}
-    with suppress(NotFoundError):  # nobody follows this source yet
+    with suppress(NotFoundError):  # the source has no topic yet
         queue = source.location.queue(table.reader.store)
         for entry in queue.entries(source.name, by_slot, user=user):
             by_slot[Slot(entry.slot)].append(entry)
@@ -108,7 +108,7 @@ def begin_listing(
 
 
 def quantiles_of(table: LogTable, snapshot: Snapshot, most: int, listed: frozenset[str]) -> list[str]:
-    """Keys that cut what is not yet listed into up to `most` equal parts, each worth a chain; none without a sample."""
+    """Keys that cut the rest of the listing into up to `most` equal parts, each worth a chain; [] without a sample."""
     held = [slot for slot, facts in snapshot.manifest.slots.items() if facts.objects][:SAMPLE_SLOTS]
     objects = sum(facts.objects for facts in snapshot.manifest.slots.values())
     parts = min(most, objects // CHAIN_OBJECTS)

@@ -1,4 +1,4 @@
-"""The object versions under the keys that entries of the queue name."""
+"""The current object versions at the keys that entries of the queue name."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
@@ -12,10 +12,11 @@ from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVers
 def named_versions(
     enumerator: Enumerator, entries: Iterable[Entry], pool: Executor
 ) -> dict[str, ObjectVersion | None]:
-    """What is there now, by key, under the keys that entries name; None if nothing is. At most 1 HEAD each.
+    """The current object version at each key that entries name, by key; None if there is no object. At most 1 HEAD
+    each.
 
-    No request if our own publisher has just said what is there. If that is no longer true, the read, which is pinned,
-    finds out, and the next entry names it.
+    Makes no request for a key that has a single entry with a description of the object by this package's publisher. If
+    that description is out of date, the pinned read notices it, and the next entry names the object.
     """
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:

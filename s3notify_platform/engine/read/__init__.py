@@ -1,1 +1,1 @@
-"""What each task reads, how, and what became of an object."""
+"""Reads the splits of each task: fetches objects, parses them, and returns the outcome of each object."""

@@ -1,4 +1,4 @@
-"""Parsed objects on their way to rows and rejects: lineage, rules of rows, and counts of each object."""
+"""Turns parsed objects into rows and rejects: adds lineage, applies the rules of rows, counts for each object."""
 
 from base64 import b64encode
 from collections import Counter
@@ -33,7 +33,7 @@ class Rejected(NamedTuple):
 
 
 def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
-    """Rejects of objects: offset, reason and raw bytes of each."""
+    """The rejects of objects, from the offset, reason and raw bytes of each."""
     columns = zip(
         *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
     )
@@ -42,9 +42,9 @@ def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None
 
 
 class Counted:
-    """Objects that are being parsed, and what is to be said of each, by its place among them.
+    """Objects that are parsed together, with the counts of each object, by its place among them.
 
-    `metas`: what their GETs said.
+    `metas`: returns the metadata of the objects' GETs.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Counted:
         self._beyond: dict[int, ParsedReject] = {}
 
     def batches(self, parsed: Parsed) -> Iterator[pa.RecordBatch | Rejected]:
-        """Count what was parsed; its rows and rejects."""
+        """Counts a parsed part and yields its rows and rejects."""
         self._unnamed.append(parsed.unnamed)
         self._mismatches.append(parsed.mismatches)
         self._fields += parsed.new_fields
         if len(parsed.index):
-            if self._mismatched:  # rescued, else the object is not parsed
+            if self._mismatched:  # mode rescue: in mode quarantine such an object is not parsed
                 rows = np.bincount(parsed.index, minlength=len(self._versions))
                 parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._mismatched)
                 self._mismatches.append(
@@ -106,7 +106,7 @@ class Counted:
         yield from self._written(kept)
 
     def _of_objects(self, parsed: Parsed) -> list[pa.Array]:
-        """The columns behind those of the data, in order of the rows."""
+        """The columns behind the data columns, in order of the rows."""
         keys = (version.key for version in self._versions)
         values = self._object_columns.values(zip(keys, self._metas(), strict=True))
         index = pa.array(parsed.index, pa.int64())
@@ -118,7 +118,10 @@ class Counted:
     def _leaving(
         self, parsed: Parsed, columns: Sequence[pa.ChunkedArray | pa.Array]
     ) -> npt.NDArray[np.bool_]:
-        """The rows that break a rule and do not stay; `parsed` gets them as rejects. All that break one are counted."""
+        """The rows that leave because they break a rule; adds them to `parsed` as rejects.
+
+        Counts all rows that break a rule.
+        """
         leaving = np.zeros(len(parsed.index), bool)
         schema = self._behind_lineage
         for rule, rows in self._rules.bound(schema).broken(dict(zip(schema.names, columns, strict=True))):
@@ -141,7 +144,7 @@ class Counted:
             yield ParsedReject(index=index, offset=offset, reason=reason[:MAX_REASON], raw=raw)
 
     def beyond(self) -> Iterator[Rejected]:
-        """One reject for each object that has more of them than are kept: it says how many."""
+        """One reject for each object that has more rejects than are kept: its reason has their number."""
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
             for index, first in self._beyond.items()
@@ -163,13 +166,13 @@ class Counted:
         }
 
     def new_fields(self, form: Format | None) -> tuple[str, ...]:
-        """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
+        """The objects' fields that an inferred schema lacks, as Arrow schemas in base64."""
         wider = new_fields(self._fields, form, self._object_columns.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
 def _under_its_names(column: pa.ChunkedArray, named: pa.Field) -> pa.ChunkedArray:
-    """The column, with the names that fields within it have in the table."""
+    """The column, with its nested fields renamed to their names in the table."""
     if column.type.equals(named.type):
         return column
     return pa.chunked_array([chunk.view(named.type) for chunk in column.chunks], named.type)

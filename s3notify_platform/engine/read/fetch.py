@@ -1,8 +1,8 @@
 """The hot read path inside a task: whole objects, many requests in flight, each pinned to its ETag.
 
-obstore does the requests, in threads (0.13 ms of CPU an object, 0.3 by asyncio, 3 with boto3); keys that its path type
-cannot express go through the ordinary store. While one window is being parsed, the next is being fetched:
-memory is bounded by two windows.
+obstore makes the requests, in threads (0.13 ms of CPU for each object; 0.3 ms by asyncio, 3 ms with boto3). Keys that
+its path type cannot express go through the ordinary store. While one window is parsed, the next one is fetched: memory
+is bounded by two windows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ WINDOW_BYTES: Final = 32 << 20
 WINDOW_OBJECTS: Final = 512
 
 CHUNK_BYTES: Final = 8 << 20
-"""Larger objects are read in ranges, all pinned to one ETag: a request has to end within its time limit."""
+"""Larger objects are read in ranges, all pinned to one ETag: a request must end within its time limit."""
 
 _TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that a task reads of one object"
 
@@ -43,10 +43,10 @@ Status = Literal["ok", "superseded", "deleted", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`.
+    """One object, or why it was not read: `superseded` (another ETag), `deleted`, `failed` with `reason`.
 
-    `meta`: what the GET said that brought it, of several the first. `outage`: it failed, and nothing is known of the
-    object itself (`read_errors`). `trace`: the traceback, if nobody foresaw the error (`unforeseen`).
+    `meta`: the metadata of the first GET. `outage`: the read failed, and nothing is known of the object itself
+    (`read_errors`). `trace`: the traceback of an unforeseen error (`unforeseen`).
     """
 
     version: ObjectVersion
@@ -59,7 +59,7 @@ class Fetched:
 
     @classmethod
     def failed(cls, version: ObjectVersion, error: Exception) -> "Fetched":
-        """By the error that the read met."""
+        """An object whose read has raised this error."""
         trace = trace_of(error) if is_unforeseen(error) else ""
         return cls(version=version, status="failed", reason=described(error)[:MAX_REASON], trace=trace)
 
@@ -69,7 +69,7 @@ def fetch(
 ) -> Iterator[list[Fetched]]:
     """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object.
 
-    For each GET that fails, `read_errors.unread` more, with the source's `prefix`.
+    Each GET that fails costs the requests of `read_errors.unread`, too. `prefix`: the source's prefix.
     """
     fast = open_reader(config)
     slow = open_store(config)
@@ -82,7 +82,7 @@ def fetch(
                 found = _fetch_fast(fast, version, start)
             else:
                 found = _fetch_slow(slow, version)
-        except Exception as error:  # noqa: BLE001 - one object's failure, of whatever kind, stops no other
+        except Exception as error:  # noqa: BLE001 - the failure of one object must not stop the others
             found = Fetched.failed(version, error)
         if found.status != "failed" or found.trace:
             return found
@@ -103,7 +103,7 @@ def fetch(
                 for version, count in zip(part, counts, strict=True)
                 for n in range(count)
             ]
-            # One call for each thread: one for each object takes twice the time.
+            # One call for each thread: a call for each object takes twice the time.
             size = -(-len(gets) // IN_FLIGHT)
             upcoming = pool.map(share, [gets[low : low + size] for low in range(0, len(gets), size)])
             if pending is not None:
@@ -114,7 +114,7 @@ def fetch(
 
 
 def _joined(shares: Iterable[list[Fetched]]) -> list[Fetched]:
-    """Each object from its parts: the first of them that could not be read, or all bytes."""
+    """Each object from its parts: all bytes, or the first part that could not be read."""
     objects: list[Fetched] = []
     for _, group in groupby(chain.from_iterable(shares), key=lambda each: each.version):
         parts = list(group)
@@ -126,7 +126,7 @@ def _joined(shares: Iterable[list[Fetched]]) -> list[Fetched]:
 
 
 def gets_of(version: ObjectVersion) -> int:
-    """The GETs that `fetch` sends for an object. Pure."""
+    """The number of GETs that `fetch` sends for an object. Pure."""
     if version.size > MAX_OBJECT_BYTES:
         return 0
     return max(1, -(-version.size // CHUNK_BYTES)) if fits_obstore(version.key) else 1
@@ -139,7 +139,7 @@ def windows(
     most: int,
     most_bytes: int = WINDOW_BYTES,
 ) -> Iterator[list[T]]:
-    """The items in their order, up to `most` and `most_bytes` at a time; a larger one is alone. Pure."""
+    """The items in their order, up to `most` and `most_bytes` at a time; a larger item is alone. Pure."""
     part: list[T] = []
     size = 0
     for item in items:

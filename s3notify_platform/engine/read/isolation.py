@@ -1,4 +1,4 @@
-"""Finds the object over which a parser raises, among those parsed together. The others are read without it."""
+"""Finds the object over which a parser raises, among objects parsed together. The others are read without it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -11,16 +11,16 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 HELD_BYTES: Final = 64 << 20
-"""Arrow bytes of objects that are parsed together, until it is known that no parser raises over one of them."""
+"""Maximum Arrow bytes held back until all objects that are parsed together have been parsed without an error."""
 
 
 def is_verdict(error: Exception) -> bool:
-    """Whether an object over which a parser raises this is at fault, or the parser itself. Pure."""
+    """True if this error of a parser is the fault of the object or of the parser, not of the environment. Pure."""
     return isinstance(error, CorruptError) or is_unforeseen(error)
 
 
 def failure_of(error: Exception) -> dict[str, Any]:
-    """The failure and traceback of an object over which a parser raises. Pure."""
+    """The failure and traceback of an object over which a parser raises this error. Pure."""
     return {"status": "failed", "reason": described(error)[:MAX_REASON], "trace": trace_of(error)}
 
 
@@ -30,10 +30,11 @@ def isolated(
     failed: Callable[[T, Exception], Found],
     bytes_of: Callable[[Found], int],
 ) -> Iterator[Found]:
-    """The results of `parse` for `objects`; where it raises, for their halves, down to the object that has `failed`.
+    """Yields the results of `parse` for `objects`; if it raises, for their halves, down to the object that has
+    `failed`.
 
-    Until a part is parsed to its end it is held, up to `HELD_BYTES`. Where it raises after more than these, so does
-    this: then the task fails, and the objects of its slots are tried apart (`spark.spark_jobs`).
+    The results of a part are held back until its end, up to `HELD_BYTES`. If `parse` raises after more than these, the
+    error is raised here: then the task fails, and the objects of its slots are tried apart (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

@@ -1,8 +1,8 @@
-"""Whether it is an object's own fault that it cannot be read, or the store's. Only the former may put it to quarantine.
+"""Decides if a failed read is the object's own fault, or the store's. An outage of the store quarantines no object.
 
-The store refuses one key, with a 4xx, where the object is another account's, is encrypted with a key that its writer
-has kept, or has a name that the store does not take. It is an outage where the store does not answer, throttles, lacks
-a key of encryption, or refuses bucket or credentials as a whole.
+It is the object's fault if the store refuses this key alone, with a 4xx: the object belongs to another account, is
+encrypted with a key that its writer has kept, or has a name that the store does not accept. It is an outage if the
+store does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
 """
 
 from typing import Final, NamedTuple
@@ -12,20 +12,20 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store, refusal_of
 
 NOBODY: Final = ".s3notify-no-such-object"
-"""Below the source's prefix: a store that refuses to say that nothing is there refuses everything."""
+"""A missing key below the source's prefix. A store that refuses even this key refuses everything."""
 
 
 class Unread(NamedTuple):
-    """Why an object could not be read. `outage`: nothing is known of the object itself."""
+    """Why an object could not be read. `outage`: the store failed, which says nothing about the object."""
 
     reason: str
     outage: bool
 
 
 def unread(config: S3Config, key: str, reason: str, *, prefix: str) -> Unread:
-    """What a read that failed with `reason` says of the object under `key`. `prefix`: that of the source.
+    """Finds out why a read of `key` failed with `reason`. `prefix`: the source's prefix.
 
-    1 GET whose body is not read; if it is refused, 1 HEAD of a name where nothing is (and its retries).
+    1 GET whose body is not read; if it is refused, 1 HEAD of a missing key (and retries).
     """
     store = open_store(config)
     try:
@@ -37,5 +37,5 @@ def unread(config: S3Config, key: str, reason: str, *, prefix: str) -> Unread:
     try:
         store.head(f"{prefix}{NOBODY}")
     except S3NotifyError:
-        return Unread(f"{refusal} (it refuses every other key too)", outage=True)
-    return Unread(f"of all keys, the store refuses this one: {refusal}", outage=False)
+        return Unread(f"{refusal} (the store refuses every other key, too)", outage=True)
+    return Unread(f"the store refuses this key, and no other: {refusal}", outage=False)

@@ -1,7 +1,7 @@
-"""A task reads splits: it fetches objects, or parts of them, and parses them to Arrow.
+"""Reads splits in a task: fetches objects, or parts of them, and parses them to Arrow.
 
-Rows come with their lineage in front, rejects as batches of their own, and the outcome of an object, or of a part of
-one, after both.
+Rows come with their lineage columns first. Rejects are separate batches. The outcome of an object, or of a part of an
+object, follows its rows and rejects.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,14 +39,14 @@ SAMPLE_BYTES: Final = 32 << 20
 
 
 Found: TypeAlias = pa.RecordBatch | Rejected | ReadObject
-"""Rows, or rejects, or an outcome."""
+"""Rows, rejects, or an outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
     """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`.
 
-    `schema` has the columns' names in objects; `named` their names in rows, if these are others.
+    `schema` has the column names of the objects; `named` has the column names of the rows, if they differ.
     """
 
     source: Source
@@ -57,18 +57,18 @@ class SplitReader:
 
     @property
     def output(self) -> pa.Schema:
-        """Columns of lineage, then the data's, then those of the object."""
+        """The columns of lineage, then the data columns, then the columns of the object."""
         return pa.schema([*LINEAGE_SCHEMA, *self.source.input.delivered(self.named or self.schema)])
 
     @property
     def target(self) -> Target:
-        """What records are to become."""
+        """The target of parsing: schema and mode."""
         rescue = self.source.input.mismatches == "rescue"
         name = self.source.name if self.inferred else ""
         return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size, name=name)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Found]:
-        """All that `windows` and `pieces` give for these splits."""
+        """Reads these splits: everything from `windows`, then from `pieces`."""
         whole, big = self.sorted_out(splits)
         for window in self.windows(whole):
             yield from window
@@ -76,14 +76,14 @@ class SplitReader:
             yield from self.pieces(split)
 
     def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
-        """Those of whole objects, which `windows` reads, and those that `pieces` does."""
+        """The splits of whole objects, for `windows`, and all others, for `pieces`."""
         found: tuple[list[Split], list[Split]] = ([], [])
         for split in splits:
             found[is_big(split, self.source)].append(split)
         return found
 
     def windows(self, splits: Sequence[Split]) -> Iterator[Iterator[Found]]:
-        """Whole objects, those that were fetched together at once: rejects and rows as they are parsed, then outcomes.
+        """Reads whole objects. Yields each window that was fetched together: rejects and rows, then outcomes.
 
         Each batch is in order of slots.
         """
@@ -92,7 +92,7 @@ class SplitReader:
             yield _parse_window(window, self.source, self.target, self.output)
 
     def pieces(self, split: Split) -> Iterator[Found]:
-        """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
+        """Reads a part of an object, or a big object, piece by piece: rejects and rows, then the outcome."""
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
         form = format_for(version.key, self.source.input)
@@ -139,7 +139,7 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
 
 
 def _refused(key: str, source: Source) -> str:
-    """Why an object is a reject as a whole, by its key alone; "" if it is none."""
+    """Why an object is rejected as a whole because of its key; "" if it is not."""
     if format_of(key, source.input.format) is None:
         return "the key's suffix names no format; set the source's format"
     return source.input.mismatch(key)
@@ -203,7 +203,7 @@ def _bytes_of(found: Found) -> int:
 def _parse(
     part: Sequence[Fetched], *, form: Format | None, source: Source, target: Target, output: pa.Schema
 ) -> Iterator[Found]:
-    """Objects of one format, parsed together: their rejects and rows, then their outcomes."""
+    """Parses objects of one format together: yields their rejects and rows, then their outcomes."""
     metas = [fetched.meta for fetched in part]
     counted = Counted([fetched.version for fetched in part], output, source, partial(list, metas))
     for parsed in _parsed(part, form, target, source):
@@ -235,7 +235,7 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
-    """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
+    """The sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread, up to `SAMPLE_BYTES`. Pure."""
     candidates = [v for v in versions if v.size and not _refused(v.key, source)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
@@ -247,9 +247,9 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
-    """What these objects make of the schema, or None. 1 GET each, or more of a large one.
+    """The schema inferred from these objects, or None. 1 GET for each object, or more for a large one.
 
-    `UnavailableError` if there is nothing to go by since the store gives none of them now.
+    `UnavailableError` if inference has no data because the store returns no object of the sample now.
     """
     outages: list[str] = []
     schema = infer(_sampled(source, sample, outages), source.input.object_columns.schema.names)
@@ -261,7 +261,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
 def _sampled(
     source: Source, versions: Sequence[ObjectVersion], outages: list[str]
 ) -> Iterator[tuple[Format, pa.Schema]]:
-    """What each object that is there suggests. Adds to `outages` what is no object's fault."""
+    """The schemas suggested by each existing object. Adds the reasons of outages to `outages`."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
     for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
         for fetched in window:
@@ -291,5 +291,5 @@ def _suggested(
             yield form, schema
     except S3NotifyError:
         raise
-    except Exception:  # noqa: BLE001 - whatever it cannot be inferred from is a reject when it is read
+    except Exception:  # noqa: BLE001 - an object without a schema is a reject when it is read
         return

@@ -1,8 +1,8 @@
-"""Ranged reads of one object version in a bucket: each GET under If-Match, and pinned to that version.
+"""Ranged reads of one object version in a bucket: each GET is under If-Match, and so pinned to that version.
 
-A range is read whole or not at all. That the object is another version now, or gone, is `ConflictError` and
-`NotFoundError`, in whichever GET it shows; after bounded retries `RefusedError` if it is the object's own fault, and
-`UnavailableError` if not (`read_errors`).
+A range is read completely or not at all. Any GET may raise `ConflictError` if the object is another version now, or
+`NotFoundError` if it is gone. After bounded retries it raises `RefusedError` if the failure is the object's own fault,
+else `UnavailableError` (`read_errors`).
 """
 
 from functools import lru_cache
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 4
 
 WHOLE_BYTES: Final = 512 << 20
-"""Objects whose keys obstore cannot express are read whole, and no larger ones."""
+"""Size limit of objects that are read as a whole, because obstore cannot express their keys."""
 
 
 class RemoteBytes:
-    """An object in a bucket. Nothing is sent before the first read; one GET each, and its retries."""
+    """An object in a bucket. Nothing is sent before the first read. One GET for each read, and retries."""
 
     def __init__(
         self, config: S3Config, version: ObjectVersion, *, prefix: str = "", clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """`prefix`: that of the source."""
+        """`prefix`: the source's prefix."""
         self._config = config
         self._prefix = prefix
         self._version = version
@@ -47,9 +47,9 @@ class RemoteBytes:
         self._whole: bytes | None = None
         self._lock = Lock()
         self.gets = 0
-        """GETs that were sent so far."""
+        """Number of GETs sent so far."""
         self.meta: ObjectMeta | None = None
-        """What the first of them to answer said of the object."""
+        """The object's metadata from the first GET that was answered."""
 
     @property
     def size(self) -> int:
@@ -61,7 +61,7 @@ class RemoteBytes:
         in_ranges = fits_obstore(self._version.key) and _reader(self._config) is not None
         if not in_ranges and self._version.size > WHOLE_BYTES:
             raise RefusedError(
-                f"larger than {WHOLE_BYTES} bytes, under a key that can be read as a whole only"
+                f"larger than {WHOLE_BYTES} bytes, under a key that can only be read as a whole"
             )
         get = self._get if in_ranges else self._of_whole
         failure: Exception = UnavailableError("never tried")
@@ -74,7 +74,7 @@ class RemoteBytes:
                 raise ConflictError(f"{self._version.key}: another version now") from error
             except FileNotFoundError as error:
                 raise NotFoundError(f"{self._version.key}: gone") from error
-            except Exception as error:  # noqa: BLE001 - obstore and what is below it raise many kinds
+            except Exception as error:  # noqa: BLE001 - obstore and its libraries raise many kinds
                 failure = error
         if is_unforeseen(failure):
             raise failure

@@ -1,8 +1,8 @@
-"""Splits of a batch: how big objects are cut into parts, and which task reads what.
+"""Splits of a batch: cuts big objects into parts, and assigns splits to tasks.
 
-An object of up to `Source.split_bytes` is read whole. A larger one is read in parts by many tasks, if its format and
-encoding let a task begin in the middle. CSV whose values may be quoted is read by one task: a line end in a quoted
-value ends no record, and whether a value is open somewhere is known only when all before it was read.
+An object of up to `Source.split_bytes` is read as a whole. A larger object is read in parts by many tasks, if its
+format and encoding let a task begin in the middle. CSV whose values may be quoted is read by one task: a line end in a
+quoted value ends no record, and only a reader of everything before a place knows if a value is open there.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from s3notify_platform.source.source import Source
 TASK_BYTES: Final = 64 << 20
 
 SMALL_TASK_BYTES: Final = 8 << 20
-"""A task that reads less costs more than it gains, and each writes a pack of its own."""
+"""A smaller task costs more than it gains, and each task writes a pack of its own."""
 
 
 def is_big(split: Split, source: Source) -> bool:
-    """Whether a split is read piece by piece, not as a whole object. Pure."""
+    """True if a split is read piece by piece, not as a whole object. Pure."""
     size = split.version.size
     return split.start > 0 or split.end != size or size > source.input.split_bytes
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
-    """Whether an object can be read on from a record's start, by its name and the source's settings. Pure.
+    """True if a read of the object can continue at a record's start, by its name and the source's settings. Pure.
 
-    One that is a reject as a whole cannot: it is one reject.
+    An object that is rejected as a whole cannot be cut: it is one reject.
     """
     key, form = split.version.key, format_for(split.version.key, source.input)
     cuttable = form is not None and not split.by_record and form.may_be_cut(key, source.input.encoding)
@@ -37,7 +37,7 @@ def may_be_cut(split: Split, source: Source) -> bool:
 
 
 def cut(split: Split, source: Source) -> list[Split]:
-    """The parts of a big object that tasks may read at once, in order; any other split as it is. Pure."""
+    """The parts of a big object that tasks may read in parallel, in order; any other split unchanged. Pure."""
     form = format_for(split.version.key, source.input)
     quoted = form is not None and form.quoted
     cuttable = is_big(split, source) and may_be_cut(split, source) and not quoted
@@ -45,11 +45,11 @@ def cut(split: Split, source: Source) -> list[Split]:
 
 
 def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], list[int]]:
-    """The splits in order of slots and keys, and the task that reads each of them. Pure.
+    """The splits in order of slots and keys, and the task that reads each split. Pure.
 
-    Each task has a range of slots, of about as many bytes as the others. So its packs cover few slots, and later
-    rounds rewrite few of them. There are up to `width` tasks of at least `SMALL_TASK_BYTES`; more where they would have
-    more than `TASK_BYTES`.
+    Each task has a range of slots with about as many bytes as the other tasks. So its packs cover few slots, and later
+    rounds rewrite few of them. There are up to `width` tasks of at least `SMALL_TASK_BYTES`; more if a task would
+    otherwise have more than `TASK_BYTES`.
     """
     ordered = sorted(splits, key=lambda split: (split.version.slot, split.version.key, split.start))
     costs = [split.end - split.start + OBJECT_COST_BYTES for split in ordered]
@@ -64,7 +64,7 @@ def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], lis
 
 
 def work_rows(splits: Sequence[Split], tasks: Sequence[int]) -> list[SplitOfTask]:
-    """The rows by which tasks learn their splits. Pure."""
+    """The rows that give each task its splits. Pure."""
     return [SplitOfTask(task=Task(task), split=split) for split, task in zip(splits, tasks, strict=True)]
 
 

@@ -1,1 +1,1 @@
-"""Tasks write packs of what they have read, and the driver collects what counts."""
+"""Tasks write packs of the rows that they have read, and the driver collects the packs that count."""

@@ -1,4 +1,4 @@
-"""Collects what tasks have staged of some slots: the outcome of each object, and the packs that count. Pure."""
+"""Collects the staged rows of a job: the outcome of each object, and the packs that count. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ from s3notify_platform.table.packs.pack_set import StagedPack
 
 @dataclass(slots=True, kw_only=True)
 class StagedPart:
-    """The packs and outcomes of one job. Slots that are `failed` are not committed, though packs may have their rows.
+    """The packs and outcomes of one job. `failed` slots are not committed, although packs may have their rows.
 
-    `outcomes`: of each object that was to be read, by key.
+    `outcomes`: by key, the outcome of each object that had to be read.
     """
 
     plans: Sequence[SlotPlan]
@@ -44,7 +44,7 @@ class Collected:
     tasks: int = 0
 
     def add(self, rows: Iterable[Staged]) -> None:
-        """Take in rows."""
+        """Adds rows."""
         for row in rows:
             match row:
                 case ReadObject():
@@ -64,7 +64,10 @@ class Collected:
     def part(
         self, plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], *, transformed: bool
     ) -> StagedPart:
-        """The packs and outcomes of the job. `UsageError`: a transform has made rows of a slot that is not planned."""
+        """The packs and outcomes of the job.
+
+        `UsageError` if a transform has made rows of a slot that is not planned.
+        """
         kept = [pack for pack in self.packs if not pack.key or _counts(pack, outcomes.get(pack.key))]
         rows = [pack.staged for pack in kept if not pack.of_rejects]
         rejects = [pack.staged for pack in kept if pack.of_rejects]
@@ -82,7 +85,7 @@ def _counts(pack: WrittenPack, outcome: Outcome | None) -> bool:
 def _lost(
     plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], packs: Iterable[StagedPack]
 ) -> dict[Slot, FailedSlot]:
-    """Slots of which not as many rows are in packs as were parsed."""
+    """The slots whose packs have another number of rows than were parsed."""
     arrived: Counter[int] = Counter()
     for pack in packs:
         arrived.update(pack.slots)
@@ -102,7 +105,7 @@ def _lost(
 def _foreign(
     stored: Iterable[StoredRows], plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome]
 ) -> dict[Slot, FailedSlot]:
-    """Slots in which a transform has made rows of objects that were not read."""
+    """The slots in which a transform has made rows of objects that were not read."""
     slot_of = {split.version.key: plan.slot for plan in plans for split in plan.changes.read}
     slots = {plan.slot for plan in plans}
     failed: dict[Slot, FailedSlot] = {}
@@ -112,11 +115,11 @@ def _foreign(
             continue
         if not (concerned := slots.intersection({row.slot, planned})):
             raise UsageError(
-                f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot as it is"
+                f"rows of slot {row.slot}, which is not of this batch: a transform must keep _slot unchanged"
             )
         error = (
             f"the transform made rows of {row.key!r} ({row.etag}), which is not an object of this batch and of slot "
-            f"{row.slot}: it must keep _slot, _key, _etag and _offset as they are"
+            f"{row.slot}: it must keep _slot, _key, _etag and _offset unchanged"
         )
         failed |= {slot: FailedSlot(slot=slot, error=error) for slot in concerned}
     return failed

@@ -1,16 +1,17 @@
 """Staging: tasks read splits and write the rows to packs, which no version names yet.
 
 A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
-object has packs of its own, which are left out if another part turns out to be of another version. Rejects go to packs
-of their own in the same way. The driver learns outcomes and packs. A pack of at most `CARRIED_PACK_BYTES` travels to
-it, and is written together with the manifest, which saves a round trip.
+object has its own packs, which are dropped if another part turns out to be of another version. Rejects go to separate
+packs in the same way. Outcomes and packs are reported to the driver. A pack of at most `CARRIED_PACK_BYTES` is sent to
+the driver, which writes it together with the manifest; this saves a round trip.
 
-Where a transform has to see the rows, tasks first read (`reading_task`), and the rows stay in Spark; the driver learns
-which objects were read whole, and has the transform's rows of these written (`storing_task`).
+With a transform, tasks first read (`reading_task`), and the rows stay in Spark. The driver learns which objects were
+read completely, and has tasks write the transform's rows of these (`storing_task`).
 
-Packs of a lost or repeated attempt are named by nothing.
+No version ever names packs of a lost or repeated attempt.
 
-Memory of a task: `GATHERED_BYTES` of Arrow rows, as much while they are sorted and written, and those of `fetch`.
+Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and the windows of
+`fetch`.
 """
 
 from collections import Counter
@@ -44,16 +45,16 @@ from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import in_slices
 
 GATHERED_BYTES: Final = 128 << 20
-"""Arrow bytes of rows that are sorted together."""
+"""Arrow bytes of rows that are gathered and sorted together."""
 
 WRITES_IN_FLIGHT: Final = 4
 
 STAGED_COLUMN: Final = "_staged"
-"""A column of what tasks return before a transform: null in a record's row; else a batch of `STAGED`, serialized."""
+"""A column that tasks return before a transform: null in the row of a record; else a serialized batch of `STAGED`."""
 
 
 def staging_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
-    """The function of a task that reads splits (`wire.WORK`) and writes packs: rows of `STAGED` out."""
+    """A function for tasks that reads splits (`rows.WORK`), writes packs, and returns rows of `STAGED`."""
 
     def run(batches: Batches) -> Batches:
         splits = work_of(batches)
@@ -82,9 +83,9 @@ def _staged(
 
 
 def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
-    """The function of a task that reads splits for a transform: rows out, then what the driver is to know of them.
+    """A function for tasks that reads splits for a transform: returns the rows, then the outcomes for the driver.
 
-    Rejects are written to packs here.
+    It writes rejects to packs.
     """
     output = pa.schema([*reader.output, (STAGED_COLUMN, pa.binary())])
 
@@ -118,7 +119,7 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 
 
 def _said(found: list[Staged], output: pa.Schema) -> Batches:
-    """Rows of `STAGED` as rows of a transform's input, some at a time: a value of a column has a limit."""
+    """Rows of `STAGED` as rows of a transform's input, in slices, since a column's value has a size limit."""
     for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -129,13 +130,13 @@ def _said(found: list[Staged], output: pa.Schema) -> Batches:
 
 
 def said_of(values: Iterable[bytes]) -> Iterator[Staged]:
-    """Inverse of what `reading_task` puts into `STAGED_COLUMN`."""
+    """Inverse of the encoding of `STAGED_COLUMN` by `reading_task`."""
     for value in values:
         yield from STAGED.read(pa.ipc.open_stream(value))
 
 
 def storing_task(source: Source, label: int) -> Callable[[Batches], Batches]:
-    """The function of a task that writes a transform's rows to packs: rows of `STAGED` out."""
+    """A function for tasks that writes a transform's rows to packs, and returns rows of `STAGED`."""
 
     def run(batches: Batches) -> Batches:
         table, store = table_of_task(source)
@@ -174,7 +175,7 @@ def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, C
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Packs of rows and of rejects: of whole objects, or of the one part of a big object that `split` is."""
+    """Writes packs of rows and of rejects: of whole objects, or of the part of a big object in `split`."""
 
     rows: "Packs"
     rejects: "Packs"
@@ -191,7 +192,7 @@ class _Writer:
         )
 
     def take(self, pieces: Iterable[Found]) -> list[ReadObject]:
-        """Gather rows and rejects; the outcomes."""
+        """Adds rows and rejects; returns the outcomes."""
         found = []
         for piece in pieces:
             match piece:
@@ -204,14 +205,14 @@ class _Writer:
         return found
 
     def packs(self) -> Iterator[WrittenPack]:
-        """All packs, once they are stored."""
+        """All packs. Waits until they are stored."""
         yield from self.rows.written(of_rejects=False, split=self.split)
         yield from self.rejects.written(of_rejects=True, split=self.split)
 
 
 @dataclass(slots=True, kw_only=True)
 class Packs:
-    """Rows that gather, and the packs that they become."""
+    """Gathers rows and writes them to packs."""
 
     packs: PackSet
     label: int
@@ -221,7 +222,7 @@ class Packs:
     stored: list[Future[list[StagedPack]]] = field(default_factory=list)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take in rows."""
+        """Adds rows."""
         if rows.num_rows:
             self.waiting.append(rows)
             self.waiting_bytes += rows.nbytes
@@ -229,7 +230,7 @@ class Packs:
                 self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait, in the background."""
+        """Writes the waiting rows in the background."""
         if not self.waiting:
             return
         rows = pa.concat_tables([pa.Table.from_batches([each]) for each in self.waiting])
@@ -241,7 +242,7 @@ class Packs:
                 self.stored[-WRITES_IN_FLIGHT - 1].result()
 
     def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
-        """All packs, once those are stored that do not travel to the driver."""
+        """All packs. Waits until the packs that are not sent to the driver are stored."""
         self.flush()
         key, start = (split.version.key, split.start) if split else ("", 0)
         return [
@@ -278,10 +279,10 @@ def _is_in_order(rows: pa.Table, order: Sequence[str]) -> bool:
 
 
 def check_readable(pack: NewPack, schema: pa.Schema) -> None:
-    """`CorruptError` for a pack that readers could not open: no version must ever name it.
+    """Raises `CorruptError` for a pack that readers could not open: no version must ever name it.
 
-    Columns bring it about, of a transform: no object can, since packs of every schema within `MAX_DEPTH` are readable.
-    So it fails the slot, and no object of it goes to quarantine.
+    The cause is a transform's columns, never an object: packs of every schema within `MAX_DEPTH` are readable. So the
+    error fails the slot, and no object of it goes to quarantine.
     """
     try:
         read = pq.ParquetFile(pa.BufferReader(pack.body))

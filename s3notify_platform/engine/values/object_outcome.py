@@ -1,4 +1,4 @@
-"""What became of an object that was to be read, whole or in parts."""
+"""The outcome of reading an object, as a whole or in parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,13 +9,14 @@ from s3notify_platform.formats.rescue import added
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an object, or of a part of it.
+    """The outcome of reading an object, or a part of it.
 
-    `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
-    read, and `reach_end` says whether there is more. `failed`: why the rest could not be read; `outage`: the store was
-    at fault, not the object; `trace`: the traceback, if nobody foresaw the error (`unforeseen`). `parts`: where the
-    parts begin that count. `stored`: the rows that a transform has made of it; None: there is no transform.
-    `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64. `broken`: rows that broke a rule.
+    `status`: `by_record` means a part of an object that can only be read from its beginning. The bytes from `start` to
+    `offset` were read; `reach_end`: no more bytes follow. `failed`: why the rest could not be read; `outage`: the store
+    was at fault, not the object; `trace`: the traceback of an unforeseen error (`unforeseen`). `parts`: the starts of
+    the parts that count. `stored`: the number of rows that a transform has made of the object; None without a
+    transform. `new_fields`: the fields that an inferred schema lacks, as Arrow schemas in base64. `broken`: rows that
+    broke a rule.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -42,7 +43,7 @@ class Outcome:
 
     @classmethod
     def whole(cls, status: Any, etag: str, size: int, **found: Any) -> "Outcome":
-        """Of an object that was read whole, or not at all."""
+        """The outcome of an object that was read as a whole, or not at all."""
         given = {"offset": size, "bytes": size if status == "ok" else 0} | found
         return cls(status=status, etag=etag, size=size, **given)
 
@@ -57,10 +58,11 @@ def _none_of(
 
 
 def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
-    """The outcome of an object from those of its parts, which one task read or several. Pure.
+    """The outcome of an object from the outcomes of its parts, which one task read or several. Pure.
 
-    What was read without a gap from the first part on counts, `failed` is what came of the rest; with `whole`, a rest
-    that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
+    Only contiguous parts from the start count; `failed` is the reason why the rest failed. With `whole`, the failure of
+    the rest fails the object. If one part is superseded or deleted, the object is, too: its parts may be of two
+    versions.
     """
     if len(parts) == 1 and parts[0].status == "ok" and parts[0].reach_end:
         return replace(parts[0], parts=(parts[0].start,))
@@ -77,7 +79,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     outage = bool(failed) and ordered[count].outage
     trace = ordered[count].trace if failed else ""
     if read and not read[-1].reach_end and read[-1].offset <= first.start:
-        read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
+        read, failed = [], failed or "no record of it ends within the bytes of one round: raise max_bytes"
     if not read or (failed and whole):
         return replace(_none_of(first, "failed", failed), outage=outage, trace=trace)
     return replace(

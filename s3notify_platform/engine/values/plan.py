@@ -1,8 +1,8 @@
-"""Which object versions a round reads: what the tasks that compare have found, collected by the driver.
+"""The object versions that a round reads: found by the comparing tasks, collected by the driver.
 
-What reaches the driver is the batch: at most `max_objects` splits and keys that left (and one more for each
-slot), and the entries that are to be removed, which the topic's capacity bounds. The bucket's other objects
-pass through Spark's own shuffle, which spills, and never through the driver.
+Only the batch reaches the driver: at most `max_objects` splits and removed keys (and one more for each slot), and the
+entries to remove, which the topic's capacity bounds. The bucket's other objects pass through Spark's own shuffle, which
+spills to disk, and never through the driver.
 """
 
 import pickle
@@ -23,12 +23,12 @@ from s3notify_platform.source.source import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """The changes of one slot, with the committed states of their keys, and what else was found of it.
+    """The changes of one slot, with the committed states of their keys, and the other findings about the slot.
 
-    `entries` were there before the bucket was looked at: remove them when the slot is committed. `unannounced` are the
-    changed keys that no entry names. `objects`: how many the slot has. `held`: how many it had, of which a listing
-    found `withdrawn` no more. `unaddressable`: how many objects have keys that S3 clients cannot address, the first
-    ones by name.
+    `entries` were in the queue before the bucket was looked at: remove them when the slot is committed. `unannounced`
+    are the changed keys that no entry names. `objects`: the slot's number of objects. `held`: the number of objects
+    with a state, of which a listing lacks `withdrawn`. `unaddressable`: the number of objects whose keys S3 clients
+    cannot address; `unaddressable_keys` has the first of these.
     """
 
     changes: SlotChanges
@@ -55,23 +55,23 @@ PLANNED: Final = "pickled binary"
 
 
 def planned_rows(found: Iterable[Planned]) -> pa.RecordBatch:
-    """What a task has found, as rows of `PLANNED`."""
+    """A task's findings, as rows of `PLANNED`."""
     return pa.record_batch({"pickled": pa.array([pickle.dumps(each) for each in found], pa.binary())})
 
 
 def planned_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Planned]:
-    """Inverse of `planned_rows`. Of rows that tasks of this package have made, and of no others."""
+    """Inverse of `planned_rows`. Unpickles the rows: pass only rows that tasks of this package have made."""
     for batch in batches:
         yield from map(pickle.loads, batch.column("pickled").to_pylist())
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """A round's work, by slot, and what finding it cost.
+    """A round's work, by slot, and the cost of finding it.
 
-    `failed` are slots whose bucket or state could not be read, and which therefore have no plan. `chains`: in how many
-    the bucket was listed, and how many of the places where one was to end it `overran`, because the server does not
-    list on from there as it should.
+    `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
+    which the bucket was listed. `overran`: the number of cuts that a chain did not stop at, because the server does not
+    list correctly from a key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Plan:
 
     @classmethod
     def of(cls, found: Iterable[Planned], *, chains: int = 0) -> "Plan":
-        """What tasks have found, in whatever order."""
+        """The findings of tasks, in any order."""
         plan = cls(chains=chains)
         for each in found:
             match each:
@@ -98,15 +98,15 @@ class Plan:
 
     @property
     def unannounced(self) -> dict[Slot, frozenset[str]]:
-        """By slot, the changed keys that a listing found and no entry names."""
+        """The changed keys that a listing found and no entry names, by slot."""
         return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
 
     def total(self, name: str) -> int:
-        """The sum of a number of all slots, like `objects`."""
+        """The sum of a number over all slots, like `objects`."""
         return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
-        """The changes that entries have named for longer than that, by key, and for how many seconds. Pure."""
+        """The changes, by key, that entries have named for more than `seconds`, and their age in seconds. Pure."""
         found: dict[str, float] = {}
         for planned in self.slots.values():
             changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}
@@ -117,13 +117,13 @@ class Plan:
         return found
 
     def refuse(self, slot: Slot, error: str) -> None:
-        """Give the slot an error instead of its plan."""
+        """Replaces the slot's plan by an error."""
         self.slots.pop(slot, None)
         self.failed[slot] = FailedSlot(slot=slot, error=error)
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """If a listing would withdraw too much, an error for the slots concerned, except `confirmed` ones. Why, or ""."""
+    """Fails slots, except `confirmed` ones, if a listing would withdraw too much. Returns the reason, or ""."""
     gone, held = found.total("withdrawn"), found.total("held")
     slots = {slot for slot, each in found.slots.items() if each.withdrawn} - {*confirmed}
     if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:
@@ -131,7 +131,7 @@ def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source)
     reason = (
         f"a listing of {source.input.prefix!r} in bucket {source.input.bucket.bucket!r} lacks {gone} of {held} "
         f"objects, more than the setting withdraw_share ({source.input.withdraw_share:g}) allows: restore them, or "
-        f"confirm that they are to leave the table: {source.location.command('confirm')}"
+        f"confirm that their rows may leave the table: {source.location.command('confirm')}"
     )
     for slot in slots:
         found.refuse(slot, f"UsageError: {reason}")

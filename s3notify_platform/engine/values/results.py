@@ -1,4 +1,4 @@
-"""How slots and batches end, and what a run knows on the way there."""
+"""The results of slots and batches, and the state of a run on the way there."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +11,17 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.notification_queue.segments import Segment
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
-"""`conflict`: another run committed the slot first, each time it was tried."""
+"""`conflict`: another run committed the slot first, at each attempt."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a round begins to read: so many objects and bytes, of all that are `wanted` still, after `done` objects."""
+    """The work of a round that begins to read: its `objects` and `bytes`.
+
+    `wanted`: the objects that are left in all; `done`: the objects that were read before.
+    """
 
     objects: int
     bytes: int
@@ -28,16 +31,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotResult:
-    """How one slot ended, and what the run did to it.
+    """The result of one slot in a run.
 
-    `generation`: the version of the table that last changed it; 0: none has. `rows` and `rejects` count the records of
-    the `objects` that were read, before any transform, and `without_records` those of them that have bytes, but gave
-    neither; `live_rows` what the slot holds now. `failed_objects` are keys
-    whose read failed, with the reason; the other objects are committed. `quarantined` ones failed too, and are in
-    quarantine. Of `unavailable` ones nothing is known, since the store was at fault; with `outage` that goes for the
-    slot. `traces`: those of keys whose read failed by an error that nobody foresaw; `trace`: that of the slot.
-    `made_by`: the version of the code that made the slot's rows (`SlotFacts.made_by`); `source`: of the source's table
-    that a derived slot was made from. `complete`: the run had the time to take in all; else ask for the slot again.
+    `generation`: the version of the table that last changed the slot; 0: no version did. `rows` and `rejects` count the
+    records of the `objects` that were read, before any transform. `without_records` counts the objects with bytes, but
+    without rows and rejects. `live_rows` counts the slot's rows now. `failed_objects`: keys whose read failed, with the
+    reason; the other objects are committed. `quarantined` objects failed, too, and are in quarantine. `unavailable`:
+    keys that an outage of the store made unreadable; `outage`: the same for the whole slot. `traces`: the tracebacks of
+    unforeseen errors, by key; `trace`: the slot's own. `made_by`: the version of the code that made the slot's rows
+    (`SlotFacts.made_by`). `source`: the generation of the source's slot that a derived slot was made from. `complete`:
+    the run had the time to read everything; if false, request the slot again.
     """
 
     slot: Slot
@@ -54,11 +57,11 @@ class SlotResult:
     live_rows: int = 0
     live_rejects: int = 0
     unnamed: Mapping[str, int] = field(default_factory=dict)
-    """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
+    """Values that the schema does not name, by path: dropped if it was given, else in `_rescued` or quarantine."""
     mismatches: Mapping[str, int] = field(default_factory=dict)
     """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
     broken: Mapping[str, int] = field(default_factory=dict)
-    """Rows that broke a rule, by its name: in quarantine, or, of `expect_warn`, there all the same."""
+    """Rows that broke a rule, by the rule's name: in quarantine, or, with `expect_warn`, in the table all the same."""
     live_failing: int = 0
     made_by: str = ""
     source: int = 0
@@ -73,7 +76,7 @@ class SlotResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was found is committed."""
+        """True if everything that was found is committed."""
         return self.status in ("committed", "unchanged") and not self.unread
 
     @property
@@ -83,16 +86,16 @@ class SlotResult:
 
     @property
     def every_trace(self) -> dict[str, str]:
-        """All tracebacks, by key; that of the slot by ""."""
+        """All tracebacks, by key; the slot's own by ""."""
         return {"": self.trace, **self.traces} if self.trace else {**self.traces}
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchResult:
-    """How a batch ended, or has gone so far: its slots, the seconds of each phase, and the requests by kind.
+    """The results of a batch so far: its slots, the seconds of each phase, and the requests by kind.
 
-    `entries` are those of its plans (`Plan`), and `unannounced` counts theirs: remove the entries of slots that are
-    `ok` and `complete`. `schema_added`: the fields that it brought to the table, with their types.
+    `entries` and the number `unannounced` are from its plans (`Plan`): remove the entries of slots that are `ok` and
+    `complete`. `schema_added`: the fields that the batch added to the table, with their types.
     """
 
     slots: dict[Slot, SlotResult] = field(default_factory=dict)
@@ -105,11 +108,11 @@ class BatchResult:
     schema_added: Mapping[str, str] = field(default_factory=dict)
 
     def took(self, phase: str, seconds: float) -> None:
-        """Add to the seconds of a phase."""
+        """Adds to the seconds of a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def counts(self) -> Counter[str]:
-        """What was done, by name, for metrics: slots by status, objects, rows, …, requests, and each phase's `_ms`."""
+        """Counts for metrics, by name: slots by status, objects, rows, …, requests, and the `_ms` of each phase."""
         found = Counter({"batches": 1, "tasks": self.tasks, "unannounced": self.unannounced})
         for each in self.slots.values():
             found[f"slots_{each.status}"] += 1
@@ -123,7 +126,7 @@ class BatchResult:
         return found
 
     def add(self, other: "BatchResult") -> None:
-        """Count in what became of other slots of the batch."""
+        """Adds the results of other slots of the batch."""
         self.slots |= other.slots
         self.entries |= other.entries
         self.unannounced += other.unannounced
@@ -136,7 +139,7 @@ class BatchResult:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What one run of the engine is asked for (`Ingest.rounds`), and knows so far."""
+    """The arguments of one run of the engine (`Ingest.rounds`), and its state so far."""
 
     batch: str
     run: str
@@ -145,45 +148,45 @@ class Run:
     only_found: bool
     last_attempt: frozenset[Slot]
     topic: str = ""
-    """Epoch of the source's topic on which the batch relies; "": on none."""
+    """Epoch of the source's topic that the batch relies on; "" if it relies on no topic."""
     segments: Sequence[Segment] | None = None
     """Segments of the topic that were read already, for the first round."""
     seen_ms: int = 0
     code_version: str = ""
-    """The version of the code that makes its rows; "": it is not known."""
+    """The version of the code that makes the run's rows; "" if it is unknown."""
     planned_ms: int = 0
     """When the round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)
     conflicts: Counter[Slot] = field(default_factory=Counter)
     confirmed: set[Slot] = field(default_factory=set)
-    """Slots of which a person has confirmed that objects leave."""
+    """Slots whose withdrawals a person has confirmed."""
     later: set[Slot] = field(default_factory=set)
-    """Slots that are planned again once nothing else is left to do, since the store was at fault."""
+    """Slots to plan again once nothing else is left to do, because the store was at fault."""
     postponed: set[str] = field(default_factory=set)
-    """Their keys, until then."""
+    """The keys of `later` slots that are not read until then."""
     logged: set[str] = field(default_factory=set)
-    """Tracebacks that are in its log."""
+    """Tracebacks that the log has."""
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that cannot be read now, or in this run: they stand in no other's way."""
+        """Keys that cannot be read now, or in this run: the run goes on without them."""
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))
 
 
 def without_key(text: str, key: str) -> str:
-    """A reason or a traceback that does not name the object. Pure."""
+    """A reason or a traceback with the object's key removed. Pure."""
     return text.replace(key, "…") if key else text
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
-    """What one run did to a slot in several rounds, together."""
+    """The sum of a slot's results in several rounds of one run."""
     if earlier is None:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}
     traces = {**earlier.traces, **later.traces}
     if earlier.status != "committed":
-        # Nothing was committed, and so nothing is in quarantine for it.
+        # Nothing was committed, so no object of the slot went to quarantine.
         return replace(later, failed_objects=failed, traces=traces)
     if later.status == "unchanged":
         return replace(earlier, failed_objects=failed, traces=traces, unavailable=later.unavailable)

@@ -1,12 +1,12 @@
-"""Tables whose rows are dataclasses: what travels between the driver and its tasks is declared once.
+"""Tables whose rows are dataclasses: each value between the driver and its tasks is declared once.
 
-`Rows` gives the Arrow schema and the Spark DDL of a table whose rows are of one or several kinds. Each field is a
-column; kinds that have a field of one name share its column, which means the same for all of them, and is null in
-rows of kinds without it. Column `kind` is the number of the kind, in the order of the declaration.
+`Rows` has the Arrow schema and the Spark DDL of a table whose rows are of one or several kinds. Each field is a column.
+Kinds that have a field of the same name share its column. The column has the same meaning for all of them, and is null
+in rows of kinds without it. Column `kind` is the number of the kind, in the order of the declaration.
 
     integers, strings, booleans, bytes   a column of that type; a slot and a task are 32 bits wide
-    another dataclass                    its fields, in its place; if it may be None, named after it as well
-    mappings, tuples, `AS_JSON`          a string column with JSON, as `json_of` gives it
+    another dataclass                    its fields; with the field's name as a prefix if it may be None
+    mappings, tuples, `AS_JSON`          a string column with JSON, as `json_of` writes it
 """
 
 import json
@@ -30,7 +30,7 @@ Task = NewType("Task", int)
 Batches = Iterator[pa.RecordBatch]
 
 AS_JSON: Final[Mapping[str, Any]] = {"json": True}
-"""Metadata of a field that is one column, whatever its type."""
+"""Metadata of a field that is stored in one column, as JSON, also if it is a dataclass."""
 
 _ARROW: Final[Mapping[Any, pa.DataType]] = {
     int: pa.int64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary(), Slot: pa.int32(), Task: pa.int32(),
@@ -43,14 +43,17 @@ _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def json_of(value: object) -> str:
-    """JSON of a dataclass, or of mappings, sequences and plain values; dataclasses in it as mappings."""
+    """JSON of a dataclass, or of mappings, sequences and plain values; nested dataclasses become mappings."""
     return json.dumps(
         value, default=lambda one: {f.name: getattr(one, f.name) for f in fields(one)}, separators=(",", ":")
     )
 
 
 def of_json(hint: Any, value: Any) -> Any:
-    """A value of the type `hint` from what `json.loads` gives. KeyError, TypeError or AttributeError if it is none."""
+    """A value of the type `hint` from the result of `json.loads`.
+
+    KeyError, TypeError or AttributeError if it does not fit.
+    """
     if is_dataclass(hint):
         assert isinstance(hint, type)
         return hint(**{name: of_json(_hints(hint)[name], part) for name, part in value.items()})
@@ -62,7 +65,7 @@ def of_json(hint: Any, value: Any) -> Any:
 
 
 def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batch, cut where an integer column changes, and its values; -1 for null."""
+    """The batch, cut where an integer column changes, with the column's value in each piece; -1 for null."""
     if batch.num_rows == 0:
         return
     values = pc.fill_null(batch.column(name), -1).to_numpy(zero_copy_only=False)
@@ -72,12 +75,12 @@ def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBa
 
 
 def numbers_of(batches: Batches) -> Iterator[int]:
-    """The numbers of the tasks that these are, where a task gets no more than its number."""
+    """The numbers in the batches of a task, for tasks that receive only their number."""
     return (int(number) for batch in batches for number in batch.column(0).to_pylist())
 
 
 class Rows(Generic[R]):
-    """A table of rows of these kinds. `prefix` is that of all its columns. Pickles."""
+    """A table with rows of these kinds. `prefix`: the prefix of all its columns. Pickles."""
 
     def __init__(self, *kinds: type[R], prefix: str = "") -> None:
         self._kinds = kinds
@@ -100,7 +103,7 @@ class Rows(Generic[R]):
         return self._kinds.index(kind)
 
     def batch(self, rows: Iterable[R]) -> pa.RecordBatch:
-        """The rows, in their order."""
+        """The rows as a batch, in order."""
         rows = list(rows)
         kinds = [self._kinds.index(type(row)) for row in rows]
         arrays = [pa.array(kinds, pa.int32())]
@@ -114,7 +117,7 @@ class Rows(Generic[R]):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def columns(self, kind: type[R], values: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
-        """Rows of one kind from its columns, by name: all that it has, or null."""
+        """A batch of rows of one kind from its columns, by name; missing columns are null."""
         count = len(next(iter(values.values())))
         numbers = pa.array(np.full(count, self._kinds.index(kind), np.int32))
         arrays = [
@@ -126,7 +129,7 @@ class Rows(Generic[R]):
         return pa.RecordBatch.from_arrays([numbers, *arrays], schema=self.schema)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[R]:
-        """The rows of batches with these columns, which may have others besides."""
+        """The rows of batches that have these columns, and possibly others."""
         for batch in batches:
             columns = {name: batch.column(name).to_pylist() for name in self.schema.names}
             for number, kind in enumerate(columns[self._prefix + "kind"]):
@@ -136,7 +139,7 @@ class Rows(Generic[R]):
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
-    except UnicodeEncodeError:  # a message with bytes that are no text
+    except UnicodeEncodeError:  # an error message with bytes that are not text
         texts = (each if each is None else each.encode(errors="backslashreplace").decode() for each in values)
         return pa.array(texts, kind)
 
@@ -149,9 +152,9 @@ _Loader = Callable[[Mapping[str, list[Any]], int], Any]
 
 
 class _Column:
-    """Where the value of a field is: in a row, along `path`; and in a table, in the column `name`.
+    """The place of a field's value: in a row along `path`, and in a table in the column `name`.
 
-    `optional`: what it is in may be None.
+    `optional`: an enclosing value may be None.
     """
 
     def __init__(self, name: str, path: tuple[str, ...], hint: Any, *, optional: bool = False) -> None:
@@ -185,7 +188,10 @@ class _Column:
 def _declared(
     kind: type[Any], prefix: str, path: tuple[str, ...] = (), *, optional: bool = False, within: bool = False
 ) -> tuple[list[_Column], _Loader]:
-    """The columns of a dataclass, and what makes one of them. `optional`: it may be None; `within`: what it is in."""
+    """The columns of a dataclass, and its loader.
+
+    `optional`: the dataclass may be None; `within`: an enclosing value may be None.
+    """
     columns: list[_Column] = []
     parts: dict[str, _Loader] = {}
     for each in fields(kind):

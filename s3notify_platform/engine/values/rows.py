@@ -1,10 +1,10 @@
-"""Rows between the driver and its tasks, each declared once: a dataclass for each kind, a table for each way.
+"""Rows between the driver and its tasks, each declared once: a dataclass for each kind, a table for each direction.
 
-    LISTED    what the bucket and the queue hold, on its way to be compared
-    WORK      what each task is to read
-    STAGED    what tasks have read, and the packs that they have written, on its way to the driver
+    LISTED    the contents of bucket and queue, to be compared
+    WORK      the splits that each task reads
+    STAGED    the outcomes and packs of tasks, for the driver
 
-`row_schema` says how they become columns. What there is to do reaches the driver as `plan.PLANNED`.
+`row_schema` turns rows into columns. The plans of slots reach the driver as `plan.PLANNED`.
 """
 
 import pickle
@@ -22,7 +22,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.table.packs.pack_set import StagedPack
 
-# What the bucket and the queue hold, on its way to be compared
+# LISTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class WantedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests that a task has made, by kind, and cuts that its chains of LISTs passed over."""
+    """The number of requests of a task, by kind, and the number of cuts that its chains of LISTs passed over."""
 
     requests: Mapping[str, int]
     overran: int = 0
@@ -45,12 +45,12 @@ Listed = WantedSlot | ObjectVersion | Requests
 LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, Requests)
 
 
-# What there is to do
+# Failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that cannot be dealt with, and why. `outage`: nothing is known of the slot itself; try it again.
+    """A slot that could not be processed, and why. `outage`: nothing is known of the slot itself; try it again.
 
     `trace`: the traceback of an error that is not this package's.
     """
@@ -62,17 +62,17 @@ class FailedSlot:
 
     @property
     def by_object(self) -> bool:
-        """Whether one of its objects may be at fault."""
+        """True if one of the slot's objects may be at fault."""
         return bool(self.trace) and not self.outage
 
     @classmethod
     def of(cls, slot: Slot, error: Exception) -> "FailedSlot":
-        """By the error that it met."""
+        """The failure of a slot by this error."""
         trace = "" if isinstance(error, S3NotifyError) else trace_of(error)
         return cls(slot=slot, error=described(error), outage=is_outage(error), trace=trace)
 
 
-# What each task reads
+# WORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,21 +86,21 @@ class SplitOfTask:
 WORK: Final[Rows[SplitOfTask]] = Rows(SplitOfTask)
 
 
-# What tasks have read and written
+# STAGED
 
 
 LINEAGE_SCHEMA: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
 )
-"""The first columns of each row: where it comes from."""
+"""The first columns of each row, which say where it is from."""
 
 LINEAGE_COLUMNS: Final = (*LINEAGE_SCHEMA.names,)
-"""The columns that a transform receives beside the source's, and has to keep."""
+"""The columns that a transform receives besides the source's, and has to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadObject:
-    """What became of an object, or of a part of it."""
+    """The outcome of reading an object, or a part of it."""
 
     slot: Slot
     key: str
@@ -111,8 +111,8 @@ class ReadObject:
 class WrittenPack:
     """A pack that a task has written: of rows, or `of_rejects`.
 
-    `key`, `start`: the part of a big object that alone is in it; key "": any whole objects are. `pack`: as
-    `StagedPack.dumps`. `body`: of a small pack, which the driver writes with the version; else b"".
+    `key`, `start`: the part of a big object that the pack is of; key "": the pack is of whole objects. `pack`: the
+    result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes with the version; else b"".
     """
 
     of_rejects: bool
@@ -129,7 +129,7 @@ class WrittenPack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRows:
-    """Rows of an object version that a transform has made."""
+    """The number of rows of an object version that a transform has made."""
 
     slot: Slot
     key: str

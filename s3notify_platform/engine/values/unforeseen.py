@@ -1,9 +1,9 @@
-"""Errors that nobody foresaw: which ones these are, and their tracebacks.
+"""Unforeseen errors: how they are recognized, and their tracebacks.
 
-An error of this package says who acts, and an outage is no verdict on an object. Any other error is a defect, of the
-parser, of the platform or of a user's function, that some object brings to light. It is kept with its traceback. On the
-last attempt the object goes to quarantine (`engine.settle`), as long as no more than `MAX_UNFORESEEN` of the source are
-there for such errors (`engine.driver`).
+An error of this package says who must act, and an outage never counts against an object. Any other error is a defect,
+of the parser, of the platform or of a user's function, that some object brings to light. The error is kept with its
+traceback. On the last attempt the object goes to quarantine (`engine.commit.new_states`). At most `MAX_UNFORESEEN`
+objects of a source may be there for unforeseen errors (`engine.driver`).
 """
 
 import re
@@ -14,7 +14,7 @@ from s3notify_platform.kernel.errors import OUTAGES, S3NotifyError
 from s3notify_platform.kernel.limits import MAX_TRACE_BYTES
 
 _LINE_MAX: Final = 300
-"""Characters of one line of a traceback."""
+"""Maximum number of characters of one line of a traceback."""
 
 _MESSAGE_MAX: Final = 1000
 
@@ -25,38 +25,38 @@ _OUTAGE: Final = re.compile(r"Connection|Timeout|TimedOut|Unavailable|Throttl")
 
 
 def speaks_of_outage(name: str) -> bool:
-    """Whether an error's class, by its whole name, is that of a network or of a service that does not answer. Pure."""
+    """True if an error's class, by its full name, is of a network, or of a service that does not answer. Pure."""
     return bool(_NETWORK.search(name) or _OUTAGE.search(name.rpartition(".")[2]))
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether it tells nothing of what was being done: it may go well the next time. Pure."""
+    """True if the error says nothing about the data: the same work may succeed later. Pure."""
     if isinstance(error, S3NotifyError):
         return isinstance(error, OUTAGES)
     return any(speaks_of_outage(f"{kind.__module__}.{kind.__qualname__}") for kind in type(error).__mro__)
 
 
 def is_unforeseen(error: BaseException) -> bool:
-    """Whether it is neither an error of this package, nor an outage, nor want of memory. Pure."""
+    """True if the error is not of this package, not an outage, and not a lack of memory. Pure."""
     return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
 
 
 def described(error: BaseException) -> str:
-    """An error by its class and its message, which is bounded if it is not this package's. Pure.
+    """An error's class and message; the message is bounded if the error is not this package's. Pure.
 
-    The message is text, also where it quotes bytes of an object that are none.
+    Bytes that are not text, quoted from an object, are escaped.
     """
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
     return text if isinstance(error, S3NotifyError) else text[:_MESSAGE_MAX]
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback of an error, as `bounded` has it. Pure."""
+    """The traceback of an error, shortened by `bounded`. Pure."""
     return bounded("".join(traceback.format_exception(error)))
 
 
 def bounded(trace: str) -> str:
-    """A traceback of at most `MAX_TRACE_BYTES`: its middle, and the ends of its lines, are left out. Pure."""
+    """A traceback of at most `MAX_TRACE_BYTES`, without its middle and without the ends of long lines. Pure."""
     lines = (
         line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}…" for line in trace.rstrip().splitlines()
     )

@@ -1,6 +1,6 @@
-"""Types of Avro as types of Arrow.
+"""Avro types as Arrow types.
 
-Values are read by what is stored, and cast by Arrow: Python's own dates know fewer years, and no nanoseconds.
+Values are read in their stored type, and cast by Arrow: Python's own dates have fewer years, and no nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -31,25 +31,25 @@ _TIMES: Final = {
     "local-timestamp-nanos": pa.timestamp("ns"),
 }
 _NUMBERS: Final = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
-"""Each can be any of those after it, but for the precision of `float`."""
+"""Each type can hold the values of the types before it, except for the precision of `float`."""
 
 
 class ArrowTypes:
-    """The types of one schema, with the names that it gives them. `UnreadableError` for what cannot be."""
+    """The Arrow types of one Avro schema, and its named types. `UnreadableError` for a type that cannot be read."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._fields = 0
 
     def columns(self, schema: Any) -> pa.Schema:
-        """The columns of a file, whose schema has to be of a record."""
+        """The columns of a file, whose schema must be a record."""
         if not isinstance(schema, Mapping) or schema.get("type") != "record":
-            raise UnreadableError("its schema is of no record")
+            raise UnreadableError("its schema is not a record")
         kind = self._type(schema, "", ())
         return pa.schema([*kind])
 
     def _type(self, schema: Any, space: str, above: tuple[str, ...]) -> pa.DataType:
-        """The type of a schema in a namespace, in the records `above`."""
+        """The type of a schema in a namespace, inside the records `above`."""
         self._fields += 1
         if self._fields > MAX_COLUMNS or len(above) > MAX_DEPTH:
             raise UnreadableError(f"more than {MAX_COLUMNS} fields, or {MAX_DEPTH} levels")
@@ -89,7 +89,7 @@ class ArrowTypes:
     def _fixed(self, schema: Any, space: str, _: tuple[str, ...]) -> pa.DataType:
         self._name(schema, space)
         if int(schema["size"]) < 1:
-            raise UnreadableError("a type of no bytes")
+            raise UnreadableError("a fixed type without bytes")
         return _logical(schema, pa.binary())
 
     def _name(self, schema: Any, space: str) -> tuple[str, str]:
@@ -115,7 +115,7 @@ class ArrowTypes:
         kinds = [self._type(one, space, above) for one in schema if one not in ("null", {"type": "null"})]
         if len(kinds) > 1 and not all(kind in _NUMBERS for kind in kinds):
             raise UnreadableError(
-                f"a union of {', '.join(map(str, kinds))}, and one type is allowed beside null"
+                f"a union of {', '.join(map(str, kinds))}: only one type is allowed besides null"
             )
         if {pa.int64(), pa.float32()} <= {*kinds}:
             return pa.float64()
@@ -123,7 +123,7 @@ class ArrowTypes:
 
 
 def _takes_bytes(kind: pa.DataType) -> bool:
-    """Whether a value takes any bytes: of others a few bytes would hold billions."""
+    """True if a value takes any bytes. A few bytes may have billions of values that take none."""
     if pa.types.is_struct(kind):
         return any(_takes_bytes(part.type) for part in kind)
     return not pa.types.is_null(kind)
@@ -134,7 +134,7 @@ def _logical(schema: Mapping[str, Any], kind: pa.DataType) -> pa.DataType:
     if logical == "decimal" and pa.types.is_binary(kind):
         precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if not 0 < precision <= 38 or not 0 <= scale <= precision:
-            raise UnreadableError(f"decimal({precision}, {scale}): 38 digits are allowed")
+            raise UnreadableError(f"decimal({precision}, {scale}): at most 38 digits are allowed")
         return pa.decimal128(precision, scale)
     found = _TIMES.get(logical) if isinstance(logical, str) else None
     return found if found is not None and kind == _storage(found) else kind
@@ -161,7 +161,7 @@ def _without_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def stored(columns: pa.Schema) -> pa.Schema:
-    """The columns in the types of their values as they are read. Pure."""
+    """The columns, in the types in which their values are read. Pure."""
     return pa.schema([column.with_type(_stored(column.type)) for column in columns])
 
 
@@ -178,7 +178,7 @@ def _stored(kind: pa.DataType) -> pa.DataType:
 def as_read(schema: Any) -> Any:
     """The schema without its logical types, except decimals, and without fields that are always null. Pure.
 
-    These take no bytes: a few thousand would make gigabytes of a record's byte.
+    Such fields take no bytes: a few thousand of them would make gigabytes out of one byte.
     """
     if isinstance(schema, list):
         return [as_read(one) for one in schema]
@@ -199,7 +199,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def empty_fields(columns: pa.Schema | pa.DataType) -> int:
-    """Fields, at any depth, that are records without a field of their own: they take no bytes either. Pure."""
+    """Number of fields, at any depth, that are records without fields: their values take no bytes, too. Pure."""
     if not isinstance(columns, pa.Schema):
         if not pa.types.is_nested(columns):
             return 0

@@ -1,16 +1,16 @@
 """Avro's object container files to rows and rejects, block by block.
 
-A split reads the blocks that begin in it: each begins behind a sync marker, by which it is found from anywhere in the
-file. What is no block up to the next marker is one reject; a record that cannot be read takes the rest of its block
-with it. A file without a readable header, or with no column of a given schema, is one reject, from the split with the
-file's beginning. `_offset` is the byte at which the record's block begins, plus the record's number in the block.
+A split reads the blocks that begin in it. A block begins behind a sync marker, which is found from any place in the
+file. Data that is not a block, up to the next marker, is one reject. A record that cannot be read makes the rest of its
+block one reject. A file without a readable header, or without a column of a given schema, is one reject, from the split
+with the file's beginning. `_offset` is the byte where the record's block begins, plus the record's number in the block.
 
-Differs from the specification: a union of several types, beside null, is read if these are numbers. A type that
-contains itself, and arrays whose items take no bytes, are refused.
+Differs from the specification: a union of several types, besides null, is read only if these types are numbers. A type
+that contains itself, and arrays whose items take no bytes, are refused.
 
-Fields that are always null are not decoded: they take no bytes, and a few bytes would hold millions.
+Fields that are always null are not decoded: they take no bytes, and a few bytes would hold millions of them.
 
-Memory: blocks of `BLOCK_BYTES` or `ROWS` together, decompressed, and one more; their records as Python's values.
+Memory: blocks of `BLOCK_BYTES` or `ROWS` together, decompressed, and one more block; their records as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -53,22 +53,22 @@ from s3notify_platform.kernel.limits import (
 )
 
 BLOCK_BYTES: Final = 16 << 20
-"""Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
+"""Size limit of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
 
 BLOCK_ROWS: Final = 1_000_000
-"""Of a block: each becomes a value of Python."""
+"""Maximum number of records of a block: each one becomes a Python value."""
 
 ROWS: Final = 8192
-"""Records that become a table together."""
+"""Number of records that are converted to one table."""
 
 _ERRORS: Final = "surrogateescape"
-"""Of a text that is no UTF-8: Arrow refuses it later, and so its record alone."""
+"""Error handler for texts that are not UTF-8: Arrow refuses such a text later, which rejects only its record."""
 
 _WINDOW: Final = 64 << 10
 _HEADER_BYTES: Final = 64 << 10
 _SYNC: Final = 16
 _LONGS: Final = 20
-"""Bytes of the two numbers before a block at most."""
+"""Maximum length in bytes of the two numbers before a block."""
 
 _HEADER: Final = fastavro.parse_schema(
     {
@@ -90,7 +90,7 @@ class Avro(BlockFormat):
     suffixes = frozenset({"avro"})
 
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-        """See `BlockFormat`. One GET for the header, then one for each `CHUNK_BYTES`."""
+        """See `BlockFormat`. One GET for the header, then one GET for each `CHUNK_BYTES`."""
         return _rows(source, start, end, target)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
@@ -103,10 +103,11 @@ class Avro(BlockFormat):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What the beginning of a file says. `each`: the schema of a record as it is read, `all` that of an array of them.
+    """The header of a file. `each`: the schema of a record as it is read; `all`: the schema of an array of records.
 
-    `columns`: what they become, and `read` those of them that can have values. `block_bytes`: of a block, decompressed.
-    `nulls`: fields that are always null, at any depth; `nested_nulls`: those in other fields.
+    `columns`: the Arrow columns; `read`: those columns that can have values. `block_bytes`: size limit of a
+    decompressed block. `nulls`: number of fields that are always null, at any depth; `nested_nulls`: number of nested
+    ones.
     """
 
     each: Any
@@ -135,7 +136,7 @@ def _header(source: ObjectBytes) -> _Header:
             if size > MAX_AVRO_HEADER_BYTES or beginning.getbuffer().nbytes == source.size:
                 raise UnreadableError(f"no header: {reason_of(error)}") from error
     if found["magic"] != b"Obj\x01":
-        raise UnreadableError("it does not begin as Avro's files do")
+        raise UnreadableError("it does not begin like an Avro file")
     codec = found["meta"].get("avro.codec", b"null").decode("utf-8", "replace")
     if codec not in _CODECS:
         raise UnreadableError(f"codec {codec!r}: use one of {', '.join(_CODECS)}")
@@ -167,7 +168,10 @@ def _header(source: ObjectBytes) -> _Header:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of the blocks that begin between. Returns where the next one begins, or the file's size."""
+    """The rows of the blocks that begin from `start` to `end`.
+
+    Returns where the next block begins, or the file's size.
+    """
     if source.size == 0:
         source.read(0, 0)
         return 0
@@ -203,7 +207,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
 
 
 class _Body:
-    """Ranges of the object, of which the last chunk is kept. Beyond `end` no more than `_WINDOW` is read at once."""
+    """Ranges of the object. The last chunk is kept. A read beyond `end` fetches at most `_WINDOW`."""
 
     def __init__(self, source: ObjectBytes, end: int) -> None:
         self.size = source.size
@@ -221,7 +225,7 @@ class _Body:
         return self._bytes[start - self._start : end - self._start]
 
     def behind(self, sync: bytes, start: int) -> int:
-        """Where the next sync marker from `start` on ends; the object's size if there is none."""
+        """The end of the next sync marker from `start` on; the object's size if there is no further marker."""
         while start < self.size:
             window = self.read(start, start + _WINDOW)
             if (found := window.find(sync)) >= 0:
@@ -236,7 +240,7 @@ def _long(stream: BytesIO) -> int:
 
 
 def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
-    """Where the block's bytes begin, where the next block does, and how many records it has."""
+    """The start of the block's bytes, the start of the next block, and the block's number of records."""
     numbers = BytesIO(body.read(place, place + _LONGS))
     try:
         count, size = _long(numbers), _long(numbers)
@@ -244,7 +248,9 @@ def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
         raise UnreadableError("a block without its length") from error
     begin = place + numbers.tell()
     if count < 0 or not 0 <= size <= BLOCK_BYTES:
-        raise UnreadableError(f"a block of {count} records in {size} bytes, and {BLOCK_BYTES} are allowed")
+        raise UnreadableError(
+            f"a block of {count} records in {size} bytes: at most {BLOCK_BYTES} are allowed"
+        )
     if body.read(begin + size, begin + size + _SYNC) != sync:
         raise UnreadableError(f"a block of {size} bytes without a sync marker behind it")
     return begin, begin + size + _SYNC, count
@@ -252,24 +258,24 @@ def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """Records of a block that begins at `place`, decompressed."""
+    """The decompressed records of a block that begins at `place`."""
 
     place: int
     records: bytes
     count: int
     ends: list[int] = field(default_factory=list)
-    """Where each record ends, once that has been looked for."""
+    """The end of each record, once it has been determined."""
 
     def together(self, schema: Any) -> list[Any]:
-        """All records. Raises what fastavro does, or `EOFError` for more bytes than these records have."""
-        body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # an array of them
+        """All records. Raises the errors of fastavro, or `EOFError` if bytes are left behind the last record."""
+        body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # encoded as an array of records
         found: Any = fastavro.schemaless_reader(body, schema, None, handle_unicode_errors=_ERRORS)
         if len(found) != self.count or body.read(1):
             raise EOFError
         return list(found)
 
     def one_by_one(self, schema: Any) -> tuple[list[Any], str]:
-        """The records up to the first that cannot be read, and why that cannot."""
+        """The records up to the first unreadable one, and the reason why that one is unreadable."""
         values, ends = [], []
         stream = BytesIO(self.records)
         error = ""
@@ -286,7 +292,7 @@ class _Block:
 
     @property
     def end(self) -> int:
-        """Where the last record ends that could be read."""
+        """The end of the last readable record."""
         return self.ends[-1] if self.ends else 0
 
     def raw(self, number: int, schema: Any) -> bytes:
@@ -298,7 +304,7 @@ class _Block:
 
 
 class _Batch:
-    """Records of some blocks, to become a table together."""
+    """Records of some blocks, which become a table together."""
 
     def __init__(self, header: _Header, target: Target) -> None:
         self._header, self._target = header, target
@@ -309,14 +315,14 @@ class _Batch:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to take it."""
+        """True if the batch is large enough to become a table."""
         return len(self._values) >= self._rows or self._bytes >= BLOCK_BYTES
 
     def add(self, block: _Block) -> Reject | None:
-        """Read a block; a reject for the rest of it from the first record on that cannot be read."""
+        """Reads a block. Returns a reject for the rest of the block from its first unreadable record on."""
         if block.count > min(len(block.records), BLOCK_ROWS):
             raise UnreadableError(
-                f"a block of {block.count} records in {len(block.records)} bytes, and {BLOCK_ROWS} are allowed"
+                f"a block of {block.count} records in {len(block.records)} bytes: at most {BLOCK_ROWS} are allowed"
             )
         header = self._header
         self._nulls += block.count * header.nulls
@@ -325,7 +331,7 @@ class _Batch:
             raise UnreadableError(f"more than {MAX_ROW_GROUP_CELLS} values of fields that are always null")
         if len(block.records) > header.block_bytes:
             raise UnreadableError(
-                f"a block of {len(block.records)} bytes whose records have fields of no bytes"
+                f"a block of {len(block.records)} bytes whose records have fields without bytes"
             )
         error = ""
         try:
@@ -346,7 +352,7 @@ class _Batch:
         return Reject(index=0, offset=block.place + len(values), reason=reason, raw=raw)
 
     def take(self) -> Iterator[Parsed]:
-        """Its rows, and a reject for each record with a value that does not fit."""
+        """The rows of the batch, and a reject for each record with a value that does not fit."""
         values, places = self._values, self._places
         self._values, self._places, self._bytes = [], [], 0
         for low in range(0, len(values), self._rows):
@@ -356,7 +362,7 @@ class _Batch:
         try:
             table = pa.Table.from_pylist(values, schema=stored(self._header.read))
             table = table.cast(self._header.read)
-        except Exception as error:  # noqa: BLE001 - of whatever kind
+        except Exception as error:  # noqa: BLE001 - a value may raise any error
             if len(values) == 1:
                 yield no_rows(self._target, [self._reject(places[0], reason_of(error))])
                 return
@@ -396,14 +402,14 @@ def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
 
 
 class _Snappy:
-    """Snappy without frames, with a checksum behind it."""
+    """Snappy without frames, followed by a checksum."""
 
     def decompress(self, data: bytes, _: int) -> bytes:
         if (length := snappy_length(data)) > BLOCK_BYTES:
             raise UnreadableError(f"a block of {length} bytes, decompressed")
         found = bytes(cramjam.snappy.decompress_raw(data[:-4]))
         if zlib.crc32(found) != int.from_bytes(data[-4:]):
-            raise UnreadableError("a block with another checksum")
+            raise UnreadableError("a block whose checksum is wrong")
         return found
 
 

@@ -1,1 +1,1 @@
-"""Formats of blocks that are read by ranges: Parquet and ORC; what Avro shares with them."""
+"""Formats whose files have blocks and are read by ranges: Parquet and ORC; and the parts that Avro shares with them."""

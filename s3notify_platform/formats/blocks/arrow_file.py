@@ -1,4 +1,4 @@
-"""An object as a file for Arrow's readers, and their errors."""
+"""An object as a file for Arrow's readers, and the readers' errors."""
 
 import io
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from s3notify_platform.kernel.errors import S3NotifyError
 
 
 class UnreadableError(Exception):
-    """What a format cannot read, for any reason; never leaves it."""
+    """A file, or a part of it, that a format cannot read. Formats never raise it to their callers."""
 
 
 class ArrowFile(io.RawIOBase):
-    """The object as a file for pyarrow. The store's error is kept, since pyarrow replaces it by its own."""
+    """The object as a file for pyarrow. Keeps the store's error, since pyarrow replaces it by its own."""
 
     def __init__(self, source: ObjectBytes) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class ArrowFile(io.RawIOBase):
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading it again costs no request."""
+        """True if reading the file again costs no request."""
         return isinstance(self._source, BytesInMemory)
 
     def readable(self) -> bool:
@@ -62,20 +62,20 @@ class ArrowFile(io.RawIOBase):
 
 @contextmanager
 def reading(file: ArrowFile) -> Iterator[None]:
-    """What pyarrow raises as `UnreadableError`, what the store did as it was."""
+    """Raises pyarrow's errors as `UnreadableError`, and the store's errors unchanged."""
     try:
         yield
     except Exception as error:
         if file.failure:
             raise file.failure from error
-        # A damaged file can raise anything, and must not stop others.
+        # A damaged file can raise anything, and must not stop other files.
         raise UnreadableError(reason_of(error)) from error
 
 
 def wanted_columns(names: list[str], target: Target) -> list[str]:
-    """The columns of a file that are read: those of the schema that it has, and all if the others matter. Pure.
+    """The columns of a file to read: the columns of the schema, or all if unnamed columns matter. Pure.
 
-    `UnreadableError` if it has none of a given schema, or two of one name.
+    `UnreadableError` if the file has no column of a given schema, or two columns of one name.
     """
     if len(set(names)) != len(names):
         raise UnreadableError("a column name occurs twice")

@@ -1,4 +1,4 @@
-"""What binary formats share whose blocks are found from anywhere: row groups, stripes, blocks behind markers."""
+"""Common base of binary formats whose blocks can be found from any place: row groups, stripes, blocks with markers."""
 
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
@@ -13,22 +13,22 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 
 def most_decoded(size: int) -> int:
-    """Bytes of rows that an object of so many bytes may have. Pure."""
+    """Maximum bytes of decoded rows for an object of `size` bytes. Pure."""
     return max(MAX_DECODED_BYTES, size * MAX_DECODED_PER_BYTE)
 
 
 def bytes_of(rows: pa.Table) -> int:
-    """Bytes of rows, without the columns that are null in all of them, as those are that a file does not have."""
+    """Bytes of rows, without all-null columns: a file may lack these."""
     return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 
 
 class BlockFormat(Format):
-    """A format of such files. A split reads the blocks that are its own."""
+    """A format whose files have blocks. A split reads its own blocks."""
 
     def bounded(
         self, source: ObjectBytes, start: int, end: int, target: Target
     ) -> Generator[Parsed, None, int]:
-        """The rows that `rows` gives. Where they are more than `most_decoded` bytes, the rest is one reject."""
+        """The rows from `rows`. If they exceed `most_decoded` bytes, the rest is one reject."""
         decoded, most, rows = 0, most_decoded(source.size), self.rows(source, start, end, target)
         while True:
             try:

@@ -1,14 +1,15 @@
-"""ORC to rows and rejects, stripe by stripe, by ranged reads of what is needed.
+"""ORC to rows and rejects, stripe by stripe, by ranged reads of the needed parts.
 
-A split reads the stripes whose share of the file begins in it. Of a stripe that cannot be read all is one reject; a row
-with a value that does not fit is one. A file without a readable tail, or with no column of a given schema, is one
-reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus that of the
-row in it. pyarrow has times in nanoseconds alone, those of 1677 to 2262, and reads a stripe whole: one with another
-time is one reject, since pyarrow neither says which row has it nor goes on behind that.
+A split reads the stripes whose share of the file begins in it. A stripe that cannot be read is one reject; a row with a
+value that does not fit is one reject. A file without a readable tail, or without a column of a given schema, is one
+reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus the number of
+the row in the stripe. The times that pyarrow can read are nanoseconds of the years 1677 to 2262, and pyarrow reads a
+stripe only as a whole. A stripe with a time outside of these years is one reject: pyarrow does not say which row has
+it, and cannot skip it.
 
-Memory: one stripe, decoded: what it takes is known only afterwards. The file's rows are checked before; those of an
-object in memory are decoded twice, the first time to count their bytes, if they have texts or lists: a text is there
-once, however many rows have it.
+Memory: one decoded stripe, whose size is known only afterwards. The number of the file's rows is checked before
+decoding. An object in memory is decoded twice if it has texts or lists, the first time to count its bytes: a text is
+stored once, however many rows have it.
 """
 
 from collections import deque
@@ -40,7 +41,7 @@ from s3notify_platform.kernel.limits import (
 _MILLION: Final = 1_000_000
 
 COUNTED_ROWS: Final = 64
-"""Rows that are decoded at once to be counted."""
+"""Number of rows that are decoded together to count their bytes."""
 
 ROW_BITS: Final = 32
 
@@ -52,7 +53,10 @@ class Orc(BlockFormat):
     suffixes = frozenset({"orc"})
 
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-        """See `BlockFormat`. Some GETs for the file's tail, then one for each column of a stripe, or for neighbours."""
+        """See `BlockFormat`.
+
+        Some GETs for the file's tail, then one for each column of a stripe, or for adjacent columns.
+        """
         return _rows(source, start, end, target)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
@@ -61,7 +65,7 @@ class Orc(BlockFormat):
             file, reader = _open(source)
             with reading(file):
                 schema = reader.schema
-                _ = schema.names  # a damaged one may be no text
+                _ = schema.names  # raises if a damaged name is not text
         except UnreadableError:
             return
         yield schema
@@ -77,7 +81,7 @@ def _open(source: ObjectBytes) -> tuple[ArrowFile, pa_orc.ORCFile]:
 
 
 def _check_block_size(end: bytes) -> None:
-    """Refuse a file whose postscript, the message of protobuf before the last byte, has too large blocks."""
+    """Refuses a file with too large blocks, by its postscript: the protobuf message before the last byte."""
     post = iter(end[-1 - end[-1] : -1])
 
     def number() -> int:
@@ -93,14 +97,14 @@ def _check_block_size(end: bytes) -> None:
         length = number()
         if key == 3 << 3 and length > MAX_ORC_BLOCK_BYTES:
             raise UnreadableError(
-                f"compressed blocks of {length} bytes, and {MAX_ORC_BLOCK_BYTES} are allowed"
+                f"compressed blocks of {length} bytes: at most {MAX_ORC_BLOCK_BYTES} are allowed"
             )
         if key & 7 == 2:
             deque(islice(post, length), 0)
 
 
 def _are_more(bytes_: int, file: ArrowFile, source: BytesInMemory, kinds: Sequence[pa.Field]) -> bool:
-    """Whether the rows of these columns, as far as they can be read, have more bytes."""
+    """True if the readable rows of these columns have more than `bytes_` bytes."""
     columns = {column.name: ds.field(column.name) for column in kinds}
     with suppress(UnreadableError), reading(file):
         whole = ds.OrcFileFormat().make_fragment(pa.BufferReader(source.body))
@@ -123,7 +127,10 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of the stripes whose share begins between. Returns where the next share begins, or the file's size."""
+    """The rows of the stripes whose share begins from `start` to `end`.
+
+    Returns the next share's start, or the file's size.
+    """
     size = source.size
     if size == 0:
         source.read(0, 0)
@@ -155,7 +162,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if stripes == 1 else b""
             yield _rejected(number, f"stripe {number}: {error}", raw, target)
     if len(wanted) == stripes and rows < reader.nrows:
-        yield _rejected(stripes, f"{rows} rows in its stripes, and {reader.nrows} by its tail", b"", target)
+        yield _rejected(stripes, f"{rows} rows in its stripes, but {reader.nrows} in its tail", b"", target)
     return min((begin for begin in begins if begin >= end), default=size)
 
 
@@ -167,7 +174,7 @@ def _stripes(file: ArrowFile, reader: pa_orc.ORCFile, size: int) -> int:
     with reading(file):
         rows, stripes, columns = int(reader.nrows), int(reader.nstripes), len(reader.schema.names)
     if rows > max(_MILLION, size * MAX_ROWS_PER_BYTE) or stripes > size or not columns:
-        raise UnreadableError(f"{rows} rows of {columns} columns in {stripes} stripes, and {size} bytes")
+        raise UnreadableError(f"{rows} rows of {columns} columns in {stripes} stripes, but only {size} bytes")
     return max(1, stripes)
 
 

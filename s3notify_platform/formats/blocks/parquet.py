@@ -1,14 +1,14 @@
-"""Parquet to rows and rejects, row group by row group, by ranged reads of what is needed.
+"""Parquet to rows and rejects, row group by row group, by ranged reads of the needed parts.
 
-A split reads the row groups whose middle lies in it. Where a row group cannot be read, the rest of it is one reject,
-and the others are ingested. So are, without `rescue`, `BATCH_ROWS` in which a value does not fit. A file without a
-readable footer, or with no column of a given schema, is one reject, from the split with the file's beginning.
-`_offset` is the number of the row in the file.
+A split reads the row groups whose middle lies in it. If a row group cannot be read, its rest is one reject, and the
+other row groups are loaded. Without `rescue`, `BATCH_ROWS` rows with a mismatch among them are one reject, too. A file
+without a readable footer, or without a column of a given schema, is one reject, from the split with the file's
+beginning. `_offset` is the number of the row in the file.
 
-Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked by the footer before
-anything is decoded, and once more as it is: where an object's rows turn out to be more than `most_decoded` bytes, the
-rest of it is one reject. That is all of it, unless it looked harmless before: its reject has the offset of the first
-row that is left out.
+Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked twice: by the footer
+before anything is decoded, and during decoding. If an object's rows exceed `most_decoded` bytes, its rest is one
+reject. The rest is the whole object, unless the object looked harmless at first: then the reject has the offset of the
+first row that is left out.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -46,26 +46,26 @@ from s3notify_platform.kernel.limits import (
 FOOTER_BYTES: Final = 64 << 10
 BATCH_ROWS: Final = 1 << 17
 BATCH_BYTES: Final = 64 << 20
-"""Of decoded rows, which become a table together."""
+"""Maximum bytes of decoded rows in one table."""
 
 _MILLION: Final = 1_000_000
 
 DECODED_ROWS: Final = 1024
-"""Rows that are decoded at once: what they take is known only afterwards."""
+"""Number of rows that are decoded together: their size is known only afterwards."""
 
 PROBED_ROWS: Final = 8
-"""Rows by which it is guessed beforehand, of an object in memory whose values may be large."""
+"""Number of rows that are decoded to estimate the size of rows, if an object in memory may have large values."""
 
 SUSPECT_PER_BYTE: Final = 20
-"""Decoded bytes for each byte of an object, from which on all is counted before more of it becomes rows."""
+"""Ratio of decoded bytes to an object's bytes beyond which all rows are counted before more rows are returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: where it begins and ends in the file, as splits are concerned, and its first row's number.
+    """One row group: its begin and end in the file, as far as splits are concerned, and the number of its first row.
 
-    The place is worked out from the sizes of the row groups. Columns know their own, but to ask a damaged footer for
-    a column ends the process inside pyarrow 26.
+    The place is calculated from the sizes of the row groups. Columns have exact places, but pyarrow 26 crashes the
+    process if it is asked for a column of a damaged footer.
     """
 
     number: int
@@ -77,7 +77,7 @@ class RowGroup:
 
     @property
     def middle(self) -> int:
-        """What decides which split reads it."""
+        """The place that decides which split reads the row group."""
         return (self.begin + self.end) // 2
 
 
@@ -90,7 +90,7 @@ class Parquet(BlockFormat):
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
         """See `BlockFormat`.
 
-        One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
+        One GET for the footer (two if it is long), then one GET for adjacent columns of each row group.
         """
         return _rows(source, start, end, target)
 
@@ -105,7 +105,10 @@ class Parquet(BlockFormat):
 
 
 def parquet_footer(source: ObjectBytes) -> bytes:
-    """The end of a file from its footer on, which is enough to read its schema. One GET, or two for a long one."""
+    """The footer of a file, up to the file's end, which is enough to read its schema.
+
+    One GET, or two for a long footer.
+    """
     size = source.size
     end = source.read(max(0, size - FOOTER_BYTES), size)
     length = int.from_bytes(end[-8:-4], "little") + 8
@@ -115,7 +118,10 @@ def parquet_footer(source: ObjectBytes) -> bytes:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of the row groups whose middle lies between. Returns where the next begins, or the file's size."""
+    """The rows of row groups whose middle is from `start` to `end`.
+
+    Returns the next group's begin, or the file's size.
+    """
     size = source.size
     if size == 0:
         source.read(0, 0)
@@ -144,14 +150,14 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
                     raw = b"" if row else source.read(0, min(size, MAX_RAW_BYTES))
                     yield no_rows(target, [Reject(index=0, offset=row, reason=reason, raw=raw)])
                     return min(end, size)
-            # Of several row groups, none can be cut out: the reason names the one.
+            # The raw bytes of one of several row groups cannot be cut out: the reason names the row group.
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
             found.rejects = [
                 replace(r, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw)
                 for r in found.rejects
             ]
             yield found
-    # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
+    # The end is behind the middle of all groups that were read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
@@ -159,7 +165,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
 def _are_more(
     bytes_: int, file: ArrowFile, reader: pq.ParquetFile, groups: Sequence[RowGroup], names: list[str]
 ) -> bool:
-    """Whether the rows of these groups, as far as they can be read, have more bytes."""
+    """True if the readable rows of these groups have more than `bytes_` bytes."""
     for group in groups:
         with suppress(UnreadableError):
             for table in _decoded(file, reader, group, names, len(names)):
@@ -172,7 +178,7 @@ def _are_more(
 def _of_group(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
 ) -> Iterator[Parsed]:
-    """The rows of a row group, and at most one reject for the rest of it, if that cannot be read."""
+    """The rows of a row group, and one reject for the rest of the group if it cannot be read."""
     unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
     row = group.first_row
     try:
@@ -185,7 +191,7 @@ def _of_group(
             yield found
             row += table.num_rows
         if (given := row - group.first_row) < group.rows:
-            raise UnreadableError(f"{given} rows, and the footer says {group.rows}")
+            raise UnreadableError(f"{given} rows, but {group.rows} in the footer")
     except UnreadableError as error:
         yield no_rows(target, [Reject(index=0, offset=row, reason=str(error), raw=b"")])
 
@@ -195,7 +201,7 @@ def _open(source: ObjectBytes) -> tuple[ArrowFile, pq.ParquetFile]:
     with reading(file):
         if isinstance(source, BytesInMemory):
             return file, pq.ParquetFile(pa.BufferReader(source.body), coerce_int96_timestamp_unit="us")
-        # Columns of a row group are fetched together, those near each other by one request.
+        # The columns of a row group are fetched together, adjacent ones by one request.
         return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
@@ -208,7 +214,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
     except Exception as error:
         raise UnreadableError(reason_of(error)) from error
     if sum(rows) != all_rows:
-        raise UnreadableError(f"{all_rows} rows, and its row groups have {sum(rows)}")
+        raise UnreadableError(f"{all_rows} rows in the footer, but {sum(rows)} in its row groups")
     if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
         raise UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))
@@ -225,13 +231,13 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 def _decoded(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
 ) -> Iterator[pa.Table]:
-    """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time; fewer rows if they are to have many `columns`."""
+    """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time; fewer rows if the result has many `columns`."""
     if group.bytes > MAX_ROW_GROUP_BYTES:
-        raise UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
+        raise UnreadableError(f"{group.bytes} bytes: a task reads at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))
     if group.rows * leaves > MAX_ROW_GROUP_CELLS or (not names and group.rows > BATCH_ROWS):
         raise UnreadableError(
-            f"{group.rows} rows of {leaves} columns, and a task takes in at most {MAX_ROW_GROUP_CELLS} values"
+            f"{group.rows} rows of {leaves} columns: a task reads at most {MAX_ROW_GROUP_CELLS} values"
         )
     with reading(file):
         if not names:
@@ -265,7 +271,7 @@ def _decoded(
 
 
 def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> int:
-    """Rows that have about `BATCH_BYTES`, going by the first ones."""
+    """The number of rows that have about `BATCH_BYTES`, estimated from the first rows."""
     first = reader.iter_batches(PROBED_ROWS, row_groups=[group.number], columns=names, use_threads=False)
     probed = [plain for batch in islice(first, 1) for plain in _without_dictionaries(batch)]
     size = sum(batch.nbytes for batch in probed)
@@ -274,7 +280,7 @@ def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> 
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows with their texts in place of references to them: as many at once as `BATCH_BYTES` allow."""
+    """The rows with dictionary references replaced by their texts, in parts of at most `BATCH_BYTES`."""
     found = [n for n, kind in enumerate(batch.schema.types) if pa.types.is_dictionary(kind)]
     longest = max(
         (batch.column(n).dictionary.nbytes for n in found if len(batch.column(n).dictionary)), default=0

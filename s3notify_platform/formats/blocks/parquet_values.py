@@ -1,6 +1,6 @@
-"""Columns of Parquet files, by name, in the schema's types; values that do not fit, and fields without a column.
+"""Columns of Parquet files, by name, in the schema's types; mismatches, and fields without a column.
 
-Times are cut to microseconds, the precision of Spark. A cast that would guess, as of a number to a time, is refused.
+Times are cut to microseconds, the precision of Spark. A cast that would guess, like a number to a time, is refused.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ from s3notify_platform.formats.rescue import (
 
 
 def fit_rows(table: pa.Table, target: Target) -> Parsed:
-    """The rows of a table, as object 0, or one reject in place of all. Never raises for bad data."""
+    """The rows of a table, as object 0, or one reject for the whole table. Never raises for bad data."""
     found = no_rows(target, [])
     try:
         found.table = _fit(table, target, found)
-    except Exception as error:  # noqa: BLE001 - whatever its values bring about, also want of memory
+    except Exception as error:  # noqa: BLE001 - values may raise any error, even for lack of memory
         reason = reason_of(error) or type(error).__name__
         found.rejects.append(Reject(index=0, offset=0, reason=reason, raw=b""))
         return found
@@ -44,7 +44,7 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
 
 
 def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
-    """The rows; `found` gets the counts."""
+    """The rows; adds the counts to `found`."""
     schema = target.schema
     unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
@@ -82,7 +82,7 @@ def _column(
     values, path = table[column.name].combine_chunks(), below("", column.name)
 
     def single(number: int) -> pa.Array:
-        if not values[number].is_valid:  # of a type that cannot be cast to the column's
+        if not values[number].is_valid:  # the type cannot be cast, but a null fits
             return pa.nulls(1, column.type)
         count(mismatches, 0, [path])
         rescued.setdefault(number, Rescued()).mismatches[path] = text_of(_plain(values[number]))
@@ -106,9 +106,9 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if (pa.types.is_temporal(kind) and not (pa.types.is_temporal(found) or _is_text(found))) or (
         pa.types.is_boolean(kind) and not (pa.types.is_boolean(found) or _is_text(found))
     ):
-        raise pa.ArrowInvalid(f"{found} is no {kind}")  # a cast would guess
+        raise pa.ArrowInvalid(f"{found} is not a {kind}")  # a cast would guess
     if pa.types.is_integer(found) and pa.types.is_decimal(kind):
-        # A cast compares the digits of the types, not those of the values.
+        # A cast compares the digits of the types, not of the values.
         values = pc.cast(values, pa.decimal128(20, 0))
     if pa.types.is_float32(kind):
         check_finite(infinities(pc.cast(values, kind)), lambda: infinities(values))
@@ -120,7 +120,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _twin_in(kind: pa.DataType) -> str:
-    """A name that two fields of one struct have, at any depth; "" if there is none."""
+    """A name that two fields of one struct share, at any depth; "" if all names are unique."""
     if not pa.types.is_nested(kind):
         return ""
     parts = [kind.field(number) for number in range(kind.num_fields)]
@@ -136,7 +136,7 @@ def _is_text(kind: pa.DataType) -> bool:
 def _rescue_unnamed(
     table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, rescued: dict[int, Rescued]
 ) -> None:
-    """Put what `schema` does not name into `rescued`, value by value."""
+    """Adds all values that `schema` does not name to `rescued`."""
     rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
     kinds = kinds_of(schema)
     for column in table.schema:
@@ -149,7 +149,10 @@ def _rescue_unnamed(
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """A Python value. Times are texts: Python has fewer years, zones and digits. Structs with twin names are pairs."""
+    """A Python value.
+
+    Times become texts: Python has fewer years, zones and digits. Structs with duplicate names become pairs.
+    """
     kind = value.type
     if not value.is_valid:
         return None

@@ -1,1 +1,1 @@
-"""CSV and TSV: where records end, and texts as columns of a type."""
+"""CSV and TSV: finds the records, and converts texts to columns of a type."""

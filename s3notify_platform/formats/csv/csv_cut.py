@@ -1,6 +1,6 @@
-"""Where the records of a CSV are, in the dialect of its source.
+"""Finds the records of a CSV, in the dialect of its source.
 
-A quote opens a value only at its start; inside of others it is a letter.
+A quote opens a value only at the value's start; elsewhere in an unquoted value it is an ordinary character.
 """
 
 import csv
@@ -33,10 +33,11 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How values are separated, quoted and escaped; which lines are no records; which texts are null.
+    """The dialect of a CSV: how values are separated, quoted and escaped; which lines are not records; which texts are
+    null.
 
-    `delimiter`, `quote`, `escape` and `comment` are one character of ASCII, or empty for none. `names`: of the columns,
-    where the first line does not name them. `nulls` are separated by `|`.
+    `delimiter`, `quote`, `escape` and `comment` are one ASCII character, or empty if unused. `names`: the column names,
+    if the first line does not have them. `nulls` are separated by `|`.
     """
 
     delimiter: str = ","
@@ -51,7 +52,9 @@ class Dialect:
         for name in ("delimiter", "quote", "escape", "comment"):
             value = getattr(self, name)
             if len(value) > 1 or not value.isascii() or value in ("\n", "\r") or value.isalnum():
-                raise UsageError(f"csv_{name} {value!r}: give one character of ASCII, no letter or digit")
+                raise UsageError(
+                    f"csv_{name} {value!r}: give one ASCII character that is not a letter or digit"
+                )
         given = [one for one in (self.delimiter, self.quote, self.escape, self.comment) if one]
         if not self.delimiter or len(set(given)) < len(given):
             raise UsageError(
@@ -60,11 +63,11 @@ class Dialect:
 
     @property
     def simple(self) -> bool:
-        """Whether quotes alone tell where records are, so that a text can be read from the middle."""
+        """True if quotes alone determine where records are, so that a text can be read from the middle."""
         return not (self.escape or self.comment or self.skip_lines)
 
     def values(self, text: str) -> list[str]:
-        """The values of one record. `csv.Error` or `StopIteration` if it is none."""
+        """The values of one record. `csv.Error` or `StopIteration` if the text is not a record."""
         return next(csv.reader(io.StringIO(text, newline=""), **self._how))
 
     @cached_property
@@ -77,7 +80,7 @@ class Dialect:
 
     @property
     def parse_options(self) -> pa_csv.ParseOptions:
-        """For pyarrow's reader."""
+        """Options for pyarrow's reader."""
         return pa_csv.ParseOptions(
             delimiter=self.delimiter,
             quote_char=self.quote or False,
@@ -92,21 +95,21 @@ class Dialect:
 
     @cached_property
     def quote_byte(self) -> int:
-        """The quote; 256, which no byte is, for none."""
+        """The byte of the quote; 256, which matches no byte, if there is no quote."""
         return ord(self.quote) if self.quote else 256
 
     @cached_property
     def before(self) -> Marks:
-        """What may stand before a quoted value, or next to a quote in one."""
+        """The bytes that may precede a quoted value, or stand next to a quote in one."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, self.quote_byte])
 
     @cached_property
     def behind(self) -> Marks:
-        """What may stand behind a quoted value, or next to a quote in one."""
+        """The bytes that may follow a quoted value, or stand next to a quote in one."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
     def record_end(self, body: bytes, start: int, end: int) -> int:
-        """Where a well-formed record ends that begins at `start`; `start` if there is none before `end`."""
+        """The end of a well-formed record that begins at `start`; `start` if no such record ends before `end`."""
         first, more = self._values
         found = first.match(body, start, end)
         place = found.end() if found else start
@@ -116,7 +119,7 @@ class Dialect:
         return place
 
     def fault(self, record: bytes) -> str:
-        """Why a record is malformed; "" if it is not."""
+        """Why a record is malformed; "" if it is well-formed."""
         end = self.record_end(record, 0, len(record))
         if end == len(record):
             return ""
@@ -126,9 +129,11 @@ class Dialect:
 
     @cached_property
     def _values(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-        """The first value of a record, and some that follow: repeated without a bound, each step takes memory.
+        """Patterns for a record's first value, and for up to 500 further values, since an unbounded repetition takes
+        memory.
 
-        A possessive repetition takes none, but Python 3.11.2 gets it wrong where its body can fail in the middle.
+        A possessive repetition takes no memory, but Python 3.11.2 matches it wrongly if its body can fail in the
+        middle.
         """
         d, q, e = (re.escape(one.encode()) for one in (self.delimiter, self.quote, self.escape))
         plain = rb"[^" + d + e + rb"\r\n]*+"
@@ -139,13 +144,13 @@ class Dialect:
 
     @cached_property
     def opened(self) -> re.Pattern[bytes]:
-        """A quoted value whose end may follow behind this text."""
+        """Matches a quoted value up to the end of a text, if the value may continue behind the text."""
         q = re.escape(self.quote.encode())
         return re.compile(q + self._inside + q + rb"?+\Z" if q else rb"(?!)", re.DOTALL)
 
     @property
     def _inside(self) -> bytes:
-        """What a quoted value has between its quotes."""
+        """The pattern of the text between the quotes of a quoted value."""
         q, e = re.escape(self.quote.encode()), re.escape(self.escape.encode())
         plain = rb"[^" + q + e + rb"]*+"
         doubled = rb"(?:" + q + q + plain + rb")*+"
@@ -158,10 +163,10 @@ STANDARD: Final = Dialect()
 def csv_cut(
     body: bytes, *, mark: bool, final: bool, limit: int, dialect: Dialect = STANDARD
 ) -> tuple[Offsets, Offsets, int]:
-    """Byte ranges of the records of a body that begins with one, and where the first begins that may end behind it.
+    """Byte ranges of the records of a body that begins with a record, and where the first unfinished record begins.
 
-    The header is among them, blank lines are not. Unless `final`, more may follow. A record longer than `limit` counts
-    as malformed. `mark`: this is the object's beginning.
+    The header is among the records, blank lines are not. Unless `final`, more text may follow. A record longer than
+    `limit` counts as malformed. `mark`: the body is the object's beginning.
     """
     if mark and (skipped := _skipped(body, dialect.skip_lines)):
         if skipped == len(body) and not final:
@@ -204,7 +209,7 @@ def _has(body: bytes, characters: str) -> bool:
 
 
 def _skipped(body: bytes, lines: int) -> int:
-    """Where a text goes on behind its first lines; its length if it has no more."""
+    """The end of the first `lines` lines of a text; the text's length if it has fewer lines."""
     place = 0
     for _ in range(lines):
         place = _behind_line(body, place)
@@ -215,16 +220,16 @@ _LINE_END: Final = re.compile(rb"\r\n?|\n")
 
 
 def _behind_line(body: bytes, place: int) -> int:
-    """Where the next line begins, of lines that are no records; the end of `body` if it shows none.
+    """The end of a line that is not a record; the end of `body` if no line end is found.
 
-    A carriage return alone ends such a line too: what stands behind it may be a record, and is none of the line.
+    A lone carriage return ends such a line, too: the text behind it may be a record, and is not part of the line.
     """
     found = _LINE_END.search(body, place)
     return found.end() if found else len(body)
 
 
 def _short(breaks: Marks, whole: int, limit: int) -> bool:
-    """Whether no piece between breaks is longer than `limit`."""
+    """True if no piece between breaks is longer than `limit`."""
     if whole <= limit:
         return True
     places = np.concatenate([[-1], np.flatnonzero(breaks[:whole]), [whole]])
@@ -232,10 +237,10 @@ def _short(breaks: Marks, whole: int, limit: int) -> bool:
 
 
 def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dialect = STANDARD) -> bool:
-    """Whether every second quote closes a value: each is at the border of its value, or is doubled.
+    """True if every second quote closes a value: each is at the border of its value, or is doubled.
 
-    `inside`: whether a quoted value is open behind each byte. A carriage return without a line feed, outside of
-    quotes, makes its record malformed, and so is not plain either.
+    `inside`: for each byte, true if a quoted value is open behind it. A carriage return without a line feed, outside of
+    quotes, makes its record malformed, so that the quotes are not plain either.
     """
     if len(octets) and inside[-1]:
         return False
@@ -252,19 +257,19 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
 
 
 def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """Whether quotes at all these places, in what is padded by one byte on either side, may open values."""
+    """True if quotes at all these places may open values. `padded` has one more byte on either side."""
     return bool(dialect.before[padded[places]].all())
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """Whether quotes at all these places may close values."""
+    """True if quotes at all these places may close values. `padded` has one more byte on either side."""
     return bool(dialect.behind[padded[places + 2]].all())
 
 
 def _scanned_breaks(
     body: bytes, place: int, *, final: bool, limit: int, dialect: Dialect
 ) -> tuple[Marks, int]:
-    """Where records end, found one by one; a malformed record ends with its line."""
+    """The ends of records, found one by one. A malformed record ends with its line."""
     breaks = np.zeros(len(body), np.bool_)
     begin = place
     while begin < len(body):
@@ -277,7 +282,8 @@ def _scanned_breaks(
             continue
         end = dialect.record_end(body, begin, len(body))
         while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
-            # Alone, it joins two records to one malformed: line ends in quotes do not end the second.
+            # A lone carriage return joins two records to one malformed record. Line ends in quotes do not end the
+            # second one.
             end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break
@@ -293,7 +299,7 @@ def _scanned_breaks(
 
 
 def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
-    """Whether what follows could change a record that is well-formed up to `end`."""
+    """True if the text that follows could change a record that is well-formed up to `end`."""
     if end >= len(body) - 1:
         return body[end:] != b"\n"
     quote = end + (body[end] == ord(dialect.delimiter))
@@ -301,13 +307,13 @@ def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
 
 
 def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
-    """Refuse what pyarrow would split or join otherwise than `csv_cut` did."""
+    """Refuses records that pyarrow would split or join differently than `csv_cut`."""
     for number in malformed(records, dialect):
         raise pa.ArrowInvalid(dialect.fault(records.raw(number)))
 
 
 def malformed(records: Records, dialect: Dialect) -> Iterator[int]:
-    """The numbers of records that pyarrow would split or join otherwise than `csv_cut` did."""
+    """The numbers of records that pyarrow would split or join differently than `csv_cut`."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
     quotes = octets == dialect.quote_byte
     inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes

@@ -1,12 +1,13 @@
-"""CSV to Arrow rows: the first line of an object names the columns, unless the source does; blank lines are no records.
+"""CSV to Arrow rows: the first line of an object names the columns, unless the source does; blank lines are skipped.
 
-A line ends with a line feed, or with a carriage return and a line feed. A carriage return alone, outside of quotes,
-makes its record a reject; in the header, the whole object.
+A line ends with a line feed, or with a carriage return and a line feed. A lone carriage return outside of quotes makes
+its record a reject. In the header, it makes the whole object a reject.
 
-A quote opens a value only at its start. One that is never closed, or has text behind it, makes its record a reject. A
-header that cannot be read, has no column of a given schema, or without one looks like values, or like names between
-other delimiters, makes the whole object a reject; so does a text without one that is not empty. An empty field is null,
-except in string columns, where it is the empty string. Timestamps without a zone are UTC, unless `notation` says more.
+A quote opens a value only at the value's start. A quote that is never closed, or is followed by text, makes its record
+a reject. The whole object is a reject if its header cannot be read, or has no column of a given schema. Without a given
+schema, it is a reject if the header looks like values, or like names between other delimiters. It is a reject, too, if
+its text is not empty, but has no header. An empty field is null, except in string columns, where it is the empty
+string. Timestamps without a zone are UTC, unless `notation` has another zone.
 """
 
 import csv
@@ -65,7 +66,7 @@ class Csv(TextFormat):
         self.notation = notation
         self.quoted = bool(self.dialect.quote)
         self.header_bytes = 0 if self.dialect.names else HEADER_BYTES
-        self.emptiness = "a header alone" if self.header_bytes else "lines alone that are no records"
+        self.emptiness = "a header alone" if self.header_bytes else "only lines that are not records"
 
     @property
     def quote(self) -> str:
@@ -83,7 +84,10 @@ class Csv(TextFormat):
         return self if same else type(self)(dialect, notation)
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`. Not where more than quotes tell where a record begins."""
+        """See `Format`.
+
+        False if the dialect has more than quotes, so that a record's start cannot be found from the middle.
+        """
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
     def header(self, head: bytes) -> slice | None:
@@ -93,11 +97,11 @@ class Csv(TextFormat):
         starts, ends, _ = csv_cut(head, mark=True, final=True, limit=len(head), dialect=self.dialect)
         if head and not len(starts):
             raise CorruptError(
-                f"CSV header: there is none in the first {len(head)} bytes, which are blank lines, comments, or lines "
-                "that csv_skip_lines passes over"
+                f"CSV header: not found in the first {len(head)} bytes: they are blank lines, comments, or lines that "
+                "csv_skip_lines skips"
             )
         if len(starts) and ends[0] == HEADER_BYTES:
-            raise CorruptError(f"CSV header: longer than {HEADER_BYTES} bytes, its limit")
+            raise CorruptError(f"CSV header: longer than {HEADER_BYTES} bytes, the limit of a header")
         return slice(int(starts[0]), int(ends[0])) if len(starts) else None
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
@@ -114,7 +118,7 @@ class Csv(TextFormat):
         return not pa.types.is_nested(kind)
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. All values are texts."""
+        """See `Format`. The type is string: all values are texts."""
         return pa.string()
 
 
@@ -138,7 +142,8 @@ class CsvRecords(Parser):
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
         self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
-        # Timestamps are read as strings: the CSV reader insists on a zone, or on none. Nested types it does not have.
+        # Timestamps are read as strings: the CSV reader requires that all have a zone, or that none has. It has no
+        # nested types.
         kinds = {
             c.name: pa.string()
             if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
@@ -177,25 +182,25 @@ class CsvRecords(Parser):
         texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
         if texts.num_rows + len(ragged) != len(numbers):
             raise pa.ArrowInvalid(f"{texts.num_rows} records where {len(numbers)} were expected")
-        columns, misfits = [], []
+        columns, mismatches = [], []
         for column in self.target.schema:
             given, written = texts[column.name].combine_chunks(), self._written[column.name]
             values, found = most_values(given, column, self._dialect, written)
             columns.append(values)
-            misfits += [found] if found else []
+            mismatches += [found] if found else []
         left = np.concatenate([bad, numbers[ragged]])
-        return replace(self._converted(columns, texts, joined), misfits=misfits, left=left)
+        return replace(self._converted(columns, texts, joined), mismatches=mismatches, left=left)
 
     def _not_text(self, records: Records) -> Iterator[int]:
-        """Records that are not UTF-8, as those with binary values may be."""
+        """Numbers of records that are not UTF-8; with a binary column these are allowed."""
         return iter(()) if self._binary else not_utf8(records)
 
     def _converted(self, columns: Sequence[pa.Array], table: pa.Table, joined: bytes) -> Converted:
-        """The columns, and what `table` has besides."""
+        """The columns, and the unnamed values in `table`."""
         named = pa.Table.from_arrays(columns, schema=self.target.schema)
         if not self._unnamed_columns:
             return Converted(table=named)
-        # An empty field is no value.
+        # An empty field has no value.
         texts = {name: _without_empty(table[name].combine_chunks()) for name in self._unnamed_columns}
         unnamed, found = unnamed_columns(pa.table(texts), pa.schema([]))
         new_fields = None
@@ -206,7 +211,7 @@ class CsvRecords(Parser):
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
-        """Infinities that are written in a column."""
+        """The number of infinities written in a column."""
         options = csv_options([name], pa.schema([(name, pa.string())]), self._dialect)
         texts = read_csv(joined, self._names, options, self._dialect)[name]
         return infinite(texts)
@@ -264,15 +269,15 @@ class CsvRecords(Parser):
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
         texts, written = pa.array(values, pa.string()), self._written[column.name]
-        found, misfits = most_values(texts, column, self._dialect, written)
-        if misfits:
-            for place, text in misfits.pairs():
-                records[place].mismatches[misfits.path] = text
+        found, mismatches = most_values(texts, column, self._dialect, written)
+        if mismatches:
+            for place, text in mismatches.pairs():
+                records[place].mismatches[mismatches.path] = text
         return found
 
 
 def _split(raw: bytes, dialect: Dialect) -> list[str] | None:
-    """The values of a record; None if its quotes are not in order, or it is not UTF-8."""
+    """The values of a record; None if its quotes are malformed, or it is not UTF-8."""
     if dialect.record_end(raw, 0, len(raw)) < len(raw):
         return None
     try:
@@ -301,13 +306,14 @@ def _quoted(value: str | None) -> str:
 _VALUE: Final = re.compile(
     r"\s*([-+]?[.,]?\d[\d.,]*(e[-+]?\d+)?|\d{1,4}[-/.]\d\d?[-/.]\d{1,4}([T ].*)?)\s*", re.IGNORECASE
 )
-"""A number or a date."""
+"""Matches a number or a date."""
 
 
 def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDARD) -> list[str]:
-    """The columns that a header names, or the dialect.
+    """The columns named by a header, or by the dialect.
 
-    `CorruptError` if it cannot be one, has no column of a given `schema`, or without one looks like something else.
+    `CorruptError` if the header cannot be read, or has no column of a given `schema`. Without a schema, `CorruptError`
+    if the names do not look like a header.
     """
     try:
         names = dialect.values(dialect.names or header.decode("utf-8"))
@@ -319,7 +325,7 @@ def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDA
         for other in ",;\t|":
             if other in names[0] and other != dialect.delimiter:
                 raise CorruptError(
-                    f"CSV header: one column {names[0]!r}: set csv_delimiter={other!r} if it separates"
+                    f"CSV header: one column {names[0]!r}: set csv_delimiter={other!r} if that is the delimiter"
                 )
     if (
         schema is None
@@ -328,10 +334,10 @@ def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDA
     ):
         raise CorruptError(
             f"CSV header: column {value!r} looks like a value: set csv_names to the columns' names if objects have no "
-            "header (and csv_skip_lines=1 if they have)"
+            "header (with csv_skip_lines=1 if they have one)"
         )
     if len(names) > MAX_COLUMNS:
-        raise CorruptError(f"CSV header: {len(names)} columns, and a schema has at most {MAX_COLUMNS}")
+        raise CorruptError(f"CSV header: {len(names)} columns: a schema has at most {MAX_COLUMNS}")
     if len(set(names)) != len(names):
         raise CorruptError("CSV header: a column name occurs twice")
     if schema is not None and not set(names) & set(schema.names):
@@ -347,7 +353,7 @@ def _noted(ragged: list[int], row: pa_csv.InvalidRow) -> str:
 def csv_options(
     names: list[str] | None, types: pa.Schema | None, dialect: Dialect = STANDARD
 ) -> pa_csv.ConvertOptions:
-    """How values become `types`; without `names` and `types` the reader infers them."""
+    """Options to convert values to `types`; without `names` and `types` the reader infers the types."""
     return pa_csv.ConvertOptions(
         column_types=types,
         include_columns=names,
@@ -366,7 +372,7 @@ def inferred_types(
     *,
     ragged: list[int] | None = None,
 ) -> pa.Schema:
-    """The types of the `chosen` columns, or all, of records whose columns have these names. See `read_csv`."""
+    """The types of the `chosen` columns, or of all, of records whose columns have these names. See `read_csv`."""
     found = read_csv(joined, names, csv_options(chosen, None, dialect), dialect, ragged=ragged).schema
     if not notation.infers:
         return found
@@ -390,7 +396,7 @@ def read_csv(
 ) -> pa.Table:
     """Records without a header line, read in one block and one thread.
 
-    Those that have not one value for each name are left out, and their numbers added to `ragged`, if that is given.
+    Records whose number of values differs from `names` are left out; their numbers are added to `ragged`, if given.
     """
     parsing = dialect.parse_options
     if ragged is not None:

@@ -1,4 +1,4 @@
-"""Texts of CSV as columns of a type: exactly as pyarrow's CSV reader converts them, but all that fit at once."""
+"""Texts of CSV as columns of a type: the same result as by pyarrow's CSV reader, but all fitting values are kept."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from s3notify_platform.formats.arrow_values import check_held, timestamps
 from s3notify_platform.formats.csv.csv_cut import Dialect
 from s3notify_platform.formats.notation import Written
-from s3notify_platform.formats.records import Misfits
+from s3notify_platform.formats.records import ColumnMismatches
 from s3notify_platform.formats.rescue import below, fitted
 from s3notify_platform.formats.value_patterns import FORMS
 
@@ -19,19 +19,22 @@ _BOOLEANS: Final = ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0")
 
 
 def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
-    """How many of these texts are infinities."""
+    """Number of infinities among these texts."""
     return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 
 def values_of(
     texts: pa.Array, kind: pa.DataType, dialect: Dialect, written: Written | None = None
 ) -> pa.Array:
-    """Texts as `kind`, `written` otherwise than usual or not. Raises what pyarrow raises if any does not fit."""
+    """Texts as values of `kind`, in the notation `written`, if given.
+
+    Raises pyarrow's errors if any text does not fit.
+    """
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return texts.cast(kind)
     if pa.types.is_nested(kind):
         if pc.any(pc.not_equal(texts, "")).as_py():
-            raise pa.ArrowInvalid(f"a text is no {kind}")
+            raise pa.ArrowInvalid(f"a text is not a {kind}")
         return pa.nulls(len(texts), kind)
     if pa.types.is_timestamp(kind):
         texts = pc.utf8_trim_whitespace(texts)
@@ -46,7 +49,7 @@ def values_of(
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
         if pc.any(pc.invert(pc.is_in(texts.drop_null(), pa.array(_BOOLEANS)))).as_py():
-            raise pa.ArrowInvalid("a text is no truth value")
+            raise pa.ArrowInvalid("a text is not a boolean")
         return texts.cast(kind)
     if pa.types.is_null(kind):
         if texts.null_count < len(texts):
@@ -62,11 +65,11 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def most_values(
     texts: pa.Array, column: pa.Field, dialect: Dialect, written: Written | None = None
-) -> tuple[pa.Array, Misfits | None]:
-    """Texts as the values of a column; what does not fit is null, and a misfit.
+) -> tuple[pa.Array, ColumnMismatches | None]:
+    """Texts as the values of a column; a text that does not fit is null, and a mismatch.
 
-    What costs less is tried first: all together, without those that begin otherwise than a value, without those of
-    another form; what remains is searched by halving.
+    The cheaper attempts come first: all texts together; without texts that begin unlike a value; without texts that do
+    not match the type's pattern. The rest is searched by halving.
     """
     kind, form = column.type, (written.form if written else "") or FORMS.get(column.type.id)
     rest, odd = texts, np.zeros(len(texts), bool)
@@ -94,14 +97,14 @@ def most_values(
     if not odd.any():
         return values, None
     found = texts.filter(pa.array(odd)).to_numpy(zero_copy_only=False).tolist()
-    return values, Misfits(path=below("", column.name), places=np.flatnonzero(odd), texts=found)
+    return values, ColumnMismatches(path=below("", column.name), places=np.flatnonzero(odd), texts=found)
 
 
 _BEGINNINGS: Final = np.isin(np.arange(256), list(b"0123456789+-. "))
 
 
 def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Which texts begin otherwise than most values of this type."""
+    """Numbers of texts that begin unlike most values of this type."""
     if kind.id not in FORMS or pa.types.is_boolean(kind) or pa.types.is_nested(kind):
         return np.zeros(0, np.int64)
     _, bounds, data = texts.buffers()
@@ -112,7 +115,7 @@ def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]
 
 
 def _odd(texts: pa.Array, form: str | None, dialect: Dialect) -> npt.NDArray[np.bool_]:
-    """Which texts are not of the form that values have; None: any."""
+    """True for each text that does not match the pattern `form`; None matches all texts."""
     if form is None:
         return np.zeros(len(texts), bool)
     fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(dialect.null_texts)))

@@ -1,1 +1,1 @@
-"""JSON: lines, documents, either by content, and the checks of a text before it is parsed."""
+"""JSON: lines, documents, and a choice of these by content; and checks of a text before it is parsed."""

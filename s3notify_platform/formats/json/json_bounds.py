@@ -1,6 +1,6 @@
-"""How deep and how large JSON is once it is parsed, found without a parser: pyarrow 26 bounds neither.
+"""Finds how deep and how large JSON becomes when it is parsed, without a parser: pyarrow 26 has no limits.
 
-Deep nesting ends its process; many objects with different keys make a table of objects times keys.
+Deep nesting crashes its process; many objects with different keys make a table of objects times keys.
 """
 
 import re
@@ -23,17 +23,17 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
 def infinities_in(text: bytes) -> int:
-    """Infinities that are written in JSON lines, outside of their strings. `ArrowInvalid` if one is cut to `Inf`."""
-    if b"I" not in text or b"Inf" not in text:  # one octet is found much faster
+    """Number of infinities written in JSON lines, outside of strings. `ArrowInvalid` for the abbreviation `Inf`."""
+    if b"I" not in text or b"Inf" not in text:  # the search for one byte is much faster
         return 0
     text = _STRING.sub(b"", _ESCAPE.sub(b"", text))
     if (found := text.count(b"Inf")) > text.count(b"Infinity"):
-        raise pa.ArrowInvalid("Inf is no number: write Infinity")
+        raise pa.ArrowInvalid("Inf is not a number: write Infinity")
     return found
 
 
 def depth_of(text: bytes) -> int:
-    """Levels of objects and lists in a JSON text; of one that is malformed, at least those that a parser enters."""
+    """Levels of objects and lists in a JSON text; of a malformed text, at least the levels that a parser enters."""
     if b"\\" in text:
         text = _ESCAPE.sub(b"", text)
     text = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
@@ -43,7 +43,7 @@ def depth_of(text: bytes) -> int:
 
 
 def is_deeper(text: bytes, levels: int) -> bool:
-    """Whether a JSON text has more levels."""
+    """True if a JSON text has more than `levels` levels."""
     return text.count(b"{") + text.count(b"[") > levels and depth_of(text) > levels
 
 
@@ -53,7 +53,7 @@ def too_deep(records: Records) -> Iterator[int]:
         return
     low = int(records.start[0])
     octets = np.frombuffer(records.body, np.uint8)[low : int(records.end[-1])]
-    # A bit apart.
+    # The two opening brackets differ in one bit.
     opening = np.flatnonzero((octets | 32) == ord("{")) + low
     counts = np.searchsorted(opening, records.end) - np.searchsorted(opening, records.start)
     suspects = np.flatnonzero(counts > MAX_DEPTH).tolist()
@@ -61,10 +61,10 @@ def too_deep(records: Records) -> Iterator[int]:
 
 
 def check_json_lines(records: Records) -> None:
-    """Refuse lines that are not one object each.
+    """Refuses lines that are not one object each.
 
-    A record that does not span its line could be completed by the next one, and hide both; and a `null` in
-    place of the first object ends the process inside pyarrow 26. So does deep nesting.
+    A record that does not span its line could be completed by the next line, which would hide both. A `null` in place
+    of the first object crashes the process inside pyarrow 26, and so does deep nesting.
     """
     octets = np.frombuffer(records.body, np.uint8)
     first, last = octets[records.start], octets[records.end - 1]
@@ -81,22 +81,25 @@ _FEW: Final = 2000
 
 
 def check_cells(text: bytes, columns: int | None = None) -> None:
-    """`ArrowInvalid` for a text of JSON with too many objects times columns; by default, as many as it has keys."""
+    """`ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
+
+    Without `columns`, the number of different keys counts.
+    """
     objects = max(1, text.count(b"{"))
     if columns is None:
         if text.count(b":") <= _FEW:
             return
         columns = len(set(_KEY.findall(text)))
         if columns > MAX_KEYS:
-            raise pa.ArrowInvalid(f"{columns} different keys, of which {MAX_KEYS} can be taken in at once")
+            raise pa.ArrowInvalid(f"{columns} different keys: at most {MAX_KEYS} are read at once")
     if objects * columns > MAX_CELLS:
         raise pa.ArrowInvalid(
-            f"{objects} objects with {columns} different keys, more than {MAX_CELLS} values at once"
+            f"{objects} objects with {columns} different keys: at most {MAX_CELLS} values are read at once"
         )
 
 
 def value_end(text: str, start: int) -> int:
-    """Where a JSON object or list ends that begins at `start`, however deep. `ValueError` if it has no end."""
+    """The end of a JSON object or list that begins at `start`, at any depth. `ValueError` if it has no end."""
     depth = 0
     for token in _TOKEN.finditer(text, start):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
@@ -110,9 +113,9 @@ _WHITE: Final = b" \t\r\n"
 
 
 def parts_of(text: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
-    """The parts of a JSON object or list that begins at `start`: the key or nothing, and where its value is.
+    """The parts of a JSON object or list that begins at `start`: the key, b"" in a list, and the place of the value.
 
-    Last of all the value as a whole, without a key. However deep; `ValueError` if it has no end.
+    Last comes the whole object or list, without a key. Works at any depth; `ValueError` if it has no end.
     """
     depth, begin, key = 0, start, b""
     for token in _MARK.finditer(text, start):

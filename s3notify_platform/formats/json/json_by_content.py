@@ -1,13 +1,13 @@
-"""JSON whose content says what it is: a list of records, over as many lines as it likes, or JSON lines.
+"""JSON whose content decides its kind: a list of records over any number of lines, or JSON lines.
 
-For objects `.json` where nothing else says which: both may lie beside each other. A document is what begins as a list
-of objects, or with a line that is `{` alone; all else is lines. The first `BEGINNING_BYTES` of an object,
-decoded, decide.
+It is for objects `.json` if no setting decides: both kinds may be in one source. An object is a document if it begins
+with a list of objects, or with a line that is only `{`. Every other object has lines. The first `BEGINNING_BYTES` of an
+object, decoded, decide.
 
-A list cannot be read from its middle. Where a large object was cut into parts all the same, since its lines could have
-been, whoever reads the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`; those who have the other parts see
-by its beginning that no record of theirs begins there. So each record is still read once, by whatever parts. 1 GET more
-for each part.
+A list cannot be read from its middle. A large object may have been cut into parts all the same, since lines could be.
+Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other parts see
+by the object's beginning that none of their records begins there. So each record is still read once, however the object
+is cut. Each part costs 1 GET more.
 """
 
 import re
@@ -27,7 +27,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 BEGINNING_BYTES: Final = 4 << 10
 FIRST_READ_BYTES: Final = 256 << 10
-"""Bytes of a compressed object that are read at a time: the first block of bz2 may take 900 KB."""
+"""Number of bytes of a compressed object that are read at a time: the first block of bz2 may take 900 KB."""
 
 _DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
 
@@ -47,14 +47,14 @@ class JsonByContent(Format):
         self._lines, self._document = Jsonl(notation), JsonDocument("", notation)
 
     def configured(self, settings: Any) -> Format:
-        """See `Format`. With a path there are documents alone."""
+        """See `Format`. All objects are documents if a path is set."""
         if settings.json_path:
             return self._document.configured(settings)
         notation = notation_of(settings)
         return self if notation == self.notation else JsonByContent(notation)
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`. As far as lines go; a list is read as a whole by whoever has its beginning."""
+        """See `Format`. The same as for lines: the reader of a list's beginning reads the whole list."""
         return self._lines.may_be_cut(key, encoding)
 
     def has_type(self, kind: pa.DataType) -> bool:
@@ -72,7 +72,7 @@ class JsonByContent(Format):
         documents = [_is_document(_beginning(body, key, encoding)) for key, body in objects]
         for form, which in ((self._document, True), (self._lines, False)):
             if which in documents:
-                # By their numbers: the others are empty.
+                # Objects keep their numbers: objects of the other kind are passed as empty.
                 some = [
                     (key, body if is_document is which else b"")
                     for (key, body), is_document in zip(objects, documents, strict=True)
@@ -91,7 +91,10 @@ class JsonByContent(Format):
         yield from self._form_of(source, key, encoding).schemas(source, key, encoding)
 
     def _form_of(self, source: ObjectBytes, key: str, encoding: str) -> Format:
-        """What an object is, by its beginning. 1 GET; 1 more for each `FIRST_READ_BYTES` that decode to nothing."""
+        """The format of an object, by its beginning.
+
+        1 GET, and 1 more for each `FIRST_READ_BYTES` that decode to nothing.
+        """
         raw = chunks(source, 0, source.size, chunk_bytes=FIRST_READ_BYTES, ahead=1)
         text, _ = peek(decoded(raw, key, encoding), BEGINNING_BYTES)
         return self._document if _is_document(text) else self._lines

@@ -1,6 +1,7 @@
-"""A quick look at JSON records: one pattern for a schema, matched on many records at once.
+"""A quick check of JSON records: one pattern for a schema, matched on many records together.
 
-Stricter or laxer than the JSON reader in rare cases (commas, days that no month has): it finds suspects.
+The check finds suspects: it is sometimes stricter or laxer than the JSON reader (commas, days that a month does not
+have).
 """
 
 import json
@@ -20,7 +21,7 @@ from s3notify_platform.formats.rescue import below
 from s3notify_platform.formats.value_patterns import DATE, TIMESTAMP
 
 _AT_ONCE: Final = 50
-"""Columns in one pattern: a larger one is slower than several."""
+"""Maximum number of columns in one pattern: a larger pattern is slower than several small ones."""
 
 _W: Final = r"[ \t\r\n]*"
 _STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
@@ -29,9 +30,9 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 
 
 class Checker:
-    """Tells whether the values of records are of the kinds that `schema` has.
+    """Checks that the values of records have the types of `schema`.
 
-    `commas`: numbers with a decimal comma are texts; else they are JSON's own.
+    `commas`: numbers with a decimal comma are texts; otherwise they are JSON numbers.
     """
 
     def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:
@@ -40,8 +41,8 @@ class Checker:
         self._patterns = [rf"^{_W}{values.struct(group, '')}{_W}$" for group in groups or [[]]]
 
     def unfit(self, records: Records) -> npt.NDArray[np.int64]:
-        """The numbers of records that are not."""
-        # Lines, and what is between them.
+        """The numbers of records with other values."""
+        # Every second part is a record; the parts between are line ends.
         bounds = np.column_stack([records.start, records.end]).ravel()
         parts = pa.Array.from_buffers(
             pa.large_string(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(records.body)]
@@ -56,7 +57,7 @@ class Checker:
 def probably_fit(
     texts: Sequence[str | None], kind: pa.DataType, path: str, notation: Notation
 ) -> npt.NDArray[np.bool_]:
-    """Which JSON texts probably are values of this type at `path`; those that are None are."""
+    """True for each JSON text that probably is a value of this type at `path`. None counts as a value."""
     value = _Values(notation=notation, commas=True).value(kind, path)
     return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")
 
@@ -64,7 +65,7 @@ def probably_fit(
 def _matching(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     try:
         found = pc.match_substring_regex(texts, pattern).fill_null(True)
-    except pa.ArrowInvalid:  # too large a pattern
+    except pa.ArrowInvalid:  # the pattern is too large
         return np.ones(len(texts), bool)
     matching: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return matching
@@ -83,7 +84,7 @@ def _list(item: str) -> str:
 
 
 def _other(names: set[str]) -> str:
-    """What a key is, without escapes, that is none of these."""
+    """A pattern for keys without escapes that are not in `names`."""
     tails: dict[str, set[str]] = {}
     for name in names - {""}:
         tails.setdefault(name[0], set()).add(name[1:])
@@ -96,7 +97,7 @@ def _other(names: set[str]) -> str:
 _SCALAR: Final = rf"{_STRING}|{_NUMBER}|true|false|null"
 _FLAT: Final = rf"{_SCALAR}|{_list(_SCALAR)}|{_object(f'{_STRING}{_W}:{_W}(?:{_SCALAR})')}"
 _ANY: Final = rf"(?:{_SCALAR}|{_list(_FLAT)}|{_object(f'{_STRING}{_W}:{_W}(?:{_FLAT})')})"
-"""Values of fields that the schema does not name, as most are."""
+"""Matches most values of fields that the schema does not name."""
 
 _INTEGERS: Final = {
     8: "[1-9]?[0-9]|1[01][0-9]",
@@ -114,7 +115,7 @@ class _Values:
     commas: bool
 
     def struct(self, fields: Iterable[pa.Field], path: str) -> str:
-        """An object with some of these fields, and others."""
+        """An object with some of these fields, and possibly others."""
         members = [
             rf'"{re.escape(_key(field.name))}"{_W}:{_W}(?:{self.value(field.type, below(path, field.name))}|null)'
             for field in fields

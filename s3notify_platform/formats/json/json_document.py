@@ -1,7 +1,8 @@
-"""JSON documents: a list is as many records as it has items, any other value is one; over as many lines as it likes.
+"""JSON documents, over any number of lines: each item of a list is a record; any other value is one record.
 
-Values may follow each other. With a path, like `data.items`, records are looked for there. A document that has no end,
-or nothing at the path, is one reject; a record that is no object is a reject of its own. `_offset` is where it begins.
+Values may follow each other. If a path is set, like `data.items`, the records are at that path. A document that has no
+end, or nothing at the path, is one reject. A record that is not an object is a reject of its own. `_offset` is the byte
+where the record begins.
 """
 
 import json
@@ -41,7 +42,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
-"""Between the parts of a value; in strings JSON has none."""
+"""Replaces line ends between the parts of a value; strings in JSON contain no line ends."""
 
 
 class JsonDocument(Format):
@@ -89,7 +90,7 @@ class JsonDocument(Format):
                 yield rejected_whole(number, text, f"not a JSON document: {error}", target)
                 continue
             for parsed in converted(records, parser):
-                # Line ends as they were.
+                # Restores the original line ends.
                 if (found := parsed.records) is not None:
                     end = found.offset + found.end - found.start
                     parsed.records = replace(found, body=text, start=found.offset, end=end)
@@ -109,7 +110,7 @@ class JsonDocument(Format):
         return SplitEnd(status="ok", offset=source.size, reach_end=True)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """See `Format`. Of the first `SAMPLE_RECORDS` that begin in what is read."""
+        """See `Format`. Looks at the first `SAMPLE_RECORDS` in the sample's bytes."""
         raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
         text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
         places = []
@@ -133,7 +134,10 @@ class JsonDocument(Format):
                     pending += [part.part(count // 2, count), part.part(0, count // 2)]
 
     def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Where the records of a document are. `ValueError` if it is none; a text without a byte has none."""
+        """Begin and end of each record of a document.
+
+        `ValueError` if the text is not a document; an empty text has no record.
+        """
         place = len(BOM) if text.startswith(BOM) else 0
         if text and not text[place:].strip(b" \t\r\n"):
             raise ValueError("it is blank")

@@ -1,4 +1,4 @@
-"""JSON objects and lists cut into the texts of their parts, and what of these a schema does not name."""
+"""Cuts JSON objects and lists into the texts of their parts, and finds the parts that a schema does not name."""
 
 import json
 import re
@@ -21,12 +21,12 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-"""A number, kept as the text in the object."""
+"""Keeps a number as its text in the object."""
 
 STRICT_DECODER: Final = json.JSONDecoder(
     parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_unique
 )
-"""The same; `ValueError` for a key that an object has twice."""
+"""Like `DECODER`, but raises `ValueError` for a key that an object has twice."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*+"'
@@ -35,13 +35,13 @@ _SCALAR: Final = (
 )
 _ITEM: Final = re.compile(rf"[ \t\r\n]*+{_SCALAR}", re.ASCII)
 _MEMBER: Final = re.compile(rf"[ \t\r\n]*+({_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}", re.ASCII)
-"""What most members of objects are: without escapes in strings, and not nested."""
+"""Matches most members of objects: without escapes in strings, and not nested."""
 
 
 def unnamed_parts(
     split: dict[str, str], kinds: dict[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, str]]:
-    """What an object has that `kinds` do not name, at any depth, nulls excepted."""
+    """Paths and texts of an object's values that `kinds` do not name, at any depth, except nulls."""
     for name, raw in split.items():
         place = below(path, name)
         if name not in kinds:
@@ -60,13 +60,13 @@ def _within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]
 
 
 def text_of_json(raw: str) -> str:
-    """The content of a string, the source of anything else."""
+    """The content of a string, or the source text of any other value."""
     raw = raw.strip(WHITE)
     return str(json.loads(raw)) if raw.startswith('"') else raw
 
 
 def split_object(text: str) -> dict[str, str]:
-    """The fields of a JSON object with the texts of their values. `ValueError` if it is none, or has a key twice."""
+    """The fields of a JSON object with the texts of their values. `ValueError` for another text, or a repeated key."""
     found: dict[str, str] = {}
     for key, value in _pieces(text, "{}"):
         name = json.loads(key) if "\\" in key else key[1:-1]
@@ -87,11 +87,11 @@ def _listed(item: str, borders: str) -> str:
 
 _OBJECT: Final = _listed(f"{_PLAIN}{_S}:{_S}(?:{_VALUE})", "{}")
 _FLAT: Final = f"{_VALUE}|{_OBJECT}|{_listed(f'{_VALUE}|{_OBJECT}', '[]')}"
-"""What most values are: without escapes in strings, an object, or a list of values or of objects."""
+"""Matches most values: without escapes in strings, an object, or a list of values or of objects."""
 
 
 class ObjectSplitter:
-    """`split_object`, faster for an object that has the same keys in the same order as one of the last."""
+    """`split_object`, faster for an object that has the same keys in the same order as the previous objects."""
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
@@ -122,12 +122,12 @@ def _pattern_of(names: Sequence[str]) -> re.Pattern[str]:
 
 
 def split_array(text: str) -> list[str]:
-    """The texts of the items of a JSON array. `ValueError` if it is none."""
+    """The texts of the items of a JSON array. `ValueError` for another text."""
     return [value for _, value in _pieces(text, "[]")]
 
 
 def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
-    """Keys (of objects) and values, as they stand."""
+    """Keys (of objects) and values, as unchanged texts."""
     end = _past_space(text, 0)
     if text[end : end + 1] != borders[0]:
         raise ValueError("not a JSON object")
@@ -187,7 +187,7 @@ FITTING: Final = {
     **dict.fromkeys((pa.string().id, pa.binary().id), _STRING),
     **dict.fromkeys((pa.date32().id, pa.timestamp("us").id), _TIME),
 }
-"""Patterns of the texts of a type's values; not every match is a valid value."""
+"""Patterns for the values of a type; not every match is a valid value."""
 
 _PRIMARY: Final = re.compile(
     r"[ \t\r\n]*+(-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false)[ \t\r\n]*+", re.ASCII
@@ -195,10 +195,10 @@ _PRIMARY: Final = re.compile(
 
 
 def as_string(raw: str | None) -> str | None:
-    """A JSON text for a column of strings: of a number, true or false its source as a string, else as it is."""
+    """A JSON text for a string column: numbers, true and false become strings; other texts are unchanged."""
     found = _PRIMARY.fullmatch(raw) if raw else None
     return f'"{found[1]}"' if found else raw
 
 
 NOTED: Final = re.compile(r'[ \t\r\n]*["n\-\d]')
-"""The same of values in a notation of their own: numbers may be JSON's, too."""
+"""Pattern for values in a notation of their own: JSON numbers are possible, too."""

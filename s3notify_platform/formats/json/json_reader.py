@@ -1,7 +1,7 @@
-"""pyarrow's reader of JSON lines, and what it lacks: dates, times beyond its unit, and values in another notation.
+"""pyarrow's reader of JSON lines, and values that it cannot read: dates, finer times, and values in another notation.
 
-These are read as strings and cast. Numbers of a column with a decimal comma may be JSON's own, too: a block in which
-they all are is read as usual.
+Such values are read as strings and cast. Numbers of a column with a decimal comma may be JSON numbers, too: a block
+that has only JSON numbers is read as usual.
 """
 
 import json
@@ -18,7 +18,7 @@ from s3notify_platform.formats.notation import Notation
 from s3notify_platform.formats.rescue import below
 
 _ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"[ \t\r\n]*:')
-"""A key that may be any."""
+"""Matches a key with an escape, which may be any key."""
 
 
 class JsonReader:
@@ -33,11 +33,14 @@ class JsonReader:
         )
 
     def has_commas(self, joined: bytes) -> bool:
-        """Whether a column of numbers with a decimal comma has anything but JSON's own numbers, or may have."""
+        """True if a column of numbers with a decimal comma has, or may have, values that are not JSON numbers."""
         return bool(self._commas and (self._commas.search(joined) or _ESCAPED_KEY.search(joined)))
 
     def read(self, joined: bytes, schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa.Table:
-        """Lines as these columns, as `typed` takes them. `times`: as strings. `unexpected`: what of other fields."""
+        """Reads lines as these columns; `typed` then converts them.
+
+        `times`: read times as strings. `unexpected`: the treatment of other fields.
+        """
         return read_json(
             joined, self._options(schema, unexpected, times=times, commas=self.has_commas(joined))
         )
@@ -69,7 +72,7 @@ class JsonReader:
         return pa.string() if written and (commas or not written.comma) else kind
 
     def typed(self, values: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-        """The values that were read, as `kind`; fields that it does not have are left out."""
+        """The values that were read, as `kind`; fields that `kind` lacks are dropped."""
         written = self._notation.written(path, kind) if pa.types.is_string(values.type) else None
         if written:
             values = written.values(values, kind)
@@ -94,7 +97,7 @@ class JsonReader:
         return "decimal" not in str(kind)
 
     def values(self, raws: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:
-        """JSON texts as one column, which is at `path`."""
+        """JSON texts as one column at `path`."""
         joined = "".join(f'{{"v":{raw or "null"}}}\n' for raw in raws).encode()
         commas = any('"' in raw for raw in raws if raw)
         for times in (False, True):
@@ -110,7 +113,7 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """The types of columns that were inferred of these lines, as the notation has them."""
+        """The types of columns inferred from these lines, adjusted to the notation."""
         if not self._notation.infers:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])
@@ -135,7 +138,7 @@ class JsonReader:
 
 
 def _with_texts(kind: pa.DataType) -> pa.DataType:
-    """An inferred type, in which times are strings."""
+    """An inferred type with strings in place of times."""
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(_with_texts(part.type)) for part in kind])
     if pa.types.is_list(kind):
@@ -158,6 +161,6 @@ def _names_with_comma(fields: pa.Schema | pa.StructType, notation: Notation, pat
 def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
     """Lines read in one block and one thread; without `options` the reader infers the types."""
     if not joined.isascii():
-        joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
+        joined.decode("utf-8")  # the JSON reader does not check for UTF-8
     read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))
     return pa_json.read_json(pa.BufferReader(joined), read_options=read, parse_options=options)

@@ -1,9 +1,9 @@
-"""JSON lines to Arrow rows: each line that is not blank is one record, and has to be one object in UTF-8.
+"""JSON lines to Arrow rows: each line that is not blank is one record, and must be one object in UTF-8.
 
-A key that is in an object twice makes its line a reject, since it is unknown which value was meant. NaN and infinities
-are accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds.
-Columns of strings take numbers, true and false, too, as they stand in the object; records that have them are parsed a
-second time. RisingWave and Spark take them as well.
+A key that an object has twice makes its line a reject, since the intended value is unknown. NaN and infinities are
+accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds. String
+columns also accept numbers, true and false: their source text becomes the string, as in RisingWave and Spark. Records
+with such values are parsed a second time.
 """
 
 import re
@@ -60,7 +60,7 @@ T = TypeVar("T")
 _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
-"""Columns of a schema, from which on most do not occur in most objects: the reader takes 0.1 µs for each null."""
+"""Number of columns beyond which most are missing in most objects: the reader takes 0.1 µs for each null."""
 
 
 class Jsonl(TextFormat):
@@ -83,14 +83,14 @@ class Jsonl(TextFormat):
         return JsonLines(target, self.notation)
 
     def refusal(self, text: bytes) -> str | None:
-        """See `TextFormat`. For one JSON document over several lines, which is no record of its own on any line."""
+        """See `TextFormat`. Refuses one JSON document over several lines, of which no line is a record."""
         if text.count(b"\n", 0, 1 << 16) < 1:
             return None
         first = text.removeprefix(BOM).lstrip().split(b"\n", 1)[0].rstrip(b" \t\r,")
         last = text.rstrip().rsplit(b"\n", 1)[-1].strip()
         opened = first[:1] in (b"[", b"{") and first[-1:] != {b"[": b"]", b"{": b"}"}[first[:1]]
         if opened and (last in (b"]", b"}") or (last.endswith(b"]") and not last.startswith(b"["))):
-            return "a JSON document, where each line is to be an object: set the source's format to json"
+            return "a JSON document, but each line must be an object: set the source's format to json"
         return None
 
     def has_type(self, kind: pa.DataType) -> bool:
@@ -102,7 +102,7 @@ class Jsonl(TextFormat):
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. Of a text and a time a string, else the first."""
+        """See `Format`. A text and a time become a string; of any other two types, the first wins."""
         times = {pa.string(), pa.timestamp("us", tz="UTC")}
         return pa.string() if {first, second} == times else first
 
@@ -119,12 +119,12 @@ class JsonLines(Parser):
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
-        """Columns that the reader looks for: of many, those that the last block had."""
+        """The columns that the reader looks for: all, or the previous block's if the schema has many columns."""
         if self._columns > _MANY:
             self._occurring = pa.schema([])
 
     def convert(self, records: Records) -> Converted:
-        """See `records.Parser`. What the schema does not name is read along, to be counted."""
+        """See `records.Parser`. Values that the schema does not name are read, too, to be counted."""
         check_json_lines(records)
         joined = records.joined()
         check_cells(joined, self._columns)
@@ -135,7 +135,7 @@ class JsonLines(Parser):
             name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
             if name is None or name[1] in self.target.schema.names or self.target.inferred:
                 raise
-            # Values of a field that the schema does not name contradict each other.
+            # The values of a field that the schema does not name have contradicting types.
             table = self._read(joined, "ignore")
             return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
         unnamed, new_fields = unnamed_columns(table, self.target.schema)
@@ -209,7 +209,7 @@ class JsonLines(Parser):
         return Recovered(table=table, rescued=rescued, new_fields=self._new_fields(records, rescued))
 
     def _without_deep(self, parts: dict[str, str]) -> Rescued:
-        """Take out of a record's fields those that make it too deep."""
+        """Removes the fields from a record that make it too deep."""
         one = Rescued()
         for name in [name for name, raw in parts.items() if is_deeper(raw.encode(), MAX_DEPTH - 1)]:
             named = name in self.target.schema.names
@@ -244,7 +244,7 @@ class JsonLines(Parser):
         return found
 
     def _read_all(self, joined: bytes) -> pa.Table:
-        """Fields that the schema does not name, too, if it can be known that they are not too many."""
+        """Reads fields that the schema does not name, too, if they are known not to be too many."""
         try:
             return self._noted(self._read(joined, "error", self._occurring))
         except pa.ArrowInvalid as error:
@@ -254,7 +254,7 @@ class JsonLines(Parser):
         return self._noted(self._read(joined, "infer"))
 
     def _noted(self, table: pa.Table) -> pa.Table:
-        """The table; the next one is expected to have the columns that it has."""
+        """Returns the table, and expects the next table to have the same columns."""
         if self._columns > _MANY:
             having = {name for name in table.schema.names if table[name].null_count < table.num_rows}
             self._occurring = pa.schema(column for column in self.target.schema if column.name in having)
@@ -269,7 +269,7 @@ class JsonLines(Parser):
                 if "to timestamp" not in str(error):
                     raise
             table = reader.read(joined, schema, unexpected, times=True)
-            # Those with nanoseconds.
+            # The next blocks will have times with nanoseconds, too.
             self._times_as_text = True
             return table
         return reader.read(joined, schema, unexpected, times=True)
@@ -301,7 +301,10 @@ class JsonLines(Parser):
     def _fitted(
         self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
     ) -> pa.Array:
-        """JSON texts as `kind`, each of a path in a record; what does not fit is null, and a mismatch of its record."""
+        """JSON texts as `kind`, each at a path of a record.
+
+        A text that does not fit is null, and a mismatch of its record.
+        """
 
         def single(number: int) -> pa.Array:
             records[number].mismatches[paths[number]] = text_of_json(raws[number] or "null")
@@ -319,7 +322,7 @@ class JsonLines(Parser):
         written = self.notation.written(at, kind)
         if pa.types.is_string(kind) and not written:
             raws = [*map(as_string, raws)]
-        # A value of another kind is recognised without parsing it.
+        # A value of another type is recognized without parsing it.
         fitting = NOTED if written else FITTING.get(kind.id)
         others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         for number in others:
@@ -338,7 +341,7 @@ class JsonLines(Parser):
         paths: Sequence[str],
         records: Sequence[Rescued],
     ) -> pa.Array:
-        """What probably fits at once, what does not in parts."""
+        """Converts the texts that probably fit together, and the others in parts."""
         places = [np.flatnonzero(fit), np.flatnonzero(~fit)]
         found = [
             self._fitted(
@@ -393,7 +396,10 @@ def _split(
     paths: Sequence[str],
     records: Sequence[Rescued],
 ) -> list[T | None]:
-    """The parts of objects or lists; None for null, and for anything else, which is a mismatch of its record."""
+    """The parts of objects or lists; None for null.
+
+    None, too, for any other value, which is a mismatch of its record.
+    """
     found: list[T | None] = []
     for raw, path, record in zip(raws, paths, records, strict=True):
         parts = None

@@ -1,1 +1,1 @@
-"""Text: what formats of records between line ends share, and the plainest of them."""
+"""Text: the common base of formats with records between line ends, and the simplest of these formats."""

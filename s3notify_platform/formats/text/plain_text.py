@@ -1,6 +1,6 @@
 """Text: each line is one record with one value, blank lines too. Lines that are not UTF-8 are rejects.
 
-The shortest format: an example for others. Without `cut`, blank lines are no records.
+The shortest format, and so an example for others. Without `cut`, blank lines would not be records.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ class TextLines(Parser):
         return {}
 
     def recover(self, records: Records) -> Recovered:
-        """See `records.Parser`. A line is one value, or none."""
+        """See `records.Parser`. A line cannot be split: it is one value, or a reject."""
         return Recovered(table=self.target.schema.empty_table(), rescued=[None] * len(records.start))
 
     def infer(self, records: Records) -> pa.Schema:

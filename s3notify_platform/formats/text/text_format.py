@@ -1,12 +1,12 @@
 """Formats of text: records between line ends, possibly behind a header; a text may be compressed or encoded.
 
-Whole objects are joined and parsed together. A split is read as in Hadoop: the records that begin in it, and the last
-of them to its end. To find where its first record begins, it looks at the byte before. In a quoted format no value
-may be open there: such splits follow each other.
+Whole objects are joined and parsed together. A split is read as in Hadoop: all records that begin in it, the last one
+to its end. A split also reads the byte before it, to find where its first record begins. In a quoted format no value
+may be open there: such splits are read one after the other.
 
-An object that is compressed or not in UTF-8 (`codecs`) can be read from its beginning only, and is counted in records:
-the split with `start` 0 reads it, or with `by_record` any split reads what follows `start` records. If only the content
-shows that, the other splits of the object end without a record.
+An object that is compressed or not in UTF-8 (`codecs`) can only be read from its beginning, and is counted in records.
+The split with `start` 0 reads it; with `by_record`, a split reads the records behind the first `start` ones. If only
+the content shows that, the other splits of the object end without a record.
 """
 
 from abc import abstractmethod
@@ -57,12 +57,12 @@ DECODED_BYTES: Final = 64 << 20
 """Decoded size up to which the compressed and encoded objects of a window are parsed together."""
 
 SAMPLE_RECORDS: Final = 1000
-"""Records of one object that inference looks at."""
+"""Maximum number of an object's records that inference looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A text whose beginning has been seen. `header`: where a record begins that only names the columns."""
+    """A text whose beginning has been read. `header`: where the record begins that only names the columns."""
 
     parser: Parser
     header: int | None
@@ -75,30 +75,30 @@ class TextFormat(Format):
     has_records = True
 
     header_bytes: int = 0
-    """How long the header of a text may be; 0: it has none."""
+    """Size limit of the header of a text; 0 if texts have no header."""
 
     @property
     def quote(self) -> str:
-        """What opens and closes a quoted value."""
+        """The character that opens and closes a quoted value."""
         return '"'
 
     @abstractmethod
     def parser(self, header: bytes, target: Target) -> Parser:
-        """The parser of texts with this header. `CorruptError` if it cannot be one."""
+        """The parser of texts with this header. `CorruptError` if the header is invalid."""
 
     def refusal(self, text: bytes) -> str | None:
-        """Why a whole text is one reject. Pure."""
+        """Why a whole text is one reject; None if it is not. Pure."""
         return None
 
     def header(self, head: bytes) -> slice | None:
-        """Where the header is, in a text that begins with `head` (`header_bytes` of it). None: the text is empty.
+        """The place of the header, in a text that begins with `head` (`header_bytes` of it). None: the text is empty.
 
-        `CorruptError` if there is none.
+        `CorruptError` if the text has no header.
         """
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-        """A `chunked_records.Cut`. Here: each line that is not blank is a record."""
+        """A `chunked_records.Cut`. Each line that is not blank is a record, unless a format overrides this method."""
         starts, ends, whole = cut_lines(body, mark=mark, final=final)
         filled = ends > starts
         return starts[filled], ends[filled], whole
@@ -141,7 +141,7 @@ class TextFormat(Format):
                 yield parsed.of(number)
 
     def _joined(self, header: bytes, texts: Sequence[tuple[int, bytes]], target: Target) -> Iterator[Parsed]:
-        """Texts with the same header."""
+        """Parses texts with the same header."""
         try:
             parser = self.parser(header, target)
         except CorruptError as error:
@@ -233,7 +233,10 @@ class TextFormat(Format):
     def _opened(
         self, head: bytes, target: Target, *, reject: bool
     ) -> Generator[Parsed, None, _Opened | None]:
-        """A text that begins with `head`; None if there is nothing to read. `reject`: say why, with a reject."""
+        """Opens a text that begins with `head`; None if there is nothing to read.
+
+        `reject`: yields a reject with the reason.
+        """
         try:
             place = self.header(head[: self.header_bytes])
             if place is None:
@@ -248,7 +251,7 @@ class TextFormat(Format):
     # Inference
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """See `Format`. Looks at the first `SAMPLE_RECORDS`, halved around those that cannot be read."""
+        """See `Format`. Looks at the first `SAMPLE_RECORDS`, and halves them around records that cannot be read."""
         if self.fixed_schema is not None:
             yield self.fixed_schema
             return

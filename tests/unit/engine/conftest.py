@@ -1,8 +1,8 @@
-"""What these tests share."""
+"""Fixtures of the engine's tests."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """No test waits for topics to be known."""
+    """Topics are known briefly, so that no test waits for them."""

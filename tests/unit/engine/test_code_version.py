@@ -1,4 +1,4 @@
-"""Code that changes under a table: what is noted of each slot, and what is read again, and when."""
+"""Code that changes under a table: the version noted for each slot, and which objects are read again, and when."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.server
 
 
 def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]]:
-    """Three objects of at least two slots, read by code `one`; the slot of each."""
+    """Three objects of at least two slots, read by code `one`, and the slot of each object."""
     place = Place(server, **settings)
     for value, key in enumerate("abc"):
         place.put(key, value)
@@ -24,13 +24,13 @@ def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]
 
 
 def stale(place: Place, code: str) -> set[Slot]:
-    """The slots of other code; the table says of each what its states say."""
+    """The slots made by other code. Checks that the table's facts agree with the slots' states."""
     place.snapshot()
     return set(stale_slots(place.source.table(), code))
 
 
-def test_nothing_is_read_again_unasked(ministack: S3Server) -> None:
-    """A run by other code reads what has changed. Its slot stays stale as long as other code has rows in it."""
+def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
+    """A run by other code reads only changed objects. Their slot stays stale while other code's rows are in it."""
     place, slots = filled(ministack)
     assert stale(place, "one") == set()
     assert stale(place, "two") == {*slots.values()}
@@ -50,8 +50,8 @@ def test_nothing_is_read_again_unasked(ministack: S3Server) -> None:
     assert stale(place, "two") == set()
 
 
-def test_a_backfill_of_what_is_stale(ministack: S3Server) -> None:
-    """Reads these slots, which are made by the new code then."""
+def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None:
+    """The backfilled slots are made by the new code."""
     place, slots = filled(ministack)
     table = place.source.table()
     found = backfill(table, stale_slots(table, "two"), None)
@@ -62,8 +62,11 @@ def test_a_backfill_of_what_is_stale(ministack: S3Server) -> None:
     assert not backfill(table, stale_slots(table, "two"), None).objects
 
 
-def test_a_declared_version(ministack: S3Server) -> None:
-    """Goes before the code's own, and has a slot's objects read again when the slot is next asked for."""
+def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
+    """A declared version takes precedence over the code's own version.
+
+    A slot's objects are read again with the slot's next batch.
+    """
     place, slots = filled(ministack)
     results = place.run("declared", code="one", code_version="v2").slots
     assert sum(each.objects for each in results.values()) == 3
@@ -75,8 +78,8 @@ def test_a_declared_version(ministack: S3Server) -> None:
     assert stale(place, "two") == {*slots.values()}
 
 
-def test_a_declared_version_in_several_rounds(ministack: S3Server) -> None:
-    """Each object once, whatever a round reads at most."""
+def test_a_declared_version_reads_each_object_once(ministack: S3Server) -> None:
+    """A round may be limited to any number of objects."""
     place, _ = filled(ministack)
     for number in range(9):
         place.put(f"d{number}", number)
@@ -87,8 +90,8 @@ def test_a_declared_version_in_several_rounds(ministack: S3Server) -> None:
     assert not sum(each.objects for each in place.run("again", code_version="v2").slots.values())
 
 
-def test_code_that_is_not_known(ministack: S3Server) -> None:
-    """Says nothing of slots; what it made is of other code than any that is."""
+def test_unknown_code_makes_no_slot_stale(ministack: S3Server) -> None:
+    """Rows made by unknown code are stale for every known code."""
     place, slots = filled(ministack)
     assert stale(place, "") == set()
     for key in "abc":

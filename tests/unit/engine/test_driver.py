@@ -1,4 +1,4 @@
-"""The engine in one process, over a real server and without Spark: rounds, and how each ends decides the next."""
+"""The engine in one process, against a real server, without Spark: each round decides what the next one has."""
 
 import re
 from collections import Counter
@@ -19,8 +19,8 @@ from tests.support.servers import S3Server
 pytestmark = pytest.mark.server
 
 
-def test_created_overwritten_deleted(ministack: S3Server) -> None:
-    """The table holds what the bucket holds; what did not change is not committed again."""
+def test_the_table_follows_created_overwritten_and_deleted_objects(ministack: S3Server) -> None:
+    """The table has the rows of the bucket's objects, and unchanged slots are not committed again."""
     place = Place(ministack)
     place.put("a", 1, 2)
     place.put("b", 3)
@@ -38,8 +38,8 @@ def test_created_overwritten_deleted(ministack: S3Server) -> None:
     assert set(place.generations().values()) <= {1, 2}
 
 
-def test_a_reject_has_its_place(ministack: S3Server) -> None:
-    """Key, version and the byte where its record begins: with these a person finds it in the object."""
+def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
+    """A person finds the rejected record in the object with these values."""
     place = Place(ministack)
     body = b'{"a":1}\nno\n{"a":22}\n{"a":"x"}\n'
     place.store.put("raw/k.jsonl", body)
@@ -51,8 +51,8 @@ def test_a_reject_has_its_place(ministack: S3Server) -> None:
     ]
 
 
-def test_how_far_a_run_is(ministack: S3Server) -> None:
-    """Each round says what is left, and from the second on for how long; the last one neither."""
+def test_a_run_reports_its_progress(ministack: S3Server) -> None:
+    """Each round except the last reports the remaining objects, and from the second round on the remaining time."""
     place = Place(ministack, max_objects=1, slots=1)
     for number in range(3):
         place.put(f"{number}", number)
@@ -68,8 +68,11 @@ def test_how_far_a_run_is(ministack: S3Server) -> None:
     assert (counts["objects"], counts["rows"], counts["slots_committed"], counts["batches"]) == (3, 3, 1, 1)
 
 
-def test_a_round_reports_what_the_run_is_done_with(ministack: S3Server) -> None:
-    """One object a slot and round: each slot is in the results of one round, its last, with all that the run did."""
+def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
+    """A round reads one object of each slot.
+
+    Each slot is in the results of its last round, with the sum of all rounds.
+    """
     place = Place(ministack, max_objects=4)
     keys = [f"{n}" for n in range(9)]
     for number, key in enumerate(keys):
@@ -91,7 +94,7 @@ def test_a_round_reports_what_the_run_is_done_with(ministack: S3Server) -> None:
 
 
 def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
-    """After its first round it is done with all slots; those that have more to read are not complete."""
+    """The run ends after its first round. Slots that have more to read are not complete."""
     place = Place(ministack, max_objects=4, max_seconds=0)
     for number in range(9):
         place.put(f"{number}", number)
@@ -102,7 +105,7 @@ def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
 
 
 def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Server) -> None:
-    """It finds nothing left to do. If that happens each time, the slot fails, and no row is there twice."""
+    """The new plan is empty. If another run is first each time, the slot fails, and no row is duplicated."""
     place = Place(ministack)
     place.put("a", 1)
     slot = slot_of("raw/a", 4)
@@ -124,7 +127,7 @@ def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Ser
 
 
 def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None:
-    """Files that no commit names are not data; the next run takes everything in."""
+    """Files that no commit names are not data; the next run loads everything."""
     place = Place(ministack)
     place.put("a", 1)
     staged = next(place.rounds())
@@ -141,7 +144,7 @@ def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
 def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
-    """A change of one object takes nothing in, and writes nothing; once forgotten, everything is read again."""
+    """A batch of one changed object loads and writes nothing. Once the table is forgotten, everything is read again."""
     place = Place(ministack)
     for number, key in enumerate("abcdef"):
         place.put(key, number)
@@ -159,8 +162,8 @@ def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, 
     assert place.values() == Counter([100, 1, 2, 3, 4, 5])
 
 
-def test_the_newest_version_is_gone(ministack: S3Server) -> None:
-    """The table does not go back a version unnoticed: it is refused, until a person accepts what is left."""
+def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> None:
+    """The table does not silently go back a version: it is refused, until a person accepts the rest."""
     place = Place(ministack)
     for number in (1, 2):
         place.put("a", number)
@@ -188,7 +191,7 @@ def test_the_newest_version_is_gone(ministack: S3Server) -> None:
 def test_a_run_with_other_settings_is_refused(
     ministack: S3Server, changes: dict[str, Any], named: str
 ) -> None:
-    """Before anything is written, with the command that rewrites the table."""
+    """The run is refused before anything is written, with the command that rewrites the table."""
     place = Place(ministack)
     for number in range(9):
         place.put(f"a/{number}", number)
@@ -202,7 +205,7 @@ def test_a_run_with_other_settings_is_refused(
 
 
 def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
-    """Its rows would take the place of all others, with every check green."""
+    """The other bucket's rows would replace all rows, and every check would pass."""
     place, other = Place(ministack), Place(ministack)
     place.put("a", 1)
     other.put("b", 2)
@@ -213,8 +216,11 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
     assert place.values() == Counter([1])
 
 
-def test_a_listing_that_would_withdraw_most_objects(ministack: S3Server) -> None:
-    """It is refused, whatever else changed is taken in, until a person confirms; half of them, or few, just leave."""
+def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
+    """The withdrawals are refused until a person confirms, and other changes are loaded.
+
+    Half of the objects, or few, leave without a question.
+    """
     place = Place(ministack)
     for number in range(120):
         place.put(f"{number}", number)
@@ -247,8 +253,8 @@ def test_a_listing_that_would_withdraw_most_objects(ministack: S3Server) -> None
     assert place.values() == Counter([119])
 
 
-def test_what_is_known_in_another_bucket_survives_an_emptied_one(ministack: S3Server) -> None:
-    """Nothing is left in the platform's bucket that could tell."""
+def test_a_known_record_in_another_bucket_detects_an_emptied_one(ministack: S3Server) -> None:
+    """The emptied bucket of the platform has no trace of the loss."""
     vault = ministack.make_bucket()
     place = Place(ministack, known_bucket=vault)
     place.put("a", 1)

@@ -1,4 +1,4 @@
-"""Rounds: which slots are reported, which entries leave the queue, and the order of what follows a commit."""
+"""Rounds: which slots are reported, which entries leave the queue, and the order of the steps after a commit."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,8 +17,8 @@ def entry(slot: Slot) -> Entry:
     return Entry(place=place, n=slot, slot=slot, state="committed", event=Event(key="k"))
 
 
-def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:
-    """Entries of slots that failed, or were not finished, stay. What fails in a derived table alone delays nothing."""
+def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
+    """Entries of failed or unfinished slots stay. A failure in a derived table alone delays no entry."""
     done = {slot: SlotResult(slot=slot, status="committed") for slot in (COMMITTED, OF_ONE_TABLE)}
     failed = {FAILED: SlotResult(slot=FAILED, status="failed", error="why")}
     unfinished = {INCOMPLETE: SlotResult(slot=INCOMPLETE, status="committed", complete=False)}
@@ -41,8 +41,8 @@ def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:
     }
 
 
-def test_the_room_of_entries_that_leave_is_free_again() -> None:
-    """Counted beside the rest, and by the time that the pool has ended."""
+def test_removed_entries_free_their_space() -> None:
+    """The space is counted in the background, and is free once the pool has ended."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("t", TopicSettings(shards=1))
     for n in range(3):

@@ -1,4 +1,4 @@
-"""What becomes of the rows of objects that leave: withdrawn, kept, or kept if they expired, where events say so."""
+"""The rows of objects that leave: withdrawn, kept, or kept only if events say that the objects expired."""
 
 from collections import Counter
 from typing import Any
@@ -41,7 +41,7 @@ class Landing(Place):
         self.queue.push("orders", event)
 
     def follow(self, *, listing: bool = False) -> Counter[int]:
-        """The values after a run that follows the entries, or lists."""
+        """The values after a run that follows the entries, or that lists."""
         self._ticks += 1
         slots = self.source.location.all_slots()
         result = self.ingest().run(slots, batch=f"b{self._ticks}", listing=listing)
@@ -54,8 +54,8 @@ class Landing(Place):
 @pytest.mark.parametrize(
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
-def test_expired_objects_leave_their_rows(ministack: S3Server, name: str) -> None:
-    """Also when a listing misses them later; until there is another object, and that is deleted."""
+def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
+    """A later listing keeps these rows, too, until a new object with the key is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -75,7 +75,7 @@ def test_expired_objects_leave_their_rows(ministack: S3Server, name: str) -> Non
 
 
 def test_the_newest_event_counts(ministack: S3Server) -> None:
-    """An object that expired, came again and was deleted has been deleted; one that came again is read."""
+    """An object that expired, came again and was deleted counts as deleted; an object that came again is read."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -87,8 +87,8 @@ def test_the_newest_event_counts(ministack: S3Server) -> None:
     assert place.follow() == Counter([3])
 
 
-def test_what_no_event_tells_is_withdrawn(ministack: S3Server) -> None:
-    """A listing cannot know why an object is not there."""
+def test_a_missing_object_without_an_event_is_withdrawn(ministack: S3Server) -> None:
+    """A listing cannot know why an object is missing."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -98,8 +98,10 @@ def test_what_no_event_tells_is_withdrawn(ministack: S3Server) -> None:
 
 
 @pytest.mark.parametrize(("on_delete", "left"), [("withdraw", [2]), ("keep", [1, 2])])
-def test_the_other_settings_know_no_difference(ministack: S3Server, on_delete: str, left: list[int]) -> None:
-    """By entries, and by a listing."""
+def test_the_other_settings_treat_expiry_and_deletion_alike(
+    ministack: S3Server, on_delete: str, left: list[int]
+) -> None:
+    """A batch may use entries or a listing."""
     place = Landing(ministack, on_delete=on_delete)
     place.write("a", 1)
     place.write("b", 2)
@@ -109,8 +111,8 @@ def test_the_other_settings_know_no_difference(ministack: S3Server, on_delete: s
     assert place.follow(listing=True) == Counter(left)
 
 
-def test_a_listing_believes_the_entries(ministack: S3Server) -> None:
-    """What they say of an object is known to it, whoever asked for it."""
+def test_a_listing_uses_the_entries(ministack: S3Server) -> None:
+    """A listing knows from the entries that an object expired."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -121,8 +123,8 @@ def test_a_listing_believes_the_entries(ministack: S3Server) -> None:
 
 
 @pytest.mark.parametrize("listing", [False, True])
-def test_the_same_bytes_again_are_another_object(ministack: S3Server, listing: bool) -> None:
-    """Its rows are not there twice, and leave when it is deleted."""
+def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, listing: bool) -> None:
+    """The rows of an object with the same bytes are not duplicated, and leave when the object is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.follow()
@@ -134,8 +136,8 @@ def test_the_same_bytes_again_are_another_object(ministack: S3Server, listing: b
     assert place.follow(listing=listing) == Counter()
 
 
-def test_a_version_that_expired_is_not_the_object(ministack: S3Server) -> None:
-    """With versioning the lifecycle deletes older versions, by their ids, of keys that a person has deleted."""
+def test_the_expiry_of_an_old_version_is_not_of_the_object(ministack: S3Server) -> None:
+    """The lifecycle of a versioned bucket deletes older versions, by their ids, of keys that a person has deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -146,8 +148,8 @@ def test_a_version_that_expired_is_not_the_object(ministack: S3Server) -> None:
 
 
 @pytest.mark.parametrize("listing", [False, True])
-def test_one_version_says_nothing_about_the_object(ministack: S3Server, listing: bool) -> None:
-    """What expired stays expired when the version behind its marker goes too, in the same batch."""
+def test_the_deletion_of_an_old_version_is_not_of_the_object(ministack: S3Server, listing: bool) -> None:
+    """An expired object stays expired if the version behind its delete marker is deleted in the same batch."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -160,10 +162,8 @@ def test_one_version_says_nothing_about_the_object(ministack: S3Server, listing:
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 @pytest.mark.parametrize("listing", [False, True])
-def test_rows_of_what_is_not_chosen_any_more_leave(
-    ministack: S3Server, on_delete: str, listing: bool
-) -> None:
-    """Whether the object has left or not: nothing else could take them out of the table."""
+def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, listing: bool) -> None:
+    """The objects may be present or not: nothing else could remove their rows from the table."""
     place = Landing(ministack, on_delete=on_delete)
     for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):
         place.write(key, number)
@@ -177,8 +177,8 @@ def test_rows_of_what_is_not_chosen_any_more_leave(
     assert place.follow(listing=listing) == Counter([0, 1])
 
 
-def test_rejects_of_what_expired_are_not_tried_again(ministack: S3Server) -> None:
-    """Nothing is there to be read: they would wait for good."""
+def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None:
+    """No object is left to read: the retry would wait forever."""
     place = Landing(ministack, on_delete="keep_expired")
     place.store.put("raw/a", b'{"a":1}\nbroken\n')
     place.announce("a", "put", "")
@@ -194,7 +194,7 @@ def test_rejects_of_what_expired_are_not_tried_again(ministack: S3Server) -> Non
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
-    """Although some objects cannot be read again, and come first, and only a few are read at once."""
+    """Some objects, which come first, cannot be read again, and a round reads only a few objects."""
     place = Landing(ministack, on_delete=on_delete, slots=1, max_objects=2)
     for number in range(6):
         place.write(f"{number}", number)

@@ -1,7 +1,7 @@
-"""Two runs on one slot, and objects that change while a run is about to read them, over a real server.
+"""Two runs on one slot, and objects that change just before a run reads them, against a real server.
 
-Every interleaving of two commits is in `tests/model/test_log_commit_model.py`; 200 runs at once are in
-`tests/contracts/test_many_runs.py`.
+`tests/model/test_log_commit_model.py` has every interleaving of two commits; `tests/contracts/test_many_runs.py` has
+200 runs in parallel.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def place(ministack: S3Server) -> Place:
 
 
 def ingest(place: Place, when_reading: Callable[[], object] = lambda: None) -> SlotResult:
-    """One run; `when_reading` is called between its first plan and the reading."""
+    """One run; `when_reading` is called between its first plan and the read."""
     waiting = [when_reading]
 
     def progress(message: str) -> None:
@@ -43,8 +43,8 @@ def version(place: Place) -> int:
     return place.snapshot().version
 
 
-def test_overtaken_between_plan_and_commit(place: Place) -> None:
-    """The slower run loses the slot, plans again and commits what is left, on top."""
+def test_an_overtaken_run_plans_again(place: Place) -> None:
+    """The slower run loses the slot, plans again and commits the rest on top."""
     place.put("a", 1)
 
     def other_run() -> None:
@@ -57,8 +57,8 @@ def test_overtaken_between_plan_and_commit(place: Place) -> None:
     assert place.values() == {1: 1, 2: 1}
 
 
-def test_overtaken_by_one_that_did_all(place: Place) -> None:
-    """Then there is nothing left to do, and nothing is committed twice."""
+def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
+    """The other run has committed everything, so nothing is committed twice."""
     place.put("a", 1)
     result = ingest(place, lambda: ingest(place))
     assert (result.status, result.generation) == ("unchanged", 1)
@@ -67,8 +67,8 @@ def test_overtaken_by_one_that_did_all(place: Place) -> None:
     assert place.values() == {1: 1}
 
 
-def test_an_object_overwritten_before_it_is_read(place: Place) -> None:
-    """Its pinned read fails: it keeps the rows it had, the others are committed; its own signal brings the rest."""
+def test_an_object_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
+    """The object's pinned read fails, and the other objects are committed. The new version has its own signal."""
     place.put("a", 1)
     ingest(place)
     place.put("a", 2)
@@ -90,8 +90,8 @@ def test_only_superseded_objects_commit_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", "//"])
-def test_an_object_deleted_before_it_is_read(place: Place, odd: str) -> None:
-    """The deletion wins: its old rows leave in this very commit, and nothing fails. By either way of reading."""
+def test_an_object_deleted_before_it_is_read_leaves(place: Place, odd: str) -> None:
+    """The deletion wins: the object's old rows leave in this commit, and nothing fails, with either client."""
     place.put(f"{odd}a", 1)
     ingest(place)
     for key in "abc":
@@ -109,8 +109,11 @@ def test_an_object_deleted_before_it_is_read(place: Place, odd: str) -> None:
     assert place.values() == {5: 1}
 
 
-def test_a_read_that_fails_stands_in_no_others_way(ministack: S3Server) -> None:
-    """It is named, and left out of this run's further plans, also if these are full of such; the next run reads it."""
+def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
+    """The object is reported. This run's further plans leave it out, even if they have only failing objects.
+
+    The next run reads the object.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = ministack.config
         server = replace(ministack, config=lambda bucket: replace(config(bucket), endpoint_url=proxy.url))
@@ -128,9 +131,11 @@ def test_a_read_that_fails_stands_in_no_others_way(ministack: S3Server) -> None:
         assert place.values() == {1: 4}
 
 
-def test_states_that_are_lost_stop_their_slots(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots whose states are gone fail, and are never silently ingested again."""
-    monkeypatch.setattr(SHARED_CACHE, "page", lambda *_: None)  # as of a process that has not written them
+def test_lost_states_fail_their_slots(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slots must never be silently ingested again."""
+    monkeypatch.setattr(
+        SHARED_CACHE, "page", lambda *_: None
+    )  # like in a process that has not written the states
     place = Place(ministack, slots=2)
     for n in range(300):
         place.put(f"{n}", 1)

@@ -1,4 +1,4 @@
-"""Batches of processes that remember a snapshot, over a real server: none looks twice, and none is misled."""
+"""Batches of processes that remember a snapshot, against a real server: no needless request, and no stale result."""
 
 from collections import Counter
 from itertools import count
@@ -27,7 +27,7 @@ NUMBERS = count()
 
 
 class Process:
-    """One that lives on, with a clock and a memory of its own."""
+    """A long-lived process, with its own clock and memory."""
 
     def __init__(self, place: Place, patched: pytest.MonkeyPatch) -> None:
         self.place = place
@@ -64,8 +64,8 @@ def test_the_second_batch_lists_the_bucket_and_the_newest_versions(place: Place,
     assert place.values() == Counter([2])
 
 
-def test_entries_that_are_followed(place: Place, process: Any) -> None:
-    """The queue is listed, and neither bucket nor table."""
+def test_following_entries_lists_only_the_queue(place: Place, process: Any) -> None:
+    """Neither the bucket nor the table is listed."""
     one, queue = process(), place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
     for value in (1, 2):
@@ -77,8 +77,8 @@ def test_entries_that_are_followed(place: Place, process: Any) -> None:
     assert result.slots[SLOT].status == "committed"
 
 
-def test_two_processes_that_take_turns(place: Place, process: Any) -> None:
-    """Each sees what the other has committed meanwhile."""
+def test_two_processes_see_each_others_commits(place: Place, process: Any) -> None:
+    """Two processes take turns on one slot."""
     one, other = process(), process()
     for value in range(3):
         place.put("a", value)
@@ -89,8 +89,8 @@ def test_two_processes_that_take_turns(place: Place, process: Any) -> None:
     assert one.run().slots[SLOT].status == "unchanged"
 
 
-def test_an_object_that_came_back_meanwhile(place: Place, process: Any) -> None:
-    """The object is as it was when the memory is from, and the table is not."""
+def test_an_object_that_came_back_in_the_meantime_is_read(place: Place, process: Any) -> None:
+    """The object is the same as in the remembered snapshot, but the table is not."""
     one, other = process(), process()
     for process_, value in ((one, 1), (other, 2), (one, 1)):
         place.put("a", value)
@@ -98,7 +98,7 @@ def test_an_object_that_came_back_meanwhile(place: Place, process: Any) -> None:
     assert place.values() == Counter([1])
 
 
-def test_another_table_in_its_place(place: Place, process: Any) -> None:
+def test_a_forgotten_table_is_noticed(place: Place, process: Any) -> None:
     one = process()
     place.put("a", 1)
     one.run()
@@ -109,8 +109,8 @@ def test_another_table_in_its_place(place: Place, process: Any) -> None:
 
 
 @pytest.mark.parametrize("beyond_half", [True, False])
-def test_a_memory_of_long_ago(place: Place, process: Any, *, beyond_half: bool) -> None:
-    """Whatever vacuum has removed meanwhile, the next version follows the newest one."""
+def test_an_old_memory_follows_the_newest_version(place: Place, process: Any, *, beyond_half: bool) -> None:
+    """Vacuum may have removed the versions in between."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()
@@ -125,8 +125,8 @@ def test_a_memory_of_long_ago(place: Place, process: Any, *, beyond_half: bool) 
     assert place.values() == Counter([5])
 
 
-def test_a_round_that_is_committed_late(place: Place, process: Any) -> None:
-    """A plan older than half of the longest run is not committed upon: its slot is for the next run."""
+def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
+    """The round's plan is older than half of the longest run: the slot is left to the next run."""
     one = process()
     place.put("a", 0)
     one.run()
@@ -141,8 +141,8 @@ def test_a_round_that_is_committed_late(place: Place, process: Any) -> None:
     assert place.values() == Counter([1])
 
 
-def test_a_slot_of_which_nothing_could_be_read(place: Place, process: Any) -> None:
-    """Its object was overwritten, and another run has read that: nothing is lost, nothing twice."""
+def test_an_object_overwritten_and_read_by_another_run_is_not_lost(place: Place, process: Any) -> None:
+    """The object's row is not duplicated either."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()

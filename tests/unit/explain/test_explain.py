@@ -34,7 +34,7 @@ def test_committed(place):
     [
         ({}, "blank lines alone"),
         ({"format": "csv"}, "a header alone"),
-        ({"format": "csv", "csv_names": "a,b"}, "lines alone that are no records"),
+        ({"format": "csv", "csv_names": "a,b"}, "only lines that are not records"),
         ({"format": "json"}, "an empty list"),
         ({"format": "parquet"}, "a file without rows"),
     ],

@@ -1,4 +1,4 @@
-"""Compressed and encoded bytes to text: all of it, or all that stands before the damage and then why."""
+"""Compressed and encoded bytes to text: the complete text, or everything before the damage and then the reason."""
 
 import gzip
 import sys
@@ -49,7 +49,7 @@ def text_and_fault(body: bytes, key: str, size: int = 9, encoding: str = "utf-8"
     members=st.lists(texts.filter(lambda t: b"\xfe" not in t and b"\xff" not in t), max_size=3),
     size=st.integers(1, 400),
 )
-def test_members_one_behind_the_other(key: str, members: list[bytes], size: int) -> None:
+def test_concatenated_members_are_read(key: str, members: list[bytes], size: int) -> None:
     body = b"".join(map(COMPRESS[key], members))
     text = b"".join(members)
     assume(not text.startswith((b"\0\0", b"\xff")))
@@ -60,22 +60,22 @@ def test_members_one_behind_the_other(key: str, members: list[bytes], size: int)
 
 @named
 @given(text=st.text("abc\n", min_size=200, max_size=400).map(str.encode), data=st.data())
-def test_truncated(key: str, text: bytes, data: st.DataObject) -> None:
-    """A part of the text, then why there is no more: never as if that were all."""
+def test_a_truncated_stream_has_an_error(key: str, text: bytes, data: st.DataObject) -> None:
+    """A part of the text is never taken for the complete text."""
     body = COMPRESS[key](text)
     at = data.draw(st.integers(17, len(body) - 1))
     found, fault = text_and_fault(body[:at], key)
     assert text.startswith(found)
-    assert "truncated" in fault or len(found) % 64 == 0, "between two blocks nobody can tell"
+    assert "truncated" in fault or len(found) % 64 == 0, "a cut between two blocks cannot be detected"
     assert bool(fault) == (decoded_whole(body[:at], key, "utf-8", 10**6) is None)
 
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst", "k.sz"])
 @given(text=st.binary(min_size=50, max_size=400), data=st.data())
-def test_damaged(key: str, text: bytes, data: st.DataObject) -> None:
-    """Formats with checksums give nothing false without saying so afterwards."""
+def test_damage_is_detected_by_checksums(key: str, text: bytes, data: st.DataObject) -> None:
+    """A wrong text is always followed by an error."""
     body = bytearray(COMPRESS[key](b"a" + text))
-    # Byte 10 of snappy says what a frame is for, and there are kinds to be passed over.
+    # Byte 10 of snappy is the kind of a frame, and there are kinds to skip.
     at = data.draw(st.integers(11 if key == "k.sz" else 10, len(body) - 1))
     body[at] ^= 1 << data.draw(st.integers(0, 7))
     found, fault = text_and_fault(bytes(body), key)
@@ -83,7 +83,7 @@ def test_damaged(key: str, text: bytes, data: st.DataObject) -> None:
 
 
 @named
-def test_what_stands_before_the_damage_is_given(key: str) -> None:
+def test_the_text_before_the_damage_is_returned(key: str) -> None:
     first = b"0123456789abcdef\n" * 9
     body = COMPRESS[key](first) + COMPRESS[key](b"second\n" * 50)[:-3]
     found, fault = text_and_fault(body, key)
@@ -92,8 +92,8 @@ def test_what_stands_before_the_damage_is_given(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
-def test_behind_the_last_member(key: str) -> None:
-    """Zeros are padding; anything else is an error."""
+def test_zeros_behind_the_last_member_are_padding(key: str) -> None:
+    """Any other bytes behind the last member are an error."""
     body = COMPRESS[key](b"text")
     assert text_and_fault(body + bytes(1000), key) == (b"text", "")
     assert text_and_fault(body + bytes(9) + COMPRESS[key](b"more"), key) == (b"textmore", "")
@@ -103,8 +103,8 @@ def test_behind_the_last_member(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
-def test_a_bomb_is_taken_piece_by_piece(key: str) -> None:
-    """No piece is longer than asked for, and no input is read before the text so far was taken."""
+def test_a_decompression_bomb_is_read_in_pieces(key: str) -> None:
+    """No piece exceeds the limit, and no further input is read before the previous text was consumed."""
     many = COMPRESS[key](bytes(300 << 20) if key != "k.bz2" else bytes(60 << 20))
     read = 0
 
@@ -135,7 +135,7 @@ def test_zstd_windows_have_a_limit() -> None:
     assert "zstd" in fault
 
 
-def test_zstd_skippable_frames() -> None:
+def test_skippable_frames_of_zstd_are_skipped() -> None:
     skipped = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"notes"
     body = skipped + zstd.compress(b"one ") + skipped + zstd.compress(b"two") + skipped
     assert text_and_fault(body, "k") == (b"one two", "")
@@ -151,13 +151,13 @@ def test_zstd_skippable_frames() -> None:
         b'{"a":1}\n{"a":2}\n',
     ],
 )
-def test_what_is_no_hadoop_snappy(body: bytes) -> None:
+def test_a_file_that_is_not_hadoop_snappy_is_an_error(body: bytes) -> None:
     found, fault = text_and_fault(body, "k.snappy")
     assert found == b""
     assert "snappy" in fault
 
 
-def test_what_is_no_snappy_frame() -> None:
+def test_an_invalid_snappy_frame_is_an_error() -> None:
     mark = b"\xff\x06\x00\x00sNaPpY"
     good = snappy_framed(b"text")
     assert text_and_fault(mark + b"\x80\x03\0\0abc" + good, "k.sz") == (b"text", "")
@@ -167,7 +167,7 @@ def test_what_is_no_snappy_frame() -> None:
         assert "snappy" in fault
 
 
-def test_content_tells_before_the_name() -> None:
+def test_content_takes_precedence_over_the_name() -> None:
     assert compression_of(gzip.compress(b"x")[:16], "k.zst") == "gzip"
     assert compression_of(snappy_framed(b"x")[:16], "k.snappy") == "snappy"
     assert compression_of(b"plain text.....", "k.gz") is None
@@ -179,7 +179,7 @@ def test_content_tells_before_the_name() -> None:
     assert not is_text("plain".encode("utf-16"), "k", "utf-8")
 
 
-def test_by_record() -> None:
+def test_compressed_and_encoded_texts_are_read_by_record() -> None:
     assert by_record("a/b.jsonl.GZ", "utf-8")
     assert by_record("b.csv", "cp1252")
     assert not by_record("b.csv", "UTF8")
@@ -194,8 +194,8 @@ def test_by_record() -> None:
     compressed=st.booleans(),
     mark=st.booleans(),
 )
-def test_encodings(encoding: str, text: str, size: int, compressed: bool, mark: bool) -> None:
-    """Whole, although chunks end in the middle of characters."""
+def test_encodings_are_decoded(encoding: str, text: str, size: int, compressed: bool, mark: bool) -> None:
+    """Chunks may end in the middle of characters."""
     if encoding == "shift_jis":
         text = text.replace("é", "日").replace("€", "本")
     body = text.encode(encoding)
@@ -206,7 +206,7 @@ def test_encodings(encoding: str, text: str, size: int, compressed: bool, mark: 
     assert text_and_fault(body, "k", size, encoding) == (text.encode(), "")
 
 
-def test_a_mark_overrules_what_the_source_says() -> None:
+def test_a_byte_order_mark_takes_precedence_over_the_setting() -> None:
     for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
         assert text_and_fault("\ufeffé\n".encode(encoding), "k", 3, "cp1252") == ("é\n".encode(), "")
     assert text_and_fault(b"\xef\xbb\xbf\xc3\xa9", "k", 3, "cp1252") == (b"\xef\xbb\xbf\xc3\xa9", "")
@@ -220,8 +220,8 @@ def test_a_mark_overrules_what_the_source_says() -> None:
         (b"ok\nb\xffd\nok", "ascii"),
     ],
 )
-def test_bytes_not_in_the_encoding(body: bytes, encoding: str) -> None:
-    """Their line is no UTF-8, and the others are."""
+def test_bytes_that_are_not_in_the_encoding_damage_only_their_line(body: bytes, encoding: str) -> None:
+    """That line becomes invalid UTF-8, and the other lines are valid."""
     text, fault = text_and_fault(body, "k", 3, encoding)
     first, bad, last = text.split(b"\n")
     assert (first, last, fault) == (b"ok", b"ok", "")
@@ -234,13 +234,13 @@ def test_bytes_not_in_the_encoding(body: bytes, encoding: str) -> None:
 @pytest.mark.parametrize(
     "encoding", ["utf-8", "UTF8", "latin-1", "cp1252", "utf-16", "utf-16-be", "gb18030", "cp037"]
 )
-def test_known_encodings(encoding: str) -> None:
+def test_known_encodings_are_accepted(encoding: str) -> None:
     check_encoding(encoding)
 
 
 @pytest.mark.parametrize(
     "encoding", ["", "no-such", "zip", "rot13", "base64", "punycode", "unicode_escape", "idna"]
 )
-def test_names_of_no_text_encoding(encoding: str) -> None:
+def test_names_that_are_not_text_encodings_are_refused(encoding: str) -> None:
     with pytest.raises(UsageError, match="encoding"):
         check_encoding(encoding)

@@ -1,4 +1,4 @@
-"""Bytes to rows and rejects: nothing is lost, whatever is wrong with the bytes."""
+"""Bytes to rows and rejects: no record is lost, for any bytes."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from tests.support.parsing import AB, parquet, reject, take, values
 
 
 class TestJsonLines:
-    def test_rows_with_their_offsets(self) -> None:
+    def test_each_row_carries_the_offset_of_its_record(self) -> None:
         body = b'{"a":1,"b":"x"}\n\n  \r\n {"a":2} \r\n{"b":null,"a":3}'
         rows, rejects = take([body, b"", b'{"a":4}\n'], AB, "jsonl")
         assert rows == [
@@ -32,7 +32,7 @@ class TestJsonLines:
         ]
         assert rejects == []
 
-    def test_byte_order_mark(self) -> None:
+    def test_a_byte_order_mark_is_skipped(self) -> None:
         assert take([b'\xef\xbb\xbf{"a":1}\n'], AB, "jsonl")[0] == [(0, 3, {"a": 1, "b": None})]
 
     @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ class TestJsonLines:
             (b'{"a":NULL}', "Invalid value"),
         ],
     )
-    def test_a_bad_line_stops_no_other(self, line: bytes, reason: str) -> None:
-        """It is rejected with its place, reason and bytes; also where it is alone, or the last of many."""
+    def test_a_bad_line_does_not_stop_others(self, line: bytes, reason: str) -> None:
+        """The line is rejected with its place, reason and bytes, also if it is the only line, or the last of many."""
         objects = [b'{"a":1}\n{"a":2}\n' + line + b'\n{"a":3}\n', b'{"a":4}', line, line + b"\r\n" + line]
         rows, rejects = take(objects, AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [1, 2, 3, 4]
@@ -73,13 +73,13 @@ class TestJsonLines:
         ]
         assert all(reason in r.reason for r in rejects), rejects[0].reason
 
-    def test_records_over_several_lines(self) -> None:
-        """A record that goes on in the next line could hide both: the lines are rejected, one by one."""
+    def test_records_over_several_lines_are_rejected(self) -> None:
+        """The next line could complete such a record and hide both: the lines are rejected one by one."""
         rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [2, 3]
         assert [r.raw for r in rejects] == [b'{"a":', b"1}", b'{"b":"x}', b'{"b":"y}']
 
-    def test_types(self) -> None:
+    def test_values_are_read_as_the_types_of_their_columns(self) -> None:
         schema = pa.schema(
             [
                 ("t", pa.timestamp("us", tz="UTC")), ("n", pa.timestamp("us")), ("d", pa.date32()),
@@ -101,8 +101,8 @@ class TestJsonLines:
         assert rows[1][2]["t"] == datetime(2024, 5, 6, tzinfo=UTC)
         assert [r.raw for r in rejects] == [b'{"m":1.555}', b'{"d":"2024-02-30"}', b'{"l":[2147483648]}']
 
-    def test_unknown_fields(self) -> None:
-        """A given schema leaves out what it does not name; an inferred one rejects it, saying so."""
+    def test_unknown_fields_are_dropped_or_rejected(self) -> None:
+        """A given schema drops fields that it does not name; an inferred schema rejects them with the reason."""
         assert values([b'{"a":1,"z":2}'], AB, "jsonl") == [{"a": 1, "b": None}]
         found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)
         assert UNKNOWN_FIELD in found.reason
@@ -112,15 +112,17 @@ class TestJsonLines:
     @pytest.mark.parametrize(
         ("size", "full"),
         [
-            ((MAX_COLUMNS, 0), f"full: {MAX_COLUMNS} columns, and may have {MAX_COLUMNS}"),
+            ((MAX_COLUMNS, 0), f"full: {MAX_COLUMNS} of at most {MAX_COLUMNS} columns"),
             (
                 (1, MAX_SCHEMA_BYTES - 40),
-                f"full: {MAX_SCHEMA_BYTES - 40} bytes, and may have {MAX_SCHEMA_BYTES}",
+                f"full: {MAX_SCHEMA_BYTES - 40} of at most {MAX_SCHEMA_BYTES} bytes",
             ),
             ((MAX_COLUMNS - 2, MAX_SCHEMA_BYTES - 1000), ""),
         ],
     )
-    def test_unknown_fields_of_a_full_schema(self, fmt: str, size: tuple[int, int], full: str) -> None:
+    def test_unknown_fields_of_a_full_schema_name_the_remedy(
+        self, fmt: str, size: tuple[int, int], full: str
+    ) -> None:
         """The reject names the field, however long its name is, the limit, and the remedy."""
         table = pa.table({"a": [1], "z" * 600: [2]})
         lines = {"jsonl": json.dumps(table.to_pylist()[0]), "csv": "a," + "z" * 600 + "\n1,2\n"}
@@ -131,7 +133,7 @@ class TestJsonLines:
         assert (full in found.reason) if full else ("full" not in found.reason)
         assert ("declare `schema`" in found.reason) == bool(full)
 
-    def test_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_offsets_are_right_for_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Objects longer than a block, and blocks of several objects, keep their offsets."""
         monkeypatch.setattr("s3notify_platform.formats.records.BLOCK_BYTES", 40)
         lines = [b'{"a":%d}' % n if n % 7 else b"bad %d" % n for n in range(50)]
@@ -148,7 +150,7 @@ class TestJsonLines:
 
 
 class TestCsv:
-    def test_rows_with_their_offsets(self) -> None:
+    def test_each_row_carries_the_offset_of_its_record(self) -> None:
         body = b'\xef\xbb\xbfb,a\r\n"x\r\ny",1\r\n\r\n"say ""hi""",2\r\n,3'
         rows, rejects = take([body, b"", b"a,b\n", b"\na\n7\n"], AB, "csv")
         assert rows == [
@@ -162,7 +164,7 @@ class TestCsv:
     @pytest.mark.parametrize(
         "line", [b"1", b"1,2,3", b"x,y", b'1,"a"b', b"1,\xff", b'1,"open', b"1,a\rb", b"1.5,x"]
     )
-    def test_a_bad_record_stops_no_other(self, line: bytes) -> None:
+    def test_a_bad_record_does_not_stop_others(self, line: bytes) -> None:
         objects = [
             b"a,b\n1,p\n" + line + b"\n2,q\n",
             b'a,b\n3,"r\ns"\n' + line,
@@ -173,14 +175,14 @@ class TestCsv:
         assert [(r.index, r.offset, r.raw) for r in rejects] == [(0, 8, line), (1, 12, line), (2, 4, line)]
         assert all(r.reason for r in rejects)
 
-    def test_a_quote_never_closed_takes_one_line(self) -> None:
-        """And a later quote does not make the lines between into one value."""
+    def test_a_quote_that_is_never_closed_rejects_one_line(self) -> None:
+        """A later quote does not join the lines in between to one value."""
         rows, rejects = take([b'a,b\n1,"x\n2,y\n3,"z"\n4,"u"'], AB, "csv")
         assert [row["a"] for _, _, row in rows] == [2, 3, 4]
         assert [r.raw for r in rejects] == [b'1,"x']
 
-    def test_nulls(self) -> None:
-        """Empty and NA are null, but for strings, where they are what they are."""
+    def test_empty_fields_and_na_are_null(self) -> None:
+        """Empty fields and NA are texts in string columns."""
         assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
             {"a": None, "b": ""},
             {"a": None, "b": "NA"},
@@ -188,7 +190,7 @@ class TestCsv:
             {"a": 1, "b": "null"},
         ]
 
-    def test_types(self) -> None:
+    def test_values_are_read_as_the_types_of_their_columns(self) -> None:
         schema = pa.schema(
             [
                 ("t", pa.timestamp("us", tz="UTC")), ("n", pa.timestamp("us")), ("d", pa.date32()),
@@ -212,8 +214,8 @@ class TestCsv:
         }  # fmt: skip
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
-    def test_a_return_alone_joins_two_records(self) -> None:
-        """They are one reject, to the end of the second; whatever stands elsewhere in the object."""
+    def test_a_lone_carriage_return_joins_two_records(self) -> None:
+        """The two records are one reject, to the end of the second one, whatever else the object has."""
         for line in (b"1,p\r\r\n", b"1,p\r\r"):
             for other in (b"", b"3,z\n"):
                 rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")
@@ -240,7 +242,7 @@ class TestCsv:
         assert [(r.index, r.offset, r.raw) for r in rejects] == [(1, 0, body)]
         assert reason in rejects[0].reason
 
-    def test_unknown_columns(self) -> None:
+    def test_unknown_columns_are_dropped_or_rejected(self) -> None:
         assert values([b"z,a\n9,1\n"], AB, "csv") == [{"a": 1, "b": None}]
         assert UNKNOWN_FIELD in reject(b"z,a\n9,1\n", AB, "csv", inferred=True).reason
 
@@ -248,18 +250,18 @@ class TestCsv:
 class TestParquet:
     TABLE = pa.table({"b": ["x", None], "a": [1, 2]})
 
-    def test_rows_numbered(self) -> None:
+    def test_rows_are_numbered(self) -> None:
         rows, rejects = take([parquet(self.TABLE), b"", parquet(self.TABLE.slice(0, 0))], AB, "parquet")
         assert rows == [(0, 0, {"a": 1, "b": "x"}), (0, 1, {"a": 2, "b": None})]
         assert rejects == []
 
-    def test_columns_missing_and_extra(self) -> None:
+    def test_missing_columns_are_null_and_extra_columns_dropped(self) -> None:
         body = parquet(pa.table({"a": pa.array([1], pa.int32()), "z": [1]}))
         assert values([body], AB, "parquet") == [{"a": 1, "b": None}]
         assert UNKNOWN_FIELD in reject(body, AB, "parquet", inferred=True).reason
         assert "not in the schema" in reject(parquet(pa.table({"z": [1]})), AB, "parquet").reason
 
-    def test_types(self) -> None:
+    def test_values_are_read_as_the_types_of_their_columns(self) -> None:
         nanos = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
         schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("m", pa.decimal128(12, 2))])
         body = parquet(pa.table({"t": nanos, "m": pa.array([Decimal("1.5")], pa.decimal128(5, 1))}))
@@ -285,8 +287,8 @@ class TestParquet:
         assert rejects[0].reason.startswith("Parquet: ")
 
     @given(st.data())
-    def test_damaged_bytes(self, data: st.DataObject) -> None:
-        """Whatever is changed in a file: rows, or one reject, and never an exception."""
+    def test_damaged_bytes_give_rows_or_one_reject(self, data: st.DataObject) -> None:
+        """Damage never raises an exception."""
         body = bytearray(parquet(self.TABLE))
         for _ in range(data.draw(st.integers(1, 4))):
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -295,7 +297,7 @@ class TestParquet:
         assert not (rows and rejects)
 
 
-def test_text() -> None:
+def test_text_has_one_row_for_each_line() -> None:
     rows, rejects = take([b"one\r\n\r\n\xff\nfour", b"", b"\n"], fixed_schema("text"), "text")
     assert [(i, o, r["value"]) for i, o, r in rows] == [
         (0, 0, "one"),
@@ -306,13 +308,13 @@ def test_text() -> None:
     assert [(r.index, r.offset, r.raw) for r in rejects] == [(0, 7, b"\xff")]
 
 
-def test_binary() -> None:
+def test_binary_has_one_row_for_each_object() -> None:
     rows, rejects = take([b"\x00\xff", b""], fixed_schema("binary"), "binary")
     assert rows == [(0, 0, {"content": b"\x00\xff"}), (1, 0, {"content": b""})]
     assert rejects == []
 
 
-def test_format_of() -> None:
+def test_suffix_and_setting_choose_the_format() -> None:
     assert format_of("a/b.jsonl", "auto") is FORMATS["jsonl"]
     assert format_of("a/b.NDJSON", "auto") is FORMATS["jsonl"]
     assert format_of("a/b.jsonl.gz", "auto") is FORMATS["jsonl"]
@@ -334,7 +336,7 @@ def test_format_of() -> None:
         (pa.field("l", pa.list_(pa.int64())), "csv"),
     ],
 )
-def test_schemas_that_a_format_cannot_give(column: pa.Field, declared: str) -> None:
+def test_a_schema_that_a_format_cannot_have_is_refused(column: pa.Field, declared: str) -> None:
     with pytest.raises(UsageError, match=column.name):
         check_schema(pa.schema([column]), declared)
     check_schema(AB, declared)
@@ -359,7 +361,7 @@ json_lines = st.one_of(
 def test_json_rows_and_rejects_are_the_records(
     contents: list[list[bytes]], inferred: bool, with_end: bool
 ) -> None:
-    """Each line that is not blank is one row or one reject, at its own offset; one alone as among others."""
+    """Each line that is not blank is one row or one reject, at its own offset, both alone and among other lines."""
     objects = [b"".join(line + b"\n" for line in lines)[: None if with_end else -1] for lines in contents]
     assume(all(is_text(body[:HEAD_BYTES], "k", "utf-8") for body in objects))
     assume(not any(Jsonl().refusal(body) for body in objects))
@@ -389,7 +391,7 @@ csv_records = st.lists(st.tuples(st.integers(-9, 9), csv_text), max_size=5)
 
 @given(st.lists(csv_records, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]))
 def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]]], end: str) -> None:
-    """What Python's writer writes, quotes and line ends inside of values included, is read back as it was."""
+    """Everything that Python's writer writes, with quotes and line ends in values, is read back unchanged."""
     objects = []
     for records in contents:
         sink = io.StringIO()
@@ -406,7 +408,7 @@ def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]
 
 @given(st.lists(st.binary(max_size=30) | st.text('a1,"\n\r ', max_size=30).map(str.encode), max_size=3))
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
-    """Whatever the bytes, what lies between records is only line ends; joined with others or alone."""
+    """Only line ends may be between records, for any bytes, whether the object is parsed alone or with others."""
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")
     for index, body in enumerate(objects):

@@ -1,4 +1,4 @@
-"""What the fuzz over formats writes to be refused is one reject, which has its mark."""
+"""Each poison file of the formats' fuzz is one reject that has the file's mark."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Schemas from samples: what is inferred fits what it was inferred from."""
+"""Schemas from samples: an inferred schema fits its samples."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from s3notify_platform.formats.registry import FORMATS
 from tests.support.parsing import infer, parquet, take
 
 
-def test_inferred_types() -> None:
+def test_columns_of_jsonl_get_the_types_of_their_values() -> None:
     found = infer(
         [
             (
@@ -33,7 +33,7 @@ def test_inferred_types() -> None:
     )  # fmt: skip
 
 
-def test_inferred_csv_types() -> None:
+def test_columns_of_csv_get_the_types_of_their_values() -> None:
     body = (
         b"i,f,m,d,t,e\n1,1,1,2024-01-01,2024-01-01 10:00:00Z,\n2\n3,0.5,x,2024-01-02,2024-01-01 10:00:00,\n"
     )
@@ -46,7 +46,7 @@ def test_inferred_csv_types() -> None:
     assert take([body], infer([("csv", body)]), "csv", inferred=True)[1][0].raw == b"2"
 
 
-def test_inferred_parquet_types() -> None:
+def test_columns_of_parquet_get_the_types_of_their_values() -> None:
     table = pa.table(
         {
             "u": pa.array([1], pa.uint64()), "n": pa.array([1], pa.timestamp("ns")),
@@ -68,14 +68,14 @@ def test_inferred_parquet_types() -> None:
     assert rows[0][2]["l"] == ["x"]
 
 
-def test_types_that_contradict_each_other() -> None:
-    """The first stands; what does not fit is rejected, and nobody has to be called."""
+def test_the_first_of_contradicting_types_wins() -> None:
+    """Later values that do not fit are rejected, and no person has to act."""
     found = infer([("jsonl", b'{"a":1}'), ("jsonl", b'{"a":"x"}'), ("jsonl", b'{"a":[1]}')])
     assert found == pa.schema([("a", pa.int64())])
 
 
-def test_texts_take_numbers() -> None:
-    """A column that began as one of texts takes later numbers; one of numbers does not become one of texts."""
+def test_a_text_column_accepts_later_numbers() -> None:
+    """A column of numbers does not become a column of texts."""
     bodies = [b'{"a":"x"}', b'{"a":1}']
     found = infer([("jsonl", body) for body in bodies])
     assert found == pa.schema([("a", pa.string())])
@@ -84,14 +84,14 @@ def test_texts_take_numbers() -> None:
     assert infer([("jsonl", body) for body in bodies[::-1]]) == pa.schema([("a", pa.int64())])
 
 
-def test_nothing_to_infer_from() -> None:
+def test_no_schema_is_inferred_from_nothing() -> None:
     assert infer([]) is None
     assert infer([("jsonl", b""), ("csv", b""), ("parquet", b"no"), ("jsonl", b"[1]\nnull")]) is None
 
 
 @pytest.mark.parametrize("name", ["_key", "_KEY", "_rescued", ""])
-def test_names_that_no_column_can_have(name: str) -> None:
-    """They are left out; a record that has one is a reject, and the source goes on."""
+def test_reserved_names_are_not_inferred(name: str) -> None:
+    """A record with such a field is a reject, and the source goes on."""
     body = json.dumps({"a": 1}).encode() + b"\n" + json.dumps({name: 1}).encode() + b"\n"
     found = infer([("jsonl", body)])
     assert found == pa.schema([("a", pa.int64())])
@@ -100,8 +100,8 @@ def test_names_that_no_column_can_have(name: str) -> None:
     assert f"field {name!r} is not in the schema" in rejects[0].reason
 
 
-def test_names_that_are_taken() -> None:
-    """By columns from keys, in whatever case: inferred neither at first nor later."""
+def test_names_of_key_columns_are_not_inferred() -> None:
+    """The names are excluded in upper and lower case, both from the first schema and later."""
     schemas = [pa.schema([("id", pa.int64()), ("DT", pa.string())])]
     assert inference.infer(((FORMATS["jsonl"], each) for each in schemas), ["dt"]) == pa.schema(
         [("id", pa.int64())]
@@ -126,7 +126,7 @@ objects_of_one_shape = st.lists(
 
 
 @given(st.lists(objects_of_one_shape, min_size=1, max_size=3))
-def test_what_was_inferred_fits_its_sample(contents: list[list[dict[str, Any]]]) -> None:
+def test_an_inferred_schema_fits_its_sample(contents: list[list[dict[str, Any]]]) -> None:
     objects = [b"".join(json.dumps(row).encode() + b"\n" for row in rows) for rows in contents]
     schema = infer([("jsonl", body) for body in objects])
     if schema is None:

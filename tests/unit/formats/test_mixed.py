@@ -1,4 +1,4 @@
-"""Whatever is mixed into a block: what parses alone parses there."""
+"""Any mix of records in a block: a record that parses alone also parses in the mix."""
 
 from typing import Any
 
@@ -62,7 +62,9 @@ def together(objects: list[bytes], fmt: str, **how: Any) -> set[Any]:
 @pytest.mark.parametrize("inferred", [False, True])
 @given(lines=st.lists(json_lines, max_size=8))
 @example(lines=[b'{"other":"1"}', b'{"other":1,"other":[]}'])
-def test_jsonl(inferred: bool, mismatches: Mismatches, lines: list[bytes]) -> None:
+def test_a_json_line_that_parses_alone_parses_among_others(
+    inferred: bool, mismatches: Mismatches, lines: list[bytes]
+) -> None:
     found = together(lines, "jsonl", inferred=inferred, mismatches=mismatches)
     assert set(alone(lines, "jsonl", inferred=inferred, mismatches=mismatches)) <= found
 
@@ -70,23 +72,25 @@ def test_jsonl(inferred: bool, mismatches: Mismatches, lines: list[bytes]) -> No
 @pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
 @pytest.mark.parametrize("inferred", [False, True])
 @given(objects=st.lists(csv_objects, max_size=4))
-def test_csv(inferred: bool, mismatches: Mismatches, objects: list[bytes]) -> None:
-    """Records alone, under their header, and together with others of their object and of other ones."""
+def test_a_csv_record_that_parses_alone_parses_among_others(
+    inferred: bool, mismatches: Mismatches, objects: list[bytes]
+) -> None:
+    """The other records may be of the same object, or of other objects."""
     found = together(objects, "csv", inferred=inferred, mismatches=mismatches)
     assert set(alone(objects, "csv", inferred=inferred, mismatches=mismatches)) <= found
 
 
 @pytest.mark.parametrize("key", ["other", "id"])
-def test_a_key_that_is_there_twice(key: str) -> None:
-    """Is a reject, also beside records whose unnamed values contradict each other."""
+def test_a_key_that_occurs_twice_is_a_reject(key: str) -> None:
+    """Other records may have unnamed values with contradicting types."""
     body = b'{"other":1}\n{"other":[]}\n{"%b":0,"%b":1}\n' % (key.encode(), key.encode())
     rows, rejects = take([body], SCHEMA, "jsonl")
     assert [offset for _, offset, _ in rows] == [0, 12]
     assert [reject.offset for reject in rejects] == [25]
 
 
-def test_an_absent_nested_column() -> None:
-    """Its neighbours of other files, too, were rejected with one bad record."""
+def test_an_absent_nested_column_rejects_only_bad_records() -> None:
+    """One bad record must not reject records of other objects."""
     schema = pa.schema(
         [("id", pa.int64()), ("name", pa.string()), ("lines", pa.list_(pa.struct([("x", pa.int64())])))]
     )

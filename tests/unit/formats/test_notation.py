@@ -1,4 +1,4 @@
-"""Dates, times and numbers in another notation, in CSV and JSON: values, misfits with their reasons, inference."""
+"""Dates, times and numbers in another notation, in CSV and JSON: values, mismatches with their reasons, inference."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def form_of(fmt: str, **settings: str) -> Format:
 
 
 def body_of(fmt: str, rows: list[dict[str, Any]]) -> bytes:
-    """These rows, strings and numbers, as an object."""
+    """An object with these rows of strings and numbers."""
     if fmt in ("json", "jsonl"):
         lines = [json.dumps(row) for row in rows]
         return ("[" + ",\n".join(lines) + "]").encode() if fmt == "json" else "\n".join(lines).encode()
@@ -57,8 +57,8 @@ def inferred(form: Format, body: bytes) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("fmt", FMTS)
-def test_by_column(fmt: str) -> None:
-    """A pattern of all columns, and of one; a column that no pattern is of stays as usual."""
+def test_a_notation_applies_by_column(fmt: str) -> None:
+    """A pattern may be for all columns, or for one column. A column without a pattern is read as usual."""
     form = form_of(
         fmt,
         date_format="dd.MM.yyyy|born=yyyyMMdd",
@@ -94,8 +94,11 @@ def test_by_column(fmt: str) -> None:
 
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("fmt", FMTS)
-def test_what_does_not_fit(fmt: str, count: int) -> None:
-    """Is a reject that names the notation, or is rescued; its neighbours are rows, in blocks of any size."""
+def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
+    """The value is rescued, or its record is a reject that names the notation.
+
+    Its neighbours are rows, in any block size.
+    """
     form = form_of(fmt, date_format="dd.MM.yyyy", timestamp_format="d.M.yy H:mm", decimal_comma="all")
     schema = pa.schema([("id", INT), ("day", DAY), ("at", UTC_TIME), ("amount", MONEY)])
     good = {"day": "31.01.2026", "at": "1.2.26 7:05", "amount": "1.234,5"}
@@ -132,8 +135,11 @@ def test_what_does_not_fit(fmt: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("fmt", FMTS)
-def test_the_zone(fmt: str) -> None:
-    """Of times without one, as usual or in a pattern; of those that clocks show twice the first, of none never."""
+def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
+    """The zone applies with and without a pattern.
+
+    A time that clocks show twice is the first of the two; a time that they never show does not fit.
+    """
     texts = {
         "2026-01-31T12:00:00": datetime(2026, 1, 31, 11, tzinfo=UTC),
         "2026-07-31 12:00:00.5": datetime(2026, 7, 31, 10, 0, 0, 500_000, tzinfo=UTC),
@@ -159,7 +165,7 @@ def test_the_zone(fmt: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", ["csv", "jsonl"])
-def test_null_stays_null(fmt: str) -> None:
+def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
     form = form_of(
         fmt,
         date_format="dd.MM.yyyy",
@@ -177,8 +183,8 @@ def test_null_stays_null(fmt: str) -> None:
     assert (row.pop("n"), {*row.values()}, reasons) == (1, {None}, [])
 
 
-def test_within_objects_and_lists() -> None:
-    """Of JSON, by path; the longest counts, and the reason names it."""
+def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
+    """The longest path counts, and the reason names it."""
     form = form_of(
         "jsonl", date_format="dd.MM.yyyy|o=yyyy/MM/dd|o.born=yyyyMMdd", decimal_comma="lines.amount|rates"
     )
@@ -212,8 +218,8 @@ def test_within_objects_and_lists() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "json"])
 @pytest.mark.parametrize("count", [2, 100])
-def test_numbers_of_json_have_a_point(fmt: str, count: int) -> None:
-    """Whether alone, or mixed with texts that have a comma, and with texts of other fields that have escapes."""
+def test_json_numbers_keep_their_decimal_point(fmt: str, count: int) -> None:
+    """JSON numbers may be mixed with texts that have a comma, and with texts that have escapes."""
     form, schema = (
         form_of(fmt, decimal_comma="all"),
         pa.schema([("amount", MONEY), ("rate", FLOAT), ("s", TEXT)]),
@@ -238,8 +244,8 @@ NOTED = {
 
 
 @pytest.mark.parametrize("fmt", FMTS)
-def test_inference(fmt: str) -> None:
-    """Columns of which all texts are in the notation have its types; ISO's are no dates then."""
+def test_types_are_inferred_in_the_notation(fmt: str) -> None:
+    """A column is a date or number if all its texts are in the notation; ISO dates are then texts."""
     row = {
         "day": "31.01.2026", "born": "19700203", "at": "31.01.2026 07:05", "amount": "1.234,50", "code": "a,5",
         "iso": "2026-01-31T12:00:00", "id": "0815",
@@ -256,7 +262,7 @@ def test_inference(fmt: str) -> None:
     }
 
 
-def test_inference_within() -> None:
+def test_types_are_inferred_in_objects_and_lists() -> None:
     row = {"o": {"at": ["31.01.2026 07:05"], "n": 1}, "l": [{"day": "31.01.2026"}, {"day": None}], "e": []}
     found = inferred(form_of("jsonl", **NOTED), body_of("jsonl", [row]))
     assert found == {
@@ -267,8 +273,7 @@ def test_inference_within() -> None:
 
 
 @pytest.mark.parametrize(("fmt", "count"), [("csv", 1), ("csv", 100), ("jsonl", 1), ("jsonl", 100)])
-def test_new_fields(fmt: str, count: int) -> None:
-    """A field that an inferred schema lacks is of the type that the notation gives it."""
+def test_new_fields_have_the_type_of_the_notation(fmt: str, count: int) -> None:
     target = Target(schema=pa.schema([("id", INT)]), inferred=True)
     form, body = form_of(fmt, **NOTED), body_of(fmt, [{"id": n, "day": "31.01.2026"} for n in range(count)])
     (parsed,) = form.parse([("k", body)], target)
@@ -277,8 +282,8 @@ def test_new_fields(fmt: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("fmt", FMTS)
-def test_nothing_set_is_the_format_itself(fmt: str) -> None:
-    """The path of a source without such settings is what it was."""
+def test_without_settings_the_format_is_unchanged(fmt: str) -> None:
+    """Sources without such settings are read as before."""
     assert FORMATS[fmt].configured(FormatSettings()) is FORMATS[fmt]
     assert FORMATS[fmt].configured(FormatSettings(time_zone="UTC")) == FORMATS[fmt] or fmt in (
         "csv",
@@ -292,18 +297,18 @@ def test_nothing_set_is_the_format_itself(fmt: str) -> None:
     [
         ({"date_format": "dd.MM.YYYY"}, "date_format 'dd.MM.YYYY': 'YYYY' is not supported"),
         ({"date_format": "yyyy-MM-dd HH:mmX"}, "a date has no zone"),
-        ({"timestamp_format": "yyyy|"}, "give a pattern, or column=pattern"),
-        ({"timestamp_format": "=yyyy"}, "give a pattern, or column=pattern"),
+        ({"timestamp_format": "yyyy|"}, "give a pattern, or patterns like column=pattern"),
+        ({"timestamp_format": "=yyyy"}, "give a pattern, or patterns like column=pattern"),
         ({"timestamp_format": "yyyy|yy"}, "all columns has two patterns"),
         ({"timestamp_format": "a=yyyy|a=yy"}, "column 'a' has two patterns"),
         (
             {"time_zone": "Berlin"},
-            "time_zone 'Berlin': there is no such zone here: give one of the IANA's names",
+            "time_zone 'Berlin': this system has no such zone: give an IANA name",
         ),
         ({"decimal_comma": "a||b"}, r"decimal_comma 'a\|\|b': give columns"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, str], said: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, str], said: str) -> None:
     for fmt in FMTS:
         with pytest.raises(UsageError, match=said):
             form_of(fmt, **settings)

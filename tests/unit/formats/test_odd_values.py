@@ -1,4 +1,4 @@
-"""Values that Python, or a zone's data, cannot hold: each ends in a row or a reject, and each row can be read."""
+"""Values that Python, or a zone's data, cannot hold: each becomes a row or a reject, and each row can be read."""
 
 import io
 import json
@@ -71,7 +71,7 @@ TYPES = (
     pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.binary(), pa.decimal128(12, 2), DAY, UTC,
     pa.timestamp("us"), pa.struct([("t", pa.int64())]),
 )  # fmt: skip
-"""Of columns, as far as Spark has them."""
+"""Types of columns that Spark has."""
 
 AVRO = {
     "day of year 0": ({"type": "int", "logicalType": "date"}, -719_163),
@@ -92,7 +92,7 @@ AVRO = {
 
 FAR = {"milliseconds of a day", "seconds", "no zone", "first time", "last time"}
 FAR |= {name for name in ODD if name.startswith(("time of year", "last time", "year 10000"))}
-"""Times that pyarrow does not read of ORC: it knows 1677 to 2262 there."""
+"""Times that pyarrow cannot read from ORC: its ORC reader has only the years 1677 to 2262."""
 
 
 def parquet(values: pa.Array) -> bytes:
@@ -128,14 +128,14 @@ def _files(place: str, values: Mapping[str, pa.Array]) -> Iterator[tuple[str, st
             try:
                 yield name, fmt, write(WRAPPED[place](array))
             except (pa.ArrowException, ValueError):
-                continue  # no writer writes it
+                continue  # this writer cannot write it
     for name, (kind, value) in AVRO.items():
         if place != "map key" and name in values:
             yield name, "avro", avro(place, kind, value)
 
 
 def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bool) -> list[dict[str, Any]]:
-    """Its one record is a row or a reject; the rows, whose values have been read."""
+    """Checks that the object's one record is a row or a reject; returns the rows, whose values have been read."""
     mode = "rescue" if rescue else "quarantine"
     rows, rejects = take([body], schema, fmt, inferred=inferred, mismatches=mode)
     assert len(rows) + len(rejects) == 1
@@ -147,8 +147,8 @@ def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bo
 
 @pytest.mark.parametrize("rescue", [False, True])
 @pytest.mark.parametrize("place", WRAPPED)
-def test_each_ends_in_a_row_or_a_reject(place: str, rescue: bool) -> None:
-    """Whatever the value, its column's type and where it stands: nothing raises, and `as_py` of each row works."""
+def test_each_value_becomes_a_row_or_a_reject(place: str, rescue: bool) -> None:
+    """Nothing raises for any value, type of column and place, and `as_py` of each row works."""
     tried = 0
     for name, fmt, body in _files(place, ODD):
         absent = pa.schema([("id", pa.int64())])
@@ -168,8 +168,8 @@ def test_each_ends_in_a_row_or_a_reject(place: str, rescue: bool) -> None:
 
 
 @pytest.mark.parametrize("place", WRAPPED)
-def test_by_the_schema_of_its_own(place: str) -> None:
-    """An inferred schema makes rows of what Python can hold, and rejects of all else."""
+def test_an_inferred_schema_rejects_values_that_python_cannot_hold(place: str) -> None:
+    """All other values are rows."""
     odd = 0
     for values in (ODD, GOOD):
         files = [*_files(place, values)]
@@ -198,8 +198,8 @@ FINE = ("0001-01-01", "9999-12-31", "0001-01-01T00:00:00Z", "9999-12-31 23:59:59
 
 
 @pytest.mark.parametrize("kind", [DAY, UTC, pa.timestamp("us")])
-def test_texts(kind: pa.DataType) -> None:
-    """JSON and CSV: the records beside an odd one are rows; it is a reject, or its value is rescued."""
+def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
+    """The record with an odd time is a reject, or the time is rescued, both in JSON and in CSV."""
     schema = pa.schema([("id", pa.int64()), ("v", kind)])
     texts = [text for text in (*TEXTS, *FINE) if kind != DAY or ("T" not in text and ":" not in text)]
     fine = {n for n, text in enumerate(texts) if text in FINE}
@@ -216,8 +216,8 @@ def test_texts(kind: pa.DataType) -> None:
         assert kept == {n: {"v": text} for n, text in enumerate(texts) if n not in fine}, fmt
 
 
-def test_texts_inside() -> None:
-    """Of structs and lists, in JSON and as a Parquet column of texts."""
+def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
+    """The same holds for JSON, and for a Parquet column of texts."""
     inside = pa.schema([("s", pa.struct([("t", UTC)])), ("l", pa.list_(DAY)), ("t", UTC)])
     body = b'{"s":{"t":"0000-01-01"}}\n{"l":["0001-01-01","0000-01-01"]}\n{"s":{"t":"0001-01-01"},"l":[]}\n'
     rows, rejects = take([body], inside, "jsonl")
@@ -231,7 +231,7 @@ def test_texts_inside() -> None:
     assert [row["_rescued"] for _, _, row in rows] == ['{"t":"9999-12-31T23:59-10:00"}', None]
 
 
-def test_twins_inside_a_column_are_kept() -> None:
+def test_fields_with_the_same_name_are_kept() -> None:
     """A cast would drop one of them: the value does not fit, and is rescued as pairs."""
     body = parquet(ODD["twins"])
     schema = pa.schema([("id", pa.int64()), ("v", pa.struct([("t", pa.int64())]))])

@@ -1,4 +1,4 @@
-"""The corpus of bad objects through parsers and inference: harm stays with its object."""
+"""The corpus of bad objects, in parsers and inference: a bad object affects no other object."""
 
 import bz2
 import os
@@ -38,7 +38,7 @@ def form_of(name: str) -> Format:
 
 
 def good_of(form: Format) -> bytes:
-    """A good object of this format: records 1 and 2."""
+    """A good object of this format, with records 1 and 2."""
     return next(body for name, body in GOOD.items() if form_of(name) is form)
 
 
@@ -58,8 +58,8 @@ def parse(form: Format, objects: Sequence[tuple[str, bytes]], target: Target) ->
 @pytest.mark.parametrize("rescue", [False, True])
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("name", CORPUS)
-def test_good_neighbours(name: str, inferred: bool, rescue: bool) -> None:
-    """They come out as if they were alone, whatever is parsed with them."""
+def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) -> None:
+    """Good objects give the same rows as alone, whichever object is parsed with them."""
     form = form_of(name)
     good = good_of(form)
     target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
@@ -71,8 +71,8 @@ def test_good_neighbours(name: str, inferred: bool, rescue: bool) -> None:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_inference(name: str) -> None:
-    """What is inferred beside a bad object has the good one's columns; nothing is raised."""
+def test_inference_next_to_a_bad_object_works(name: str) -> None:
+    """The inferred schema has the columns of the good object, and nothing raises."""
     form = form_of(name)
     schemas = [
         (form, schema)
@@ -86,8 +86,8 @@ def test_inference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_as_a_big_object(name: str) -> None:
-    """Piece by piece, as objects are read that are too big to be held: it ends, and says how."""
+def test_a_bad_object_ends_as_a_big_object(name: str) -> None:
+    """Objects that are too big for memory are read piece by piece."""
     body = CORPUS[name]
     target = Target(schema=SCHEMA, inferred=True)
     *_, end = form_of(name).read(Remote(body), whole_split(version(body, name)), target)
@@ -95,16 +95,16 @@ def test_as_a_big_object(name: str) -> None:
     assert end.reach_end
 
 
-def test_rows_without_bytes() -> None:
-    """What would take hours to write is refused by its footer."""
+def test_rows_without_bytes_are_refused() -> None:
+    """The footer shows the number of rows, which would take hours to write."""
     rows, (reject,) = parse(FORMATS["parquet"], [("a", nulls(20_000_000))], Target(schema=SCHEMA))
     assert not rows
     assert reject.reason.startswith("Parquet: 20000000 rows in ")
 
 
 @pytest.mark.parametrize("inferred", [False, True])
-def test_narrow_in_a_wide_schema(inferred: bool) -> None:
-    """Rows of few columns that become rows of many are as many at once as these allow."""
+def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool) -> None:
+    """The number of rows in a table is limited by the columns of the schema."""
     wide = pa.schema([(f"c{n}", pa.int64()) for n in range(2000)])
     body = parquet(pa.table({"c7": list(range(20_000))}))
     lines = b"".join(b'{"c%d":%d}\n' % (7 + n % 3, n) for n in range(20_000))
@@ -117,8 +117,8 @@ def test_narrow_in_a_wide_schema(inferred: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
-def test_as_documents(name: str) -> None:
-    """JSON documents are read by their own reader."""
+def test_bad_lines_as_documents_affect_no_other_object(name: str) -> None:
+    """JSON documents have their own reader."""
     for rescue in (False, True):
         target = Target(schema=SCHEMA, inferred=True, rescue=rescue)
         good = b'[{"id":1,"name":"ann"},\n{"id":2,"name":"bob"}]'
@@ -127,8 +127,8 @@ def test_as_documents(name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
-def test_the_last_line() -> None:
-    """What takes more memory than a process may have is a reject, and the process goes on."""
+def test_an_object_that_exceeds_the_memory_is_a_reject() -> None:
+    """The process survives."""
     program = """
 import sys
 from tests.support.poison import SCHEMA
@@ -144,7 +144,7 @@ for _ in range(2):
 """
     command = [sys.executable, "-c", program]
     body = one_long_value(200, 1_000_000, store_schema=False)
-    # Arrow's own allocators reserve more than the limit before it is set.
+    # Arrow's own allocators would reserve more than the limit before it is set.
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     found = subprocess.run(command, check=True, capture_output=True, input=body, timeout=120, env=environment)
     printed = found.stdout.decode()
@@ -154,8 +154,8 @@ for _ in range(2):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_memory() -> None:
-    """A process that reads the whole corpus, in each way, never takes more than a gigabyte."""
+def test_the_corpus_takes_at_most_a_gigabyte() -> None:
+    """One process reads all objects of the corpus, in each way."""
     program = [sys.executable, "-m", "tests.support.programs.read_poison"]
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=880)
     assert 0 < int(done.stdout) <= 1 << 30
@@ -163,8 +163,8 @@ def test_memory() -> None:
 
 @pytest.mark.parametrize("how", [{}, {"store_schema": False}])
 @pytest.mark.parametrize("size", [460_000, 10_000_000])
-def test_rows_of_an_object_are_bounded_as_decoded(size: int, how: dict[str, Any]) -> None:
-    """A few hundred bytes that repeat one value are refused as a whole: not one of their rows comes first."""
+def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any]) -> None:
+    """A few hundred bytes that repeat one value are refused as a whole, before any of their rows is returned."""
     body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
     rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))
     assert not rows
@@ -174,8 +174,8 @@ def test_rows_of_an_object_are_bounded_as_decoded(size: int, how: dict[str, Any]
     assert sum(parsed.table.num_rows for parsed in found) == MAX_DECODED_BYTES // size // 2
 
 
-def test_what_comes_before_too_many_bytes_is_kept_and_the_reject_says_from_where() -> None:
-    """Else rows would be committed of an object that is said to be refused as a whole."""
+def test_rows_before_the_bound_are_kept_and_the_reject_has_an_offset() -> None:
+    """A reject without an offset would report the whole object as refused, while its first rows are committed."""
     size = 460_000
     body = harmless_first(1 + 2 * MAX_DECODED_BYTES // size, size)
     parsed = [*FORMATS["parquet"].parse([("a", body)], Target(schema=SCHEMA))]
@@ -185,12 +185,12 @@ def test_what_comes_before_too_many_bytes_is_kept_and_the_reject_says_from_where
     assert (reject.offset, reject.reason) == (100, why)
 
 
-def test_of_blocks_what_comes_before_too_many_bytes_is_kept() -> None:
-    """So in Avro, whose blocks are small: what is beyond the bound is one reject, with the offset of its first row."""
+def test_avro_rows_before_the_bound_are_kept() -> None:
+    """Avro's blocks are small: the rest beyond the bound is one reject, with the offset of its first row."""
     records = (long(1 << 20) + b"x" * (1 << 20)) * 15
     schema = {"type": "record", "name": "r", "fields": [{"name": "name", "type": "string"}]}
     begin, one = header(schema, b"bzip2"), block(bz2.compress(records), 15)
-    given = MAX_DECODED_BYTES // len(records) & ~1  # two become a table
+    given = MAX_DECODED_BYTES // len(records) & ~1  # two blocks become a table
     parsed = [*FORMATS["avro"].parse([("a", begin + one * (given + 3))], Target(schema=SCHEMA))]
     assert sum(each.table.num_rows for each in parsed) == 15 * given
     (reject,) = (reject for each in parsed for reject in each.rejects)
@@ -199,8 +199,8 @@ def test_of_blocks_what_comes_before_too_many_bytes_is_kept() -> None:
 
 
 @pytest.mark.parametrize("name", HEAVY_FILES)
-def test_memory_of_small_files(name: str) -> None:
-    """Each is rows or rejects, in a process that has one gigabyte."""
+def test_small_files_take_at_most_a_gigabyte(name: str) -> None:
+    """Each file gives rows or rejects in a process that has one gigabyte."""
     program = """
 import sys
 from tests.support.poison import SCHEMA

@@ -1,4 +1,4 @@
-"""A format is one file and one entry: one made here is read whole, in parts, compressed, and by inference."""
+"""A new format is one file and one entry: this one is read as a whole, in parts, compressed, and by inference."""
 
 import gzip
 import re
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 class Pairs(TextFormat):
-    """Lines of `name=value`, with spaces between."""
+    """Lines of `name=value`, separated by spaces."""
 
     name = "pairs"
     suffixes = frozenset({"kv"})
@@ -39,7 +39,7 @@ class Pairs(TextFormat):
 
 
 class PairLines(Parser):
-    """The parser of such lines."""
+    """The parser of lines with pairs."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -59,7 +59,7 @@ class PairLines(Parser):
         return {}
 
     def recover(self, records: Records) -> Recovered:
-        """Of one record, what is no number."""
+        """Rescues an id that is not a number, of one record."""
         if len(records.start) > 1:
             return Recovered(table=self.target.schema.empty_table(), rescued=[None] * len(records.start))
         (row,) = self._pairs(records)
@@ -78,7 +78,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> Format:
     return form
 
 
-def test_it_is_found_by_its_suffix_and_by_its_name(pairs: Format) -> None:
+def test_a_format_is_found_by_suffix_and_name(pairs: Format) -> None:
     assert format_of("a/b.kv", AUTO) is format_of("a/b.KV.gz", AUTO) is format_of("a", "pairs") is pairs
     assert fixed_schema("pairs") is None
     bucket = S3Config(bucket="b")
@@ -89,13 +89,13 @@ def test_it_is_found_by_its_suffix_and_by_its_name(pairs: Format) -> None:
         Input(bucket=bucket, format="xml")
 
 
-def test_its_types_are_asked_for() -> None:
-    with pytest.raises(UsageError, match="format pairs gives no list"):
+def test_a_type_that_a_format_cannot_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="format pairs cannot have list"):
         check_schema(pa.schema([("id", pa.list_(pa.int64()))]), "pairs")
     check_schema(SCHEMA, "pairs")
 
 
-def test_whole_objects_joined() -> None:
+def test_whole_objects_are_parsed_together() -> None:
     rows, rejects = take([BODY, gzip.compress(b"id=5 name=x"), b""], SCHEMA, "pairs")
     assert rows == [
         (0, 0, {"id": 1, "name": "ada"}),
@@ -115,8 +115,7 @@ def test_values_that_do_not_fit_are_rescued() -> None:
 
 
 @pytest.mark.parametrize("places", [[], [1], [13, 14, 15], [20, 21, 35], range(len(BODY))])
-def test_in_parts(pairs: Format, places: list[int]) -> None:
-    """The same as the whole."""
+def test_parts_give_the_same_as_the_whole(pairs: Format, places: list[int]) -> None:
     assert pairs.may_be_cut("a.kv", "utf-8")
     expected, _ = read(BytesInMemory(BODY), cut(BODY, [], "pairs")[0], "pairs", SCHEMA)
     found = [read(BytesInMemory(BODY), split, "pairs", SCHEMA) for split in cut(BODY, places, "pairs")]
@@ -125,7 +124,7 @@ def test_in_parts(pairs: Format, places: list[int]) -> None:
     assert found[-1][1].reach_end
 
 
-def test_compressed_ones_are_counted_in_records(pairs: Format) -> None:
+def test_compressed_objects_are_read_by_record(pairs: Format) -> None:
     body = gzip.compress(BODY)
     assert not pairs.may_be_cut("a.kv.gz", "utf-8")
     split = Split(version=version(body), start=3, end=len(body), by_record=True)
@@ -134,7 +133,7 @@ def test_compressed_ones_are_counted_in_records(pairs: Format) -> None:
     assert (end.status, end.offset, end.reach_end) == ("by_record", 4, True)
 
 
-def test_inference() -> None:
+def test_a_schema_is_inferred() -> None:
     assert infer_of([("pairs", BODY), ("pairs", b"\xff\nage=3")]) == pa.schema(
         [("id", pa.string()), ("name", pa.string()), ("age", pa.string())]
     )

@@ -1,4 +1,4 @@
-"""Rescue: a record keeps what fits, and what does not stands beside it. Nothing vanishes, whatever comes."""
+"""Rescue: a record keeps the values that fit, and `_rescued` has the others. No value is lost, for any record."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ def rescued(
     inferred: bool = False,
     seen: list[Parsed] | None = None,
 ) -> list[tuple[dict[str, Any], dict[str, str]]]:
-    """Each record's columns, and what `_rescued` says; there are no rejects."""
+    """Each record's columns, and the content of its `_rescued`. Checks that there are no rejects."""
     rows, rejects = take(objects, schema, fmt, inferred=inferred, mismatches="rescue", seen=seen)
     assert rejects == []
     return [(row, json.loads(row.pop("_rescued") or "{}")) for _, _, row in rows]
@@ -59,8 +59,11 @@ class TestJsonLines:
             (b'"\\ud800"', "\ud800"), (b"1e3", "1e3"), (b"NaN", "NaN"),
         ],
     )  # fmt: skip
-    def test_a_value_that_does_not_fit(self, value: bytes, text: str) -> None:
-        """It is null in its column and stands in `_rescued` as it stood in the object; the rest is taken in."""
+    def test_a_value_that_does_not_fit_is_rescued(self, value: bytes, text: str) -> None:
+        """The value is null in its column, and `_rescued` has its text, unchanged from the object.
+
+        The other values are loaded.
+        """
         found = rescued([b'{"a":1,"b":"p"}\n{"b":"q","a": ' + value + b' }\n{"a":3}\n'], AB, "jsonl")
         assert found == [
             ({"a": 1, "b": "p"}, {}),
@@ -68,7 +71,7 @@ class TestJsonLines:
             ({"a": 3, "b": None}, {}),
         ]
 
-    def test_inside_of_columns(self) -> None:
+    def test_nested_values_that_do_not_fit_are_rescued(self) -> None:
         """Only the innermost value is null."""
         body = (
             b'{"o":{"x":"1","y":[{"z":1},{"z":true,"w":"?"},2]},"l":[1,"2",null],"q.r":{"s":1},"m":"0.125"}\n'
@@ -96,15 +99,15 @@ class TestJsonLines:
         "line",
         [b"no", b'{"a":1', b'{"a":1,"a":2}', b'{"b":"\xff"}', b"[1]", b'{"a":1}{"a":2}', b'{"b":"\x00"}'],
     )
-    def test_what_cannot_be_split_is_still_quarantined(self, line: bytes) -> None:
-        """With the parser's reason, beside records that are rescued."""
+    def test_a_record_that_cannot_be_split_is_quarantined(self, line: bytes) -> None:
+        """The reject has the parser's reason, and other records are rescued."""
         rows, rejects = take([b'{"a":"x"}\n' + line + b'\n{"a":"y"}'], AB, "jsonl", mismatches="rescue")
         assert [row["_rescued"] for _, _, row in rows] == ['{"a":"x"}', '{"a":"y"}']
         assert [(r.offset, r.raw) for r in rejects] == [(10, line)]
         assert rejects[0].reason
 
-    def test_fields_beside_the_schema(self) -> None:
-        """Of values that all fit: also where they contradict each other, and nulls are none."""
+    def test_fields_that_the_schema_lacks_are_rescued(self) -> None:
+        """The values of such a field may have contradicting types; nulls do not count."""
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
         seen: list[Parsed] = []
         assert rescued([body, b'{"y":1}'], AB, "jsonl", seen=seen) == [
@@ -116,8 +119,8 @@ class TestJsonLines:
         ]
         assert total(seen, "unnamed") == {0: {"z": 3}, 1: {"y": 1}}
 
-    def test_an_inferred_schema_reports_what_it_lacks(self) -> None:
-        """With types, of records that fit, and of such that do not; what is null has none yet."""
+    def test_an_inferred_schema_reports_the_fields_that_it_lacks(self) -> None:
+        """The fields have types, from records that fit and from others. A field that is always null has no type yet."""
         seen: list[Parsed] = []
         rescued(
             [b'{"a":1,"z":2}\n{"a":2,"n":null}\n', b'{"a":"x","y":[true]}'],
@@ -133,7 +136,7 @@ class TestJsonLines:
 
 
 class TestCsv:
-    def test_values_that_do_not_fit(self) -> None:
+    def test_values_that_do_not_fit_are_rescued(self) -> None:
         schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
         body = b'b,a,t\np,1.5,2024-01-01\n"q,\n""",x,yesterday\nr,NA,\ns,"2",2024-01-01 00:00:00+01:00\n'
         one = {"b": "p", "a": None}
@@ -144,8 +147,8 @@ class TestCsv:
         assert fourth[0]["a"] == 2
         assert fourth[1] == {}
 
-    def test_ragged(self) -> None:
-        """Too many values are kept as such; too few are null, and seen."""
+    def test_ragged_records_are_rescued(self) -> None:
+        """Surplus values are rescued; missing values are null and counted."""
         seen: list[Parsed] = []
         assert rescued([b'a,b\n1,x,y,"z,"\n2\n3,w\n'], AB, "csv", seen=seen) == [
             ({"a": 1, "b": "x"}, {"_extra": '["y","z,"]'}),
@@ -155,13 +158,13 @@ class TestCsv:
         assert total(seen, "mismatches") == {0: {"_extra": 1, "_missing": 1}}
 
     @pytest.mark.parametrize("line", [b'1,"open', b'1,"a"b', b"1,\xff", b"1,a\rb"])
-    def test_what_cannot_be_split_is_still_quarantined(self, line: bytes) -> None:
+    def test_a_record_that_cannot_be_split_is_quarantined(self, line: bytes) -> None:
         rows, rejects = take([b"a,b\nx,p\n" + line + b"\n2,q\n"], AB, "csv", mismatches="rescue")
         assert [(row["a"], row["_rescued"]) for _, _, row in rows] == [(None, '{"a":"x"}'), (2, None)]
         assert [(r.offset, r.raw) for r in rejects] == [(8, line)]
 
-    def test_columns_beside_the_schema(self) -> None:
-        """Values are texts, as they stand; an empty one is none."""
+    def test_columns_that_the_schema_lacks_are_rescued(self) -> None:
+        """Values are rescued as unchanged texts; an empty field has no value."""
         seen: list[Parsed] = []
         found = rescued([b"a\n0\n", b"z,a\n0.10,1\n,2\n9,x\n"], AB, "csv", seen=seen)
         assert [(row["a"], odd) for row, odd in found] == [
@@ -178,8 +181,8 @@ class TestCsv:
 
 
 class TestParquet:
-    def test_values_that_do_not_fit(self) -> None:
-        """One by one; a type that has no way to the column's is text as a whole."""
+    def test_values_that_do_not_fit_are_rescued(self) -> None:
+        """One by one. If the column's type cannot be cast, all its values are rescued as texts."""
         table = pa.table(
             {
                 "a": pa.array([1, 2**63, None], pa.uint64()),
@@ -196,8 +199,8 @@ class TestParquet:
         assert (three[0]["a"], three[1]) == (None, {"b": "[2,3]"})
         assert total(seen, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
 
-    def test_columns_beside_the_schema(self) -> None:
-        """Inside of structs and lists too, which a cast would drop without a word."""
+    def test_columns_that_the_schema_lacks_are_rescued(self) -> None:
+        """A cast would silently drop such fields of structs and lists."""
         table = pa.table(
             {
                 "a": [1, 2],
@@ -222,7 +225,7 @@ class TestParquet:
 
 
 class TestQuarantine:
-    """What the same setting's other value does."""
+    """The other value of the setting."""
 
     @pytest.mark.parametrize(
         ("body", "fmt", "reason"),
@@ -242,8 +245,8 @@ class TestQuarantine:
     def test_reasons_name_column_and_value(self, body: bytes, fmt: str, reason: str) -> None:
         assert reason in reject(body, AB, fmt).reason
 
-    def test_what_a_given_schema_leaves_out_is_counted(self) -> None:
-        """By object and path: nothing vanishes in silence."""
+    def test_values_that_a_given_schema_drops_are_counted(self) -> None:
+        """The values are counted by object and path, so that nothing is dropped silently."""
         nested = pa.schema([("a", pa.int64()), ("o", pa.struct([("x", pa.int64())]))])
         seen: list[Parsed] = []
         take([b'{"a":1,"z":1}\n{"z":2}', b'{"a":2}', b'{"o":{"w":1}}'], nested, "jsonl", seen=seen)
@@ -257,7 +260,7 @@ class TestQuarantine:
         ]
         assert all(parsed.rejects == [] and parsed.new_fields == [] for parsed in seen)
 
-    def test_an_inferred_schema_refuses_only_the_records_that_have_more(self) -> None:
+    def test_an_inferred_schema_rejects_only_records_with_new_fields(self) -> None:
         seen: list[Parsed] = []
         body = b'{"a":1,"z":1}\n{"a":2}\n{"a":3,"z":null}\n{"a":4,"y":{"x":1}}'
         rows, rejects = take([body], AB, "jsonl", inferred=True, seen=seen)
@@ -273,7 +276,7 @@ class TestQuarantine:
 
 
 def test_many_paths_are_counted_together() -> None:
-    """A map that is written as an object, with keys of its own in each record, fills no commit."""
+    """A map written as an object has new keys in each record: their counts must not fill a commit."""
     found = added([{f"k{n}": 1 for n in range(MAX_RESCUED_PATHS + 10)} | {"often": 5}])
     assert len(found) == MAX_RESCUED_PATHS + 1
     assert found["often"] == 5
@@ -304,7 +307,7 @@ record = st.fixed_dictionaries(
 
 
 def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: dict[str, str]) -> None:
-    """A value of the input is in its column, or in `_rescued`, which forgets it here."""
+    """Checks that a value of the input is in its column, or in `odd`, from which it is then removed."""
     if path in odd:
         assert cell is None
         text = odd.pop(path)
@@ -330,8 +333,10 @@ def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: d
 
 
 @given(st.lists(record, max_size=6), st.booleans(), st.integers(1, 4))
-def test_no_json_value_is_lost(contents: list[dict[str, Any]], inferred: bool, together: int) -> None:
-    """Whatever the records hold, every value is in its column or in `_rescued`."""
+def test_no_json_value_is_lost_by_rescue(
+    contents: list[dict[str, Any]], inferred: bool, together: int
+) -> None:
+    """For any records, every value is in its column or in `_rescued`."""
     body = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in contents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversion, "RECOVER_RECORDS", together)
@@ -344,7 +349,7 @@ def test_no_json_value_is_lost(contents: list[dict[str, Any]], inferred: bool, t
 
 @given(st.lists(record, max_size=6))
 def test_rescue_changes_no_record_that_fits(contents: list[dict[str, Any]]) -> None:
-    """Rows under quarantine are rows under rescue, and the others are rejects there."""
+    """The setting `rescue` keeps each row that the setting `quarantine` keeps, unchanged."""
     body = b"".join(json.dumps(row).encode() + b"\n" for row in contents)
     kept, rejects = take([body], DEEP, "jsonl")
     assert len(kept) + len(rejects) == len(contents)
@@ -358,8 +363,8 @@ texts = st.sampled_from(["", "1", "-7", "1.5", "x", '"', "a,b", "l\nm", "NA", "\
 
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), max_size=6), st.booleans())
 @example([["", "NA", ""]], True)
-def test_no_csv_value_is_lost(contents: list[list[str]], inferred: bool) -> None:
-    """Of whatever length its record is."""
+def test_no_csv_value_is_lost_by_rescue(contents: list[list[str]], inferred: bool) -> None:
+    """Records may have any number of values."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["a", "z", "b"])

@@ -1,18 +1,18 @@
 """No object is silent: whole, cut or damaged, in every format and codec, its records are rows or rejects.
 
-Claimed of a cut at each byte: where a codec or a file has an end (gzip, bz2, zstd, Parquet, ORC, a JSON document), each
-cut is an error or a reject. Where it has none (plain text, frames of snappy, blocks of Avro), a cut at the end of a
-record, a frame or a block is an object like any other; there, each record that begins before the cut is a row or a
-reject, and a header alone is the only emptiness.
+Tested for a cut at each byte: if a codec or a file has an end mark (gzip, bz2, zstd, Parquet, ORC, a JSON document),
+each cut is an error or a reject. If it has no end mark (plain text, snappy frames, Avro blocks), an object that is cut
+at the end of a record, a frame or a block is like any other object. Then each record that begins before the cut is a
+row or a reject; an object with nothing but a header has neither.
 
-Claimed of each changed bit (all of them in `poe thorough`, a sample in `poe check`): as many rows as before, or an
-error or a reject, or, of ORC, the end of the process: pyarrow's reader is native, and seldom such a file ends it, for
-which `tests/spark/test_deaths.py` stands. With a checksum (gzip, bz2, zstd, framed snappy) the rows are those that
-were. Without one, values may be others: nobody can tell. Where any text is a record (`text`, plain or in Hadoop's
-snappy), a line end may become a letter, and two records one: that is not claimed.
+Tested for each changed bit (all of them in `poe thorough`, a sample in `poe check`): at least as many rows as before,
+or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file sometimes
+crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are unchanged.
+Without a checksum, values may be different, which cannot be detected. If any text is a record (`text`, plain or in
+Hadoop's snappy), a line end may become a letter, and two records one: this is not tested.
 
-Claimed of any bytes: no object of at least one byte is without rows and rejects, except for a header alone, an empty
-list, a file that says it has no rows, blank JSON lines, and a whole stream of nothing.
+Tested for any bytes: every object of at least one byte has rows or rejects, except a header alone, an empty list, a
+file that declares no rows, blank JSON lines, and a complete stream without content.
 """
 
 import io
@@ -88,7 +88,7 @@ FILES: dict[str, tuple[Callable[[int, str], bytes], tuple[str, ...]]] = {
 CODECS = {"": bytes, **COMPRESS}
 ENDLESS = ("", "k.sz", "k.snappy")
 SAMPLE = 100
-"""Bytes of an object."""
+"""Bytes of an object that are changed in a sample."""
 CASES = [(fmt, codec) for fmt in TEXTS for codec in CODECS]
 CASES += [(fmt, codec) for fmt, (_, codecs) in FILES.items() for codec in codecs]
 every_case = pytest.mark.parametrize(("fmt", "codec"), CASES)
@@ -113,7 +113,7 @@ class Outcome:
 
 
 def of_whole(fmt: str, codec: str, bodies: Sequence[bytes], *, inferred: bool = False) -> list[Outcome]:
-    """All of them together, as a window is parsed."""
+    """Parses all objects together, like a window."""
     target = target_of(fmt, inferred=inferred)
     objects = [(key_of(fmt, codec), body) for body in bodies]
     values: list[list[object]] = [[] for _ in bodies]
@@ -137,7 +137,7 @@ def splits_of(fmt: str, key: str, body: bytes, places: Sequence[int]) -> list[Sp
 
 
 def of_parts(fmt: str, codec: str, body: bytes, *, inferred: bool = False) -> Iterator[Outcome]:
-    """Piece by piece; in parts; and, if it is counted in records, two or so at a time."""
+    """Reads an object piece by piece; in parts; and, if it is read by record, about two records at a time."""
     key, target = key_of(fmt, codec), target_of(fmt, inferred=inferred)
     for places in ([], [len(body) // 3, len(body) // 2]):
         yield added([ended(fmt, body, split, target)[0] for split in splits_of(fmt, key, body, places)])
@@ -170,7 +170,7 @@ def added(parts: Sequence[Outcome]) -> Outcome:
 
 
 def borders_of(fmt: str, codec: str, body: bytes) -> set[int]:
-    """Where nobody can tell that something follows: ends of frames, of blocks."""
+    """Places where a cut cannot be detected: the ends of frames and blocks."""
     found: set[int] = set()
     place = 0
     if fmt == "avro":
@@ -192,18 +192,18 @@ def borders_of(fmt: str, codec: str, body: bytes) -> set[int]:
 
 
 def records_begun(fmt: str, text: bytes) -> int:
-    """The records that begin in a text that was cut."""
+    """The number of records that begin in a cut text."""
     lines = text.splitlines(keepends=True)
     return max(0, len(lines) - (fmt in ("csv", "tsv")))
 
 
-def test_every_format_is_here() -> None:
+def test_every_format_is_tested() -> None:
     assert {fmt for fmt, _ in CASES} == {*FORMATS}
 
 
 @every_case
 @pytest.mark.parametrize("inferred", [False, True])
-def test_cut_at_each_byte(fmt: str, codec: str, inferred: bool) -> None:
+def test_a_cut_at_any_byte_is_not_silent(fmt: str, codec: str, inferred: bool) -> None:
     body = made(fmt, codec)
     (whole,) = of_whole(fmt, codec, [body], inferred=inferred)
     assert whole.rows == (1 if fmt == "binary" else len(ROWS))
@@ -225,14 +225,14 @@ def test_cut_at_each_byte(fmt: str, codec: str, inferred: bool) -> None:
 
 
 def may_be_empty(fmt: str, codec: str, prefix: bytes) -> bool:
-    """Whether what was cut says that it has no records: a header, or the mark of a stream."""
+    """True if the cut text declares no records: it is a header, or the identifier of a stream."""
     header = {"csv": b"id,name\n", "tsv": b"id\tname\r\n"}.get(fmt, b"") if codec == "" else b""
     return header.startswith(prefix) or (codec == "k.sz" and len(prefix) == 10) or fmt == "avro"
 
 
 @every_case
-def test_cuts_of_what_has_no_records(fmt: str, codec: str) -> None:
-    """It is a declared emptiness only if it is whole."""
+def test_a_cut_of_an_object_without_records_is_not_silent(fmt: str, codec: str) -> None:
+    """Only a complete object may be empty."""
     if fmt == "binary":
         return
     body = made(fmt, codec, 0)
@@ -248,8 +248,8 @@ def test_cuts_of_what_has_no_records(fmt: str, codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["k.gz", "k.bz2", "k.zst"])
 @pytest.mark.parametrize("fmt", [fmt for fmt in TEXTS if fmt != "json"])
-def test_a_stream_of_nothing(fmt: str, codec: str) -> None:
-    """It has no rows and no rejects, if its end is there; not even a header is missed."""
+def test_a_complete_stream_without_content_is_empty(fmt: str, codec: str) -> None:
+    """Not even a header is required; a cut stream is a reject."""
     body = CODECS[codec](b"")
     assert of_whole(fmt, codec, [body]) == [Outcome(0, 0)]
     cuts = [body[:place] for place in range(1, len(body))]
@@ -261,7 +261,7 @@ def flipped(body: bytes, place: int, bit: int) -> bytes:
 
 
 def in_all_ways(fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool) -> list[list[Outcome]]:
-    """Of each object first `of_whole`, then those of `of_parts` for about 25 of them."""
+    """For each object the result of `of_whole`; for about 25 objects also the results of `of_parts`."""
     step = max(1, len(bodies) // 25)
     return [
         [whole, *(of_parts(fmt, codec, body, inferred=inferred) if number % step == 0 else ())]
@@ -272,7 +272,7 @@ def in_all_ways(fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool) -
 
 
 class Apart:
-    """The same in another process, which objects may end."""
+    """Runs `in_all_ways` in another process, which an object may crash."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
@@ -280,7 +280,7 @@ class Apart:
     def in_all_ways(
         self, fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool
     ) -> list[list[Outcome]]:
-        """An object that ends it alone has said so."""
+        """An object that crashes the process alone counts as reported."""
         self._pool = self._pool or ProcessPoolExecutor(1, get_context("spawn"))
         try:
             return self._pool.submit(in_all_ways, fmt, codec, bodies, inferred).result()
@@ -308,7 +308,7 @@ def apart() -> Iterator[Apart]:
 def check_flips(
     apart: Apart, fmt: str, codec: str, flips: Iterable[tuple[int, int]], *, inferred: bool
 ) -> None:
-    """Place and bit of each."""
+    """Checks the object with each of these bits flipped. `flips`: place and bit."""
     body = made(fmt, codec)
     (whole,) = of_whole(fmt, codec, [body], inferred=inferred)
     damaged = [(place, flipped(body, place, bit)) for place, bit in flips]
@@ -326,8 +326,8 @@ def check_flips(
 
 
 @every_case
-def test_some_bits_changed(apart: Apart, fmt: str, codec: str) -> None:
-    """The same ones in each run; those of both ends, where files say of what they are, among them."""
+def test_some_flipped_bits_are_not_silent(apart: Apart, fmt: str, codec: str) -> None:
+    """Each run flips the same bits, including bits at both ends of the file, where its metadata is."""
     size, draw = len(made(fmt, codec)), random.Random(f"{fmt} {codec}")
     ends = {*range(min(size, 20)), *range(max(0, size - 60), size)}
     places = ends | {*draw.sample(range(size), min(size, SAMPLE))}
@@ -338,7 +338,7 @@ def test_some_bits_changed(apart: Apart, fmt: str, codec: str) -> None:
 @every_case
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("bit", range(8))
-def test_each_bit_changed(apart: Apart, fmt: str, codec: str, inferred: bool, bit: int) -> None:
+def test_no_flipped_bit_is_silent(apart: Apart, fmt: str, codec: str, inferred: bool, bit: int) -> None:
     places = range(len(made(fmt, codec)))
     check_flips(apart, fmt, codec, [(place, (place + bit) % 8) for place in places], inferred=inferred)
 
@@ -357,7 +357,7 @@ pieces_of_texts = st.lists(
 @example(body=b"\n\n")
 @example(body=b"\xef\xbb\xbf")
 @example(body=b"id,name")
-def test_any_bytes(fmt: str, body: bytes) -> None:
+def test_no_bytes_are_silent(fmt: str, body: bytes) -> None:
     for one in (*of_whole(fmt, "", [body]), *of_parts(fmt, "", body)):
         assert one.rows or one.said or says_nothing(fmt, body), one
 

@@ -30,7 +30,7 @@ from tests.support.split_reading import (
     whole,
 )
 
-# What becomes of the object meanwhile
+# Changed objects
 
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet", "binary"])
@@ -42,8 +42,8 @@ from tests.support.split_reading import (
         (UnavailableError("why"), "failed"),
     ],
 )
-def test_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
-    """Whichever read finds out, the split ends in it."""
+def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
+    """Any read of the split may notice the change."""
     body = parquet_of(30, 10) if fmt == "parquet" else b"a,b\n" * 100
     schema = fixed_schema("binary") if fmt == "binary" else SCHEMAS.get(fmt, AB)
     split = Split(version=version(body), start=0, end=len(body))
@@ -61,7 +61,7 @@ def test_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str)
 
 
 def test_few_chunks_are_held() -> None:
-    """Those being fetched, one being cut; whether it is parsed or nobody asks for more."""
+    """Only chunks in flight and the chunk that is being cut are held, whether the caller parses or pauses."""
     body = b'{"a":1,"b":"x"}\n' * 10_000
     held = 0
     most = 0
@@ -98,7 +98,7 @@ def test_little_is_read_beyond_a_split() -> None:
 
 
 @given(st.integers(0, 60), st.integers(1, 20), places)
-def test_parquet_by_row_groups(rows: int, group: int, at: list[int]) -> None:
+def test_parquet_splits_give_each_row_once(rows: int, group: int, at: list[int]) -> None:
     body = parquet_of(rows, group)
     together: Found = []
     for split in cut(body, at, "parquet"):
@@ -115,8 +115,8 @@ def test_parquet_by_row_groups(rows: int, group: int, at: list[int]) -> None:
     assert [offset for offset, _ in together] == list(range(rows))
 
 
-def test_row_groups_too_small_to_have_a_place() -> None:
-    """Beside one that compresses a thousandfold, several stand at one byte; each is read once all the same."""
+def test_tiny_row_groups_are_read_once() -> None:
+    """Next to a row group that compresses a thousandfold, several row groups have the same byte as their place."""
     sink = io.BytesIO()
     table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
     with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
@@ -131,7 +131,7 @@ def test_row_groups_too_small_to_have_a_place() -> None:
 
 
 def test_a_damaged_row_group_is_one_reject() -> None:
-    """At its first row; the others are taken in."""
+    """The reject has the offset of its first row; the other row groups are loaded."""
     body = bytearray(parquet_of(30, 10))
     at = body.index(b"row 15")
     body[at - 300 : at] = b"\xff" * 300
@@ -149,7 +149,7 @@ def test_a_damaged_row_group_is_one_reject() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"x", b"PAR1" * 20, parquet_of(9, 3)[:-9], gzip.compress(parquet_of(9, 3))]
 )
-def test_what_is_no_parquet_is_one_reject(body: bytes) -> None:
+def test_a_file_that_is_not_parquet_is_one_reject(body: bytes) -> None:
     found = [read(Remote(body), split, "parquet", AB) for split in cut(body, [5, 40], "parquet")]
     assert found[0][0] == whole(body, "parquet", AB)
     assert len(found[0][0]) == bool(body)
@@ -157,7 +157,7 @@ def test_what_is_no_parquet_is_one_reject(body: bytes) -> None:
     assert found[-1][1].reach_end
 
 
-def test_parquet_reads_the_footer_and_its_row_groups() -> None:
+def test_a_parquet_split_reads_only_the_footer_and_its_row_groups() -> None:
     body = parquet_of(30_000, 1000)
     source = Remote(body)
     split = Split(version=version(body), start=len(body) // 2, end=len(body) // 2 + 50_000)
@@ -174,7 +174,7 @@ def test_binary_is_one_record(body: bytes) -> None:
     assert found[0][1] == SplitEnd(status="ok", offset=len(body), reach_end=True)
 
 
-def test_binary_too_large_to_hold() -> None:
+def test_a_binary_object_that_is_too_large_fails() -> None:
     huge = replace(version(b""), size=1 << 31)
 
     class Source(Remote):
@@ -186,8 +186,8 @@ def test_binary_too_large_to_hold() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet"])
-def test_empty_objects_are_asked_for(fmt: str) -> None:
-    """Whether they are still there; they have no records."""
+def test_empty_objects_are_still_requested(fmt: str) -> None:
+    """The request shows that the empty object still exists."""
     source = Remote(b"")
     found, end = read(source, Split(version=version(b""), start=0, end=0), fmt, SCHEMAS.get(fmt, AB))
     assert (found, end) == ([], SplitEnd(status="ok", offset=0, reach_end=True))
@@ -197,7 +197,7 @@ def test_empty_objects_are_asked_for(fmt: str) -> None:
 # Samples
 
 
-def test_samples_are_the_beginning() -> None:
+def test_a_sample_is_the_beginning_of_the_text() -> None:
     text = b"a,b\n" + b'1,"x\ny"\n' * 300_000
     for body, key in ((text, "k.csv"), (gzip.compress(text), "k"), (text.decode().encode("utf-16"), "k")):
         source = Remote(body)

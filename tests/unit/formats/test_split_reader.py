@@ -1,4 +1,4 @@
-"""However an object is cut into splits and chunks, its records come once, as they come of the whole."""
+"""Any splits and chunks of an object give each record once, as a read of the whole object does."""
 
 import csv
 import gzip
@@ -81,7 +81,7 @@ def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], li
 def test_a_later_split_goes_on_where_one_ended(
     made: tuple[str, bytes], at: list[int], limits: Limits
 ) -> None:
-    """Whatever is quoted: a record begins there."""
+    """A record begins where a split ended, even with quoted values."""
     fmt, body = made
     middle = min(len(body), 1 + at[0] % (len(body) + 1)) if at else len(body)
     first = Split(version=version(body), start=0, end=middle)
@@ -97,16 +97,16 @@ def test_a_later_split_goes_on_where_one_ended(
 @pytest.mark.parametrize(
     "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
 )
-def test_chunks_that_end_in_a_value_beside_quotes_out_of_place(body: bytes) -> None:
-    """What a value is, is known only when its end has been seen."""
+def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
+    """A value is known only when its end has been read."""
     (split,) = cut(body, [], "csv")
     for size in range(1, len(body)):
         limits = Limits(chunk_bytes=size, block_bytes=size)
         assert read(Remote(body), split, "csv", AB, limits=limits)[0] == whole(body, "csv", AB)
 
 
-def test_a_quoted_value_over_whole_splits() -> None:
-    """A split that ends in it is read to its end, and the next one begins there."""
+def test_a_quoted_value_may_span_splits() -> None:
+    """A split that ends inside the value reads it to its end, and the next split begins there."""
     body = b'a,b\n1,"' + b"line\n" * 20 + b'"\n2,y\n'
     of = version(body)
     found, end = read(Remote(body), Split(version=of, start=0, end=30), "csv", AB)
@@ -129,11 +129,11 @@ compressions = st.sampled_from(sorted(COMPRESS))
     st.booleans(),
     tiny,
 )
-@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())  # begins as UTF-32 does
-def test_by_record_and_resumed(
+@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())  # begins like UTF-32
+def test_reading_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
-    """In steps of a few bytes, each record once; with the offsets of the decoded text."""
+    """Reads in steps of a few bytes give each record once, with its offset in the decoded text."""
     fmt, text = made
     key, encoding = (how, "utf-8") if how in COMPRESS else ("k", how)
     if how in COMPRESS:
@@ -164,7 +164,7 @@ def test_by_record_and_resumed(
     assert found == whole(text, fmt, SCHEMAS[fmt])
 
 
-def test_a_step_ends_with_the_record_that_brings_it_to_its_limit() -> None:
+def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
     body = gzip.compress(b"".join(b"%09d\n" % n for n in range(100)))
     for limit, count in ((1, 1), (10, 1), (11, 2), (100, 10), (101, 11)):
         split = Split(version=version(body, "k"), start=7, end=0, by_record=True, limit_bytes=limit)
@@ -174,8 +174,8 @@ def test_a_step_ends_with_the_record_that_brings_it_to_its_limit() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
-def test_siblings_of_what_turns_out_to_be_compressed(fmt: str) -> None:
-    """The first split reads all of it, the others nothing."""
+def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
+    """The compression shows only in the content."""
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)
     splits = [Split(version=version(body), start=at, end=at + 10) for at in range(0, len(body), 10)]
@@ -187,7 +187,9 @@ def test_siblings_of_what_turns_out_to_be_compressed(fmt: str) -> None:
 
 
 @given(st.sampled_from(["k.gz", "k.bz2", "k.zst", "k.sz"]), st.data(), tiny)
-def test_damage_is_one_reject_behind_what_was_whole(key: str, data: st.DataObject, limits: Limits) -> None:
+def test_damage_is_one_reject_behind_the_intact_records(
+    key: str, data: st.DataObject, limits: Limits
+) -> None:
     lines = [b"%d line" % n for n in range(40)]
     text = b"\n".join(lines)
     body = COMPRESS[key](text[:150]) + COMPRESS[key](text[150:])
@@ -195,7 +197,7 @@ def test_damage_is_one_reject_behind_what_was_whole(key: str, data: st.DataObjec
     split = Split(version=version(body[:at], key), start=0, end=at, by_record=True)
     found, end = read(Remote(body[:at]), split, "text", SCHEMAS["text"], limits=limits)
     behind = at - len(COMPRESS[key](text[:150]))
-    if behind == 0 or (key == "k.sz" and behind == 10):  # behind a whole member, or the mark of the next
+    if behind == 0 or (key == "k.sz" and behind == 10):  # behind a member, or the identifier of the next
         return
     *rows, (offset, reason, raw) = found
     assert rows == whole(text, "text", SCHEMAS["text"])[: len(rows)]
@@ -228,10 +230,10 @@ def test_an_undecodable_line_is_one_reject() -> None:
     Limits(chunk_bytes=1, block_bytes=1),
     Limits(chunk_bytes=12, block_bytes=12),
 )
-def test_records_that_are_too_long(
+def test_records_that_are_too_long_are_rejects(
     made: tuple[str, bytes], at: list[int], longest: int, one: Limits, other: Limits
 ) -> None:
-    """Are rejects in any cutting; lines that are not are what they were."""
+    """The rejects are the same for any splits and chunks, and other records are unchanged."""
     fmt, body = made
     all_of_it = Split(version=version(body), start=0, end=len(body))
     expected, _ = read(Remote(body), all_of_it, fmt, SCHEMAS[fmt], limits=replace(one, record_bytes=longest))
@@ -277,8 +279,8 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
     assert read(Remote(packed), split, "csv", AB)[0] == found[0][0]
 
 
-def test_nobody_waits_for_reads_of_what_is_not_read_on() -> None:
-    """The garbage collector may end it anywhere, also in a thread that others need to end."""
+def test_closing_a_reader_does_not_wait_for_its_reads() -> None:
+    """The garbage collector may close a reader in any thread, even in a thread that the reads need to finish."""
     go_on, done = Event(), list[int]()
 
     class Slow(BytesInMemory):

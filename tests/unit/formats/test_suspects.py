@@ -1,4 +1,4 @@
-"""Records that a quick look suspects are looked at one by one; what becomes of any record does not depend on it."""
+"""Records that a quick check suspects are converted one by one, with the same result as without the check."""
 
 from typing import Any
 
@@ -132,8 +132,10 @@ def outcome(body: bytes, fmt: str, mismatches: str, *, inferred: bool) -> tuple[
     st.sampled_from(["quarantine", "rescue"]),
     st.booleans(),
 )
-def test_as_by_halving(lines: tuple[str, list[bytes]], mismatches: str, inferred: bool) -> None:
-    """Rows, rejects and reasons are the same."""
+def test_suspects_give_the_same_result_as_halving(
+    lines: tuple[str, list[bytes]], mismatches: str, inferred: bool
+) -> None:
+    """Rows, rejects and reasons must be equal."""
     fmt, made = lines
     body = b"".join(
         line + b"\n" for line in ([] if fmt == "jsonl" else [",".join(SCHEMA.names).encode()]) + made
@@ -153,10 +155,10 @@ def test_as_by_halving(lines: tuple[str, list[bytes]], mismatches: str, inferred
         ("csv", b"%d,%d.5,,,,,,\n", [b"x1,,,,,,,\n", b",,,yesterday,,,,\n", b"1\n", b'"1"x,,,,,,,\n']),
     ],
 )
-def test_most_are_converted_at_once(
+def test_bad_records_do_not_slow_down_the_others(
     fmt: str, line: bytes, bad: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Among many that fit, those that do not cost no further conversions of the others."""
+    """Fitting records are converted at most twice."""
     converted: list[int] = []
     parser: Any = JsonLines if fmt == "jsonl" else CsvRecords
     convert = parser.convert
@@ -181,22 +183,22 @@ def test_most_are_converted_at_once(
 
 @pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
-def test_a_text_is_what_the_csv_reader_makes_of_it(name: str, text: str) -> None:
-    """Also when it is converted by the column, and beside others that do not fit."""
+def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
+    """A text may be converted with its whole column, and next to texts that do not fit."""
     column = SCHEMA.field(name)
-    values, misfits = most_values(pa.array([text, "?"]), column, STANDARD)
+    values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]
     fields[SCHEMA.names.index(name)] = text
     rows, rejects = take([f"{header}\n{','.join(fields)}\n".encode()], SCHEMA, "csv")
-    assert misfits is not None
-    assert misfits.texts == ([text, "?"] if rejects else ["?"])
+    assert mismatches is not None
+    assert mismatches.texts == ([text, "?"] if rejects else ["?"])
     if rows:
         assert repr(values[0].as_py()) == repr(rows[0][2][name])
 
 
 @pytest.mark.parametrize("string", ["info", "Info", "Infinity"])
 def test_a_string_does_not_hide_an_infinity(string: str) -> None:
-    """A number that is too large is no infinity, whatever strings stand beside it."""
+    """A number that is too large does not become an infinity, whatever the other strings are."""
     rows, (reject,) = take([b'{"f":1e999,"s":"%s"}' % string.encode()], SCHEMA, "jsonl")
     assert not rows
     assert "1e999" in reject.reason

@@ -1,4 +1,7 @@
-"""Patterns of dates and times: what they read, what not, and which there are. `tests/spark` compares with Spark."""
+"""Patterns of dates and times: which texts they read, and which patterns are valid.
+
+`tests/spark` compares with Spark.
+"""
 
 from datetime import UTC, date, datetime
 
@@ -16,7 +19,7 @@ UTC_TIME = pa.timestamp("us", tz="UTC")
 
 
 def at(pattern: str, text: str) -> datetime | None:
-    """The time that a text is; None: it is none."""
+    """The time that a text means; None if it does not match."""
     try:
         (found,) = timestamps(time_pattern(pattern).iso(pa.array([text])), UTC_TIME).to_pylist()
     except pa.ArrowInvalid:
@@ -78,14 +81,14 @@ def utc(*fields: int) -> datetime:
         ("yyyy*MM", "20260001", None),
     ],
 )  # fmt: skip
-def test_what_is_read(pattern: str, text: str, time: datetime | None) -> None:
+def test_a_text_is_read_by_its_pattern(pattern: str, text: str, time: datetime | None) -> None:
     assert at(pattern, text) == time
 
 
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("dd.MM.YYYY", "'YYYY' is not supported; there are yyyy yy M MM"),
+        ("dd.MM.YYYY", "'YYYY' is not supported; use yyyy yy M MM"),
         ("yyyy-MM-dd EEE", "'EEE' is not supported"),
         ("yyy", "'yyy' is not supported"),
         ("yyyy-MM-dd HH:mm VV", "'VV' is not supported"),
@@ -96,26 +99,26 @@ def test_what_is_read(pattern: str, text: str, time: datetime | None) -> None:
         ("yyyy-MM-ddXXX", "and no hour"),
         ("yyyy-MM-dd HH ss", "seconds and no minutes"),
         ("yyyy-MM-dd HH:mm.SSS", "fractions and no seconds"),
-        ("yyyy-MM-dd hh:mm", "an hour of 12 needs AM or PM"),
-        ("yyyy-MM-dd HH:mm a", "an hour of 12 needs AM or PM"),
-        ("yyyy-MM-dd yy", "'yy' is there twice"),
-        ("yyyy-MM-dd HH hh a", "'hh' is there twice"),
+        ("yyyy-MM-dd hh:mm", "a 12-hour clock needs AM or PM"),
+        ("yyyy-MM-dd HH:mm a", "a 12-hour clock needs AM or PM"),
+        ("yyyy-MM-dd yy", "'yy' occurs twice"),
+        ("yyyy-MM-dd HH hh a", "'hh' occurs twice"),
         ("yyyy[-MM", r"a \[ is not closed"),
-        ("yyyy-MM]", r"a \] closes nothing"),
+        ("yyyy-MM]", r"a \] has no \["),
         ("yyyy'T", "' is not supported, or a quote is not closed"),
         ("yyyy#MM", "# is not supported"),
         ("yyyy{MM}", "{ is not supported"),
         ("y" * 500, "longer than 200 characters"),
     ],
 )
-def test_what_no_pattern_can_have(pattern: str, said: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         time_pattern(pattern)
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31, 23, 59)))
-def test_what_is_written_is_read(time: datetime) -> None:
-    """Any time of the years that Python has, as written by its own `strftime`."""
+def test_written_times_are_read_back(time: datetime) -> None:
+    """Any time within Python's years, as written by its own `strftime`."""
     written = f"{time.day:02}.{time.month:02}.{time.year:04} {time:%H:%M:%S.%f}"
     assert at("dd.MM.yyyy HH:mm:ss.SSSSSS", written) == time.replace(tzinfo=UTC)
     twelve = f"{time.year:04}/{time.month}/{time.day} {time:%I:%M %p}"
@@ -124,7 +127,7 @@ def test_what_is_written_is_read(time: datetime) -> None:
 
 @given(st.text(alphabet="0123456789.:- /TZ+", max_size=20))
 def test_no_text_is_guessed(text: str) -> None:
-    """A text that is read is one that its time is written as."""
+    """A text that is read equals its time, written in the pattern."""
     found = at("dd.MM.yyyy HH:mm", text)
     if found is not None:
         written = f"{found.day:02}.{found.month:02}.{found.year:04} {found:%H:%M}"

@@ -1,4 +1,4 @@
-"""Values keep what they mean on their way from text or file to column, or do not get there at all."""
+"""Values keep their meaning on their way from text or file to column, or do not reach the column."""
 
 import io
 import json
@@ -15,11 +15,11 @@ from tests.support.parsing import infer, parquet, take
 INT, FLOAT, TEXT, FLAG, DAY = pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.date32()
 UTC_TIME, TIME, MONEY = pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.decimal128(6, 2)
 NO = object()
-"""The value does not fit."""
+"""Means that the value does not fit."""
 
 
 def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
-    """The value of column `v` of the only record; `NO` if it went to `_rescued`, and nothing else did."""
+    """The value of column `v` of the only record; `NO` if only this value went to `_rescued`."""
     rows, rejects = take([body], pa.schema([("v", kind)]), fmt, mismatches="rescue")
     assert rejects == []
     ((_, _, row),) = rows
@@ -66,8 +66,8 @@ def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
         ("false", FLAG, False),
     ],
 )
-def test_numbers(text: str, kind: pa.DataType, value: object) -> None:
-    """In JSON and CSV alike."""
+def test_numbers_are_exact_or_do_not_fit(text: str, kind: pa.DataType, value: object) -> None:
+    """JSON and CSV give the same numbers."""
     assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") == value
     assert one(b"v\n%s\n" % text.encode(), kind, "csv") == value
 
@@ -80,8 +80,8 @@ def test_numbers(text: str, kind: pa.DataType, value: object) -> None:
         ("csv", b"v,s\n1e39,inf\n-inf,Infinity\n", 1),
     ],
 )
-def test_what_is_too_large_is_no_infinity(fmt: str, body: bytes, fitting: int) -> None:
-    """Whatever is written beside it."""
+def test_a_number_that_is_too_large_is_not_an_infinity(fmt: str, body: bytes, fitting: int) -> None:
+    """Other values of the record do not matter."""
     one = [("v", pa.float32()), ("s", TEXT), ("l", pa.list_(pa.struct([("v", pa.float32())])))]
     names = ("v", "s") if fmt == "csv" else ("v", "s", "l")
     rows, rejects = take([body], pa.schema([part for part in one if part[0] in names]), fmt)
@@ -120,16 +120,16 @@ def at(text: str) -> datetime:
         ("1715000000", NO),
     ],
 )
-def test_times(text: str, value: Any) -> None:
-    """With or without a zone, which is then UTC; cut at microseconds, where Spark's end."""
+def test_times_are_read_in_iso_8601(text: str, value: Any) -> None:
+    """Times without a zone are UTC, and times are cut to microseconds, the precision of Spark."""
     naive = value if value is NO else value.replace(tzinfo=None)
     json_line, csv_file = b'{"v":"%s"}' % text.encode(), b'v\n"%s"\n' % text.encode()
     assert one(json_line, UTC_TIME, "jsonl") == one(csv_file, UTC_TIME, "csv") == value
     assert one(json_line, TIME, "jsonl") == one(csv_file, TIME, "csv") == naive
 
 
-def test_times_of_all_kinds_together() -> None:
-    """One that ends in nanoseconds makes no difference to its neighbours, inside of columns neither."""
+def test_times_of_different_precision_are_read_together() -> None:
+    """A time with nanoseconds does not change its neighbours, not even in nested columns."""
     kind = pa.struct([("t", pa.list_(UTC_TIME)), ("d", DAY)])
     body = (
         b'{"v":{"t":["2024-05-06T07:08:09.123456789Z",null,"2024-05-06T07:08:09.5"],"d":"2024-02-29"}}\n'
@@ -152,7 +152,7 @@ def test_times_of_all_kinds_together() -> None:
     ("text", "value"),
     [("2024-02-29", date(2024, 2, 29)), ("9999-12-31", date(9999, 12, 31)), ("2024-02-30", NO), ("x", NO)],
 )
-def test_days(text: str, value: object) -> None:
+def test_days_are_read_in_iso_8601(text: str, value: object) -> None:
     assert one(b'{"v":"%s"}' % text.encode(), DAY, "jsonl") == value
     assert one(b"v\n%s\n" % text.encode(), DAY, "csv") == value
 
@@ -175,15 +175,15 @@ def test_days(text: str, value: object) -> None:
         ("[]", pa.struct([("x", INT)])),
     ],
 )
-def test_json_of_another_type(text: str, kind: pa.DataType) -> None:
-    """Nothing is guessed: a string of digits is no number."""
+def test_json_of_another_type_does_not_fit(text: str, kind: pa.DataType) -> None:
+    """Types are not guessed: a string of digits is not a number."""
     assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") is NO
     assert one(b'{"v":null}', kind, "jsonl") is None
     assert one(b"{}", kind, "jsonl") is None
 
 
-def test_nulls_in_csv() -> None:
-    """What is empty is null, but in a string column, where it is empty; a column that is not there is null."""
+def test_empty_csv_fields_and_missing_columns_are_null() -> None:
+    """An empty field of a string column is the empty string."""
     schema = pa.schema(
         [
             ("i", INT),
@@ -203,8 +203,8 @@ def test_nulls_in_csv() -> None:
     assert [row for _, _, row in rows] == [nulls | {"s": ""}, nulls | {"s": ""}, nulls | {"s": "NA"}]
 
 
-def test_nulls_in_json() -> None:
-    """In an object, a list, a list in a list; and a column that is null everywhere."""
+def test_json_nulls_are_null_at_any_depth() -> None:
+    """Nulls may be in an object, a list, a list in a list, and in a column that is always null."""
     schema = pa.schema([("o", pa.struct([("x", INT)])), ("l", pa.list_(pa.list_(INT))), ("n", TEXT)])
     body = b'{"o":{"x":null},"l":[null,[null],[]],"n":null}\n{"o":null,"l":null}\n{"o":{},"l":[]}'
     rows, rejects = take([body], schema, "jsonl")
@@ -216,8 +216,8 @@ def test_nulls_in_json() -> None:
     ]
 
 
-def test_numbers_in_columns_of_strings() -> None:
-    """Their source is the string, whatever else a record has; so are true and false."""
+def test_numbers_in_string_columns_are_texts() -> None:
+    """The string is the number's source text, whatever else the record has. The same holds for true and false."""
     lines = (
         b'{"b":1}',
         b'{"b": -1.50e3 ,"a":7}',
@@ -283,8 +283,8 @@ def test_numbers_in_columns_of_strings() -> None:
         (pa.nulls(1), INT, [None]),
     ],
 )
-def test_parquet(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
-    """Logical types become the column's, value by value where they must; a cast that would guess is none."""
+def test_parquet_values_are_cast_or_do_not_fit(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
+    """Logical types are cast to the column's, value by value if needed; a cast that would guess is refused."""
     rows, rejects = take(
         [parquet(pa.table({"v": values}))], pa.schema([("v", kind)]), "parquet", mismatches="rescue"
     )
@@ -293,8 +293,8 @@ def test_parquet(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
     assert all(row["v"] is None for _, _, row in rows if row["_rescued"])
 
 
-def test_old_parquet_times() -> None:
-    """INT96, which reaches farther than nanoseconds do."""
+def test_parquet_times_in_int96_are_read() -> None:
+    """INT96 has a wider range than nanoseconds in 64 bits."""
     sink = io.BytesIO()
     values = [datetime(1500, 1, 1), datetime(2024, 1, 1, 1, 2, 3, 4)]
     pq.write_table(pa.table({"v": pa.array(values, TIME)}), sink, use_deprecated_int96_timestamps=True)
@@ -305,8 +305,8 @@ def test_old_parquet_times() -> None:
     assert [row["v"] for _, _, row in rows] == values
 
 
-def test_byte_order_marks() -> None:
-    """One at the beginning belongs to the encoding; anywhere else it is text."""
+def test_only_the_first_byte_order_mark_is_removed() -> None:
+    """A byte order mark at any other place is text."""
     schema = pa.schema([("v", TEXT)])
     bom = b"\xef\xbb\xbf"
     assert take([bom + b'{"v":"a"}\n{"v":"' + bom + b'"}\n' + bom + b'{"v":"c"}'], schema, "jsonl")[0][1][
@@ -316,8 +316,8 @@ def test_byte_order_marks() -> None:
     assert [row for _, _, row in take([bom + b"v\n" + bom + b"\n"], schema, "csv")[0]] == [{"v": "\ufeff"}]
 
 
-def test_inferred_decimals() -> None:
-    """Parquet says what is a decimal; in texts a fraction is floating point until a schema says otherwise."""
+def test_only_parquet_decimals_are_inferred() -> None:
+    """Fractions in texts are floating point, unless a schema says otherwise."""
     found = infer(
         [
             ("parquet", parquet(pa.table({"m": pa.array([Decimal("1.50")])}))),

@@ -26,7 +26,7 @@ def input_of(**settings: Any) -> Input:
             "decimal_comma is for csv, tsv, jsonl and json, and format is text",
         ),
         ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is for csv"),
-        ({"time_zone": "Mars/Base"}, "time_zone 'Mars/Base': there is no such zone here"),
+        ({"time_zone": "Mars/Base"}, "time_zone 'Mars/Base': this system has no such zone"),
         (
             {"schema": "at timestamp", "timestamp_format": "ad=yyyy"},
             "timestamp_format: there is no column 'ad'",

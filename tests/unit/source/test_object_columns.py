@@ -156,8 +156,8 @@ def test_all_columns_of_several_objects() -> None:
         ({"schema_hints": "id int", "format": "text"}, "schema_hints 'id int': format text has columns of its own"),
         ({"schema_hints": "id"}, "schema_hints 'id' does not parse"),
         ({"schema_hints": "id int, ID int"}, "schema_hints 'id int, ID int': 'id' is there twice"),
-        ({"schema_hints": "_key string"}, "'_key': the name is kept"),
-        ({"schema_hints": "m map<string,int>"}, "'m': format jsonl gives no map"),
+        ({"schema_hints": "_key string"}, "'_key': the name is reserved"),
+        ({"schema_hints": "m map<string,int>"}, "'m': format jsonl cannot have map"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(settings: dict[str, str], reason: str) -> None:

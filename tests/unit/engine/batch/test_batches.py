@@ -1,4 +1,4 @@
-"""The sensor's state, as its cursor stores it."""
+"""The sensor's state, as stored in its cursor."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
-    """11 KB of digests, and a few bytes for each slot in flight or failing; 100 for each that fails alone."""
+    """A cursor has 11 KB of digests, a few bytes for each slot in flight or failing, and 100 if a slot fails alone."""
     reason = "x" * MAX_REASON
     failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}
     state = SensorState(
@@ -41,7 +41,7 @@ def test_the_cursor_round_trips_and_stays_small() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])
-def test_a_cursor_of_another_format_is_refused_with_what_to_do(text: str) -> None:
-    """Somebody typed it into the UI."""
+def test_a_cursor_of_another_format_is_refused_with_the_remedy(text: str) -> None:
+    """A person may have typed the cursor into the UI."""
     with pytest.raises(CorruptError, match="reset it in the UI"):
         SensorState.loads(text)

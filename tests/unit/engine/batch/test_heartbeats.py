@@ -1,4 +1,4 @@
-"""Heartbeats of runs, for those who look at them."""
+"""Heartbeats of runs: living and killed runs, and the cost of heartbeats."""
 
 from s3notify_platform.engine.batch.heartbeats import (
     FRESH_MS,
@@ -14,8 +14,8 @@ from tests.support.counted import CountedRecords
 from tests.support.waiting import until
 
 
-def test_who_was_killed_does_nothing():
-    """Its last heartbeat stays until the sweep."""
+def test_a_killed_run_is_not_shown_as_working():
+    """The last heartbeat of a killed run stays until the sweep, but is too old to count."""
     records, now_ms = MemoryRecordStore(), SYSTEM_CLOCK.wall_ms()
     for run, age_ms in (("lives", FRESH_MS // 2), ("was killed", FRESH_MS)):
         beat = Beat(number=3, at_ms=now_ms - age_ms, batch="b", doing=run)
@@ -23,8 +23,8 @@ def test_who_was_killed_does_nothing():
     assert [beat.doing for beat in fresh_beats(records, now_ms)] == ["lives"]
 
 
-def test_what_another_version_wrote_stands_still():
-    """So its run is taken to be dead, and nobody who looks fails."""
+def test_a_heartbeat_of_another_version_never_moves():
+    """The sensor takes the heartbeat's run for dead, and no reader of heartbeats fails."""
     records = MemoryRecordStore()
     for run, body in (("number", b"7"), ("more", b'{"number": 7, "mood": "good"}'), ("bytes", b"\xff")):
         records.create(HEARTBEATS, run, body)
@@ -32,8 +32,8 @@ def test_what_another_version_wrote_stands_still():
     assert fresh_beats(records, SYSTEM_CLOCK.wall_ms()) == []
 
 
-def test_requests_of_a_run():
-    """The record of a run is written and removed, and not read; a short run has none."""
+def test_a_heartbeat_costs_a_write_and_a_removal():
+    """The heartbeat's record is not read, and a short run has no record."""
     records = CountedRecords(MemoryRecordStore())
 
     def end_soon():

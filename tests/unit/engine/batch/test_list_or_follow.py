@@ -1,4 +1,4 @@
-"""List, or follow entries: the decision, and what a batch notes of its writers."""
+"""The decision to list the bucket or to follow entries, and the notes of a batch about its writers."""
 
 import pytest
 
@@ -29,49 +29,48 @@ def decided(
     )
 
 
-def test_entries_are_followed_where_every_change_has_one() -> None:
-    """Everything was compared since the topic was made, nothing waits for a rescan, all writers queue."""
+def test_entries_are_followed_if_every_change_has_an_entry() -> None:
+    """Everything was compared since the topic was made, no slot waits for a rescan, and all writers queue."""
     decision = decided()
     assert (decision.how, decision.slots, decision.listing) == ("follow", frozenset(CHANGED), False)
 
 
 @pytest.mark.parametrize("enumerated", ["", "an earlier one"])
-def test_a_new_topic_has_no_entry_of_what_was_before(enumerated: str) -> None:
-    """So everything is compared, at once, whatever else is known."""
+def test_a_new_topic_has_everything_compared(enumerated: str) -> None:
+    """A new topic has no entries for earlier changes, so everything is compared without a wait."""
     waiting = Rescans(slots={Slot(7): 1}, unqueued_ms=NOW_MS)
     decision = decided(waiting, enumerated=enumerated, listed_ms=NOW_MS, list_seconds=10)
     assert (decision.everything, decision.listing, decision.wait_seconds) == (True, True, 0)
 
 
-def test_without_a_topic_what_is_signalled_is_listed() -> None:
-    """There are no entries to follow."""
+def test_without_a_topic_signalled_slots_are_listed() -> None:
     decision = decided(topic="", enumerated="")
     assert (decision.how, decision.slots) == ("rescan", frozenset(CHANGED))
 
 
-def test_slots_of_the_backlog_are_compared_with_those_that_changed() -> None:
-    """A listing of the bucket costs the same for one slot and for all."""
+def test_slots_of_the_backlog_are_compared_together_with_changed_slots() -> None:
+    """A listing of the bucket costs the same for one slot and for all slots."""
     decision = decided(Rescans(slots={Slot(7): 3}))
     assert (decision.how, decision.slots) == ("rescan", frozenset({*CHANGED, Slot(7)}))
 
 
 def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
-    """Until then its signals may hide behind those of others."""
+    """The next signals of this writer may be hidden by the signals of other writers."""
     seen_ms = NOW_MS - int(UNQUEUED_SECONDS * 1000)
     assert decided(Rescans(unqueued_ms=seen_ms + 1)).how == "rescan"
     assert decided(Rescans(unqueued_ms=seen_ms)).how == "follow"
 
 
-def test_rescans_are_so_many_seconds_apart() -> None:
-    """Entries are followed at any time."""
+def test_rescans_are_list_seconds_apart() -> None:
+    """Rescans wait for `list_seconds`; a batch that reads entries does not."""
     waiting = Rescans(slots={Slot(7): 3})
     assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
     assert decided(waiting, listed_ms=NOW_MS - 10_000, list_seconds=10).wait_seconds == 0
     assert decided(listed_ms=NOW_MS, list_seconds=10).wait_seconds == 0
 
 
-def test_a_clock_that_was_set_back_stops_no_rescan() -> None:
-    """The last one seems to be of the future: no more than the usual time is waited."""
+def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
+    """The last rescan seems to be in the future, but the wait is as long as usual."""
     decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
     assert decision.wait_seconds == 10
 
@@ -81,12 +80,12 @@ def test_a_clock_that_was_set_back_stops_no_rescan() -> None:
     [
         ("follow", "t", False),  # only changes that entries name are looked at
         ("rescan", "t", True),  # a change without an entry
-        ("rescan", "", False),  # no topic: no change has one
-        ("everything", "t", False),  # what was before the topic has none
+        ("rescan", "", False),  # without a topic no change has an entry
+        ("everything", "t", False),  # changes before the topic have no entry
     ],
 )
-def test_what_is_noted_of_writers(how: str, topic: str, noted: bool) -> None:
-    """From now on what is signalled is listed, if a change was found that no entry names."""
+def test_an_unqueued_writer_is_noted(how: str, topic: str, noted: bool) -> None:
+    """A change that no entry names makes later batches list the signalled slots."""
     clock = HandClock()
     backlog = RescanBacklog(ObjectRecordStore(MemoryObjectStore(clock=clock), "r/", clock=clock), clock=clock)
     decision = Decision(how=how, topic=topic)  # type: ignore[arg-type]
@@ -97,8 +96,8 @@ def test_what_is_noted_of_writers(how: str, topic: str, noted: bool) -> None:
     assert backlog.read() == rescans
 
 
-def test_a_topic_of_other_slots_is_refused_by_name() -> None:
-    """Entries of it would never be looked for."""
+def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
+    """The source would never look for the topic's entries."""
     queue = NotificationQueue(MemoryRecordStore())
     assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
     queue.topics.create("orders", TopicSettings())
@@ -106,8 +105,8 @@ def test_a_topic_of_other_slots_is_refused_by_name() -> None:
         topic_epoch(queue, "orders", TopicUser(slots=40))
 
 
-def test_a_topic_of_other_signals_is_refused_by_name() -> None:
-    """Its writers move what the source does not look at."""
+def test_a_topic_with_other_signals_is_refused_by_name() -> None:
+    """The topic's writers move signals that the source does not look at."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("orders", TopicSettings(signals="root"))
     user = TopicUser(slots=1000)
@@ -119,8 +118,8 @@ def test_a_topic_of_other_signals_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\0", '"', "\ud800"])
-def test_a_backlog_of_all_slots_is_one_item(letter):
-    """However long the reasons are: DynamoDB takes 400 KB."""
+def test_a_backlog_of_all_slots_fits_one_item(letter):
+    """DynamoDB accepts items of 400 KB, however long the reasons are."""
     records = MemoryRecordStore()
     failed = {
         Slot(slot): Failed(attempts=99, not_before_ms=2**44, reason=letter * 10_000, trace="t" * 4096)

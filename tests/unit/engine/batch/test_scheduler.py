@@ -1,4 +1,4 @@
-"""What a tick asks for: batches, retries, listings."""
+"""The requests of a tick: batches, retries, listings."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,8 +15,8 @@ from s3notify_platform.table.open_table import forget
 from tests.support.batches import World, last_attempt, settled
 
 
-def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
-    """Like any slot that failed, with backoff: everything else is enumerated for good."""
+def test_slots_that_failed_in_the_batch_of_everything_are_retried_apart() -> None:
+    """These slots are retried with backoff, like any failed slot, and the rest counts as enumerated."""
     world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
     world.tick()
     (run,) = world.active()
@@ -36,7 +36,7 @@ def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
     assert not world.state.failing
 
 
-def test_the_first_tick_asks_for_nothing_and_the_second_for_everything() -> None:
+def test_the_first_tick_requests_nothing_and_the_second_everything() -> None:
     """The first cursor is stored before the first batch, so that a repeated tick finds its own chain."""
     world = World()
     assert world.evaluate() is None
@@ -47,7 +47,7 @@ def test_the_first_tick_asks_for_nothing_and_the_second_for_everything() -> None
 
 
 def test_an_idle_tick_is_one_head() -> None:
-    """Whatever the bucket holds."""
+    """The cost of a tick does not depend on the size of the bucket."""
     world = settled()
     tick = world.tick()
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {}}
@@ -56,7 +56,10 @@ def test_an_idle_tick_is_one_head() -> None:
 
 
 def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
-    """The PUT opens the batch's ack chain, the GET is of the backlog; while it is open, a tick reads the chain."""
+    """The PUT opens the batch's ack chain, and the GET reads the backlog.
+
+    While the batch is open, a tick reads the chain.
+    """
     world = settled()
     world.publish(3, 999, 42)
     world.counts()
@@ -67,8 +70,8 @@ def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {"LIST": 1}}
 
 
-def test_a_signal_of_a_writer_that_does_not_queue_leads_to_one_batch_that_lists() -> None:
-    """At once if a listing is due, else when it is; what the LIST of the signals says is enough to know."""
+def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
+    """The batch lists when a listing is due; the LIST of the signals shows that the writer does not queue."""
     world = settled(list_seconds=10)
     world.clock.sleep(10)
     for number in range(2):
@@ -85,8 +88,8 @@ def test_a_signal_of_a_writer_that_does_not_queue_leads_to_one_batch_that_lists(
         assert (world.listings, world.committed[3 + number]) == (2 + number, 1)
 
 
-def test_a_slot_in_flight_is_not_asked_for_again_and_its_change_is_not_forgotten() -> None:
-    """The root is remembered only when every changed slot has been taken."""
+def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> None:
+    """The root is remembered only when every changed slot has been requested."""
     world = settled()
     world.publish(1, 2)
     world.tick()
@@ -99,7 +102,7 @@ def test_a_slot_in_flight_is_not_asked_for_again_and_its_change_is_not_forgotten
 
 
 def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
-    """With `max_open=2` the second batch takes what is not in the first."""
+    """With `max_open=2`, the second batch has no slot of the first one."""
     world = settled(max_open=2)
     world.publish(1, 2)
     world.tick()
@@ -110,8 +113,8 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
     assert [batch.slots for batch in world.state.open] == [(1, 2), (3,)]
 
 
-def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
-    """The batch that the dead tick opened listed before the topic was made again: everything is listed once more."""
+def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
+    """The batch of the dead tick listed before the topic was made again, so everything is listed again."""
     world = World()
     assert world.evaluate() is None
     tick = world.evaluate()
@@ -131,8 +134,8 @@ def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
     assert world.committed == world.versions
 
 
-def test_a_batch_of_everything_ends_what_failed_before() -> None:
-    """A slot that failed, and is committed by the listing for a new topic, is no longer in the note."""
+def test_a_batch_of_everything_clears_earlier_failures() -> None:
+    """A failed slot that the listing for a new topic commits is no longer in the note."""
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()
@@ -151,7 +154,7 @@ def test_a_batch_of_everything_ends_what_failed_before() -> None:
 
 
 def test_a_batch_is_split_into_parallel_runs() -> None:
-    """Of neighbouring slots, no more than need be; never more runs than slots, and each run key once."""
+    """Each run has adjacent slots; there are never more runs than slots, and each run key occurs once."""
     world = settled(parallel_runs=3)
     world.publish(*range(10, 17))
     tick = world.tick()
@@ -165,7 +168,7 @@ def test_a_batch_is_split_into_parallel_runs() -> None:
 
 
 def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
-    """And none from batch to batch, whichever slots have changed."""
+    """No slot moves while the number of runs stays the same, whichever slots have changed."""
 
     def shares(world: World, *slots: int) -> dict[int, int]:
         world.publish(*slots)
@@ -189,8 +192,8 @@ def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
         four = after
 
 
-def test_a_tick_that_died_before_its_cursor_was_stored_asks_for_the_same_run() -> None:
-    """What changed in between waits for the next batch, and is found in it."""
+def test_a_tick_that_died_before_its_cursor_was_stored_requests_the_same_run() -> None:
+    """Later changes wait for the next batch, which finds them."""
     world = settled()
     world.publish(1, 2)
     first = world.evaluate()
@@ -206,7 +209,7 @@ def test_a_tick_that_died_before_its_cursor_was_stored_asks_for_the_same_run() -
 
 
 def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
-    """Nothing else is asked for before the source was enumerated once."""
+    """The source must be enumerated once before any other batch."""
     world = World(settings=BatchSettings(max_attempts=2, backoff_seconds=1, backoff_ceiling_seconds=5))
     for _ in range(4):
         while not (tick := world.tick()).requests:
@@ -219,15 +222,15 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
         world.clock.sleep(1)
     (run,) = world.active()
     world.finish(run)
-    # What was signalled while it was repeated was not seen before it began, or is asked for once more.
+    # A change signalled during the repetition was seen by it, or is requested again.
     while world.tick().requests:
         (run,) = world.active()
         world.finish(run)
     assert world.committed[1] == world.versions[1]
 
 
-def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> None:
-    """A publisher that died between slot and root signal is found after `relist_seconds`."""
+def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> None:
+    """A publisher that died between slot signal and root signal is found after `relist_seconds`."""
     world = settled(relist_seconds=300)
     world.keyspace.store.put("k/5", b"signalled, and died before the root")
     assert world.tick().requests == ()
@@ -238,8 +241,8 @@ def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> N
     assert world.counts()["keyspace"] == {"HEAD": 1}
 
 
-def test_what_waits_for_the_next_listing_is_not_forgotten() -> None:
-    """A signal comes too early for one: its slot is asked for when it is due, though nothing moves then."""
+def test_a_slot_that_waits_for_the_next_listing_is_not_forgotten() -> None:
+    """A slot signalled before a listing is due is requested when it is due, although no signal moves then."""
     world = settled(list_seconds=60)
     world.backlog.add([Slot(7)])
     world.publish(3)
@@ -250,7 +253,7 @@ def test_what_waits_for_the_next_listing_is_not_forgotten() -> None:
 
 
 def test_a_slot_whose_listing_failed_is_listed_again() -> None:
-    """No entry names what only a listing finds: to follow the queue would be to miss it."""
+    """No entry names a change that only a listing finds: following the queue would miss it."""
     world = settled(backoff_seconds=10, list_seconds=0)
     world.backlog.add([Slot(7)])
     world.change(3, queued=False)
@@ -268,8 +271,8 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
     assert world.committed == world.versions
 
 
-def test_another_sensor_on_the_same_table_is_a_warning() -> None:
-    """Of the tick that opens the next batch, once; it then counts as the other's turn to be warned."""
+def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
+    """The tick that opens the next batch warns once. After that, the other sensor is warned."""
     world = settled()
     assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)
@@ -281,7 +284,10 @@ def test_another_sensor_on_the_same_table_is_a_warning() -> None:
 
 
 def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
-    """The cursor is of the former one; with nothing left of that, the tick is refused and the cursor stays."""
+    """The cursor has the former table's id.
+
+    If no record of the former table is left, the tick is refused and the cursor stays.
+    """
     world = settled()
     table, epoch = world.state.table, world.state.epoch
     assert table == world.opened().id
@@ -303,8 +309,8 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
     assert world.cursor == before
 
 
-def test_a_topic_that_is_gone_is_said_while_nothing_changes() -> None:
-    """Within `TOPIC_SECONDS`, and everything is compared again, once."""
+def test_a_lost_topic_is_reported_while_nothing_changes() -> None:
+    """The tick reports it within `TOPIC_SECONDS`, and everything is compared again, once."""
     world = settled()
     world.clock.sleep(TOPIC_SECONDS)
     assert world.tick().note == "nothing changed"

@@ -1,4 +1,4 @@
-"""How a batch ends whose runs are silent, killed, never started, or taken for dead."""
+"""The end of a batch whose runs are silent, killed, never started, or taken for dead."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.batches import settled
 
 
 def test_a_started_run_that_falls_silent_is_failed() -> None:
-    """And reported, so that it does not hold a place in Dagster's queue for good."""
+    """A silent run is reported, so that it does not occupy Dagster's queue forever."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()
@@ -24,7 +24,7 @@ def test_a_started_run_that_falls_silent_is_failed() -> None:
 
 
 def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place() -> None:
-    """Otherwise the dead one would keep the queued one out of the only place there is."""
+    """An unreported dead run would occupy the only place in Dagster's queue, and the waiting run could not start."""
     world = settled(silence_seconds=30, parallel_runs=2)
     world.publish(1, 2)
     world.tick()
@@ -40,7 +40,10 @@ def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place
 
 
 def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
-    """Created and never launched, or requested and never created; but not one that waits in the queue."""
+    """A run may be created and never launched, or requested and never created.
+
+    A run that waits in the queue is not failed.
+    """
     world = settled(startup_seconds=180)
     world.publish(1)
     world.tick()
@@ -67,7 +70,10 @@ def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
 
 @pytest.mark.parametrize("status", ["starting", "started"])
 def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(status: str) -> None:
-    """Its process is gone before its first heartbeat; one that starts slowly is left alone, and queued runs, too."""
+    """The run's process is gone before its first heartbeat.
+
+    A slow start is not a failure, and a queued run is not failed.
+    """
     world = settled(silence_seconds=30, startup_seconds=180, backoff_seconds=5)
     world.publish(1)
     world.tick()
@@ -94,7 +100,7 @@ def test_a_run_that_was_killed_while_it_started_is_failed_like_a_silent_one(stat
 
 
 def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
-    """Its record went, and it did not come to its end."""
+    """The heartbeat's record is gone, but the run has not ended."""
     world = settled(silence_seconds=30, startup_seconds=180)
     world.publish(1)
     world.tick()
@@ -107,8 +113,8 @@ def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
     assert world.tick().silent_runs == (run.run_id,)
 
 
-def test_a_part_that_dagster_has_still_to_create_is_waited_for() -> None:
-    """The other one's end does not end the batch."""
+def test_a_part_that_dagster_has_not_created_yet_is_waited_for() -> None:
+    """The end of the other part does not end the batch."""
     world = settled(parallel_runs=2)
     world.publish(1, 2)
     tick = world.evaluate()
@@ -128,7 +134,7 @@ def test_a_part_that_dagster_has_still_to_create_is_waited_for() -> None:
 
 
 def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
-    """The run stamps between the tick's look at its chain and its look at the run."""
+    """The run stamps after the tick has read its chain, and before the tick looks at the run."""
     world = settled()
     world.publish(1)
     world.tick()
@@ -141,7 +147,7 @@ def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
 
 
 def test_a_chain_that_is_gone_counts_as_failed() -> None:
-    """Purged while the sensor was off for weeks: its slots are asked for again."""
+    """The chain was purged while the sensor was off for weeks: its slots are requested again."""
     world = settled(backoff_seconds=5)
     world.publish(1)
     world.tick()
@@ -154,8 +160,8 @@ def test_a_chain_that_is_gone_counts_as_failed() -> None:
     assert world.keys(world.tick()) == [["1"]]
 
 
-def test_a_run_taken_for_dead_does_no_harm() -> None:
-    """It commits, and its stamp is refused as that of a failed batch."""
+def test_a_run_taken_for_dead_may_commit() -> None:
+    """The run's stamp is refused, since its batch has failed."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
     world.tick()

@@ -1,4 +1,4 @@
-"""The cursor as Dagster keeps it, and the record beside it."""
+"""The cursor that Dagster stores, and the record that it names."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ def names(records: MemoryRecordStore) -> list[str]:
     return [record.key for record in records.scan(PARTITION, prefix=RECORD)]
 
 
-def test_few_slots_stand_in_the_cursor() -> None:
-    """Without a record, or since one was written."""
+def test_few_moved_slots_are_in_the_cursor() -> None:
+    """Few moved slots need no record."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(MOVED_MAX))
@@ -40,8 +40,8 @@ def test_few_slots_stand_in_the_cursor() -> None:
     assert (cursor.loads(text), names(records), len(text) < SHORT) == (state, [], True)
 
 
-def test_many_slots_are_in_a_record() -> None:
-    """It is read once by a process; the cursor stays short, also while slots move."""
+def test_many_moved_slots_are_in_a_record() -> None:
+    """A process reads the record once, and the cursor stays short while further slots move."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(1000))
@@ -56,14 +56,14 @@ def test_many_slots_are_in_a_record() -> None:
     assert len(names(records)) == 1
 
 
-def test_a_tick_that_dies_finds_what_its_cursor_names() -> None:
-    """A record goes once a cursor that names another one was stored, and no sooner."""
+def test_a_repeated_tick_finds_the_record_of_its_cursor() -> None:
+    """A record is removed only after a cursor that names another record was stored."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     first = seen(SensorState(epoch="e"), range(1000))
     stored = cursor.dumps(first, "")
     second = seen(first, range(500), "f")
-    for _ in range(2):  # the first of these is lost
+    for _ in range(2):  # the first of these cursors is lost
         short_cursor._kept.cache_clear()
         assert cursor.loads(stored) == first
         newer = cursor.dumps(second, stored)
@@ -76,7 +76,7 @@ def test_a_tick_that_dies_finds_what_its_cursor_names() -> None:
 
 
 def test_a_lost_record_costs_a_look_at_all_slots() -> None:
-    """Nothing counts as seen but what the cursor itself says, and the next poll lists."""
+    """Only the signals in the cursor itself count as seen, and the next poll lists."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     text = cursor.dumps(seen(SensorState(epoch="e"), range(1000)), "")
@@ -89,7 +89,7 @@ def test_a_lost_record_costs_a_look_at_all_slots() -> None:
 
 
 def test_entries_are_kept_too() -> None:
-    """Where the root moves alone."""
+    """The watcher's state has entries if the setting `signals` is `root`."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     watch = replace(WatcherState(slots=50), entries=bytes(range(200)) * 2, listed_root=ETag("l"))
@@ -99,7 +99,6 @@ def test_entries_are_kept_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"watch": {}}', '{"watch": {"slots": "x"}}'])
-def test_another_text_is_refused(text: str) -> None:
-    """With what to do."""
+def test_another_text_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(CorruptError, match="reset it in the UI"):
         ShortCursor(records=MemoryRecordStore()).loads(text)

@@ -1,11 +1,11 @@
-"""Slots that fail: when they are asked for again, and with which others."""
+"""Retries of failed slots: when they are requested again, and with which other slots."""
 
 from s3notify_platform.source.batch_settings import BatchSettings
 from tests.support.batches import World, last_attempt, settled
 
 
-def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() -> None:
-    """Then its next change frees it, with all attempts before it."""
+def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_parked() -> None:
+    """The next change of a parked slot frees it, with all its attempts."""
     world = settled(max_attempts=3, backoff_seconds=10)
     world.publish(1, 2)
     waits = []
@@ -31,7 +31,7 @@ def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() ->
 
 
 def test_a_parked_slot_is_tried_again_alone() -> None:
-    """After an outage nothing stays behind; and its defect hits nobody else."""
+    """No slot stays behind after an outage, and a slot's defect affects no other slot."""
     world = settled(max_attempts=1, parked_seconds=60)
     for slot in (1, 2):
         world.publish(slot)
@@ -55,7 +55,7 @@ def test_a_parked_slot_is_tried_again_alone() -> None:
 
 
 def drive(world: World, poison: set[int], *, until: float) -> list[tuple[int, ...]]:
-    """Ticks, every 5 s. A run that has to do with a poisonous slot dies with all that it was to commit."""
+    """Evaluates a tick every 5 s. A run with a poisonous slot dies without a commit."""
     asked: list[tuple[int, ...]] = []
     while world.clock.now < until:
         world.tick()
@@ -69,8 +69,8 @@ def drive(world: World, poison: set[int], *, until: float) -> list[tuple[int, ..
     return asked
 
 
-def test_one_slot_that_ends_every_run_does_not_keep_nineteen_others() -> None:
-    """They are asked for in halves, so that it is alone in the end; and parked alone."""
+def test_one_slot_that_kills_every_run_does_not_block_nineteen_others() -> None:
+    """Failed slots are requested in halves, so that the poisonous slot is alone in the end, and is parked alone."""
     world = settled(backoff_seconds=10, max_attempts=5, parked_seconds=3600)
     world.publish(*range(20))
     asked = drive(world, {7}, until=world.clock.now + 600)
@@ -86,7 +86,6 @@ def test_one_slot_that_ends_every_run_does_not_keep_nineteen_others() -> None:
 
 
 def test_all_poisonous_slots_of_many_end_up_alone() -> None:
-    """However many there are."""
     world = settled(backoff_seconds=1)
     poison = {3, 4, 400, 555, 999}
     world.publish(*range(1000))
@@ -96,7 +95,7 @@ def test_all_poisonous_slots_of_many_end_up_alone() -> None:
 
 
 def test_slots_that_fail_and_others_take_turns() -> None:
-    """Neither keeps the other waiting for more than a batch, and they are never in one."""
+    """Neither group waits for more than one batch of the other, and they never share a batch."""
     world = settled(backoff_seconds=0, backoff_ceiling_seconds=0, parked_seconds=0)
     world.publish(1, 2, 3, 4)
     asked: list[tuple[int, ...]] = []
@@ -108,7 +107,7 @@ def test_slots_that_fail_and_others_take_turns() -> None:
 
 
 def test_the_last_attempt_is_marked() -> None:
-    """The slots that would be parked, and no others of the batch; a new start is a new count."""
+    """Only slots that would be parked are marked. A slot that was committed in between has all its attempts again."""
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)
     marked = []
@@ -128,7 +127,7 @@ def test_the_last_attempt_is_marked() -> None:
 
 
 def test_with_one_attempt_every_attempt_is_the_last() -> None:
-    """But for the batch of everything, whose slots come again by themselves."""
+    """The batch of everything is an exception: its slots are requested again one by one."""
     world = World(settings=BatchSettings(max_attempts=1))
     world.evaluate()
     assert last_attempt(world, world.tick()) == ()
@@ -140,7 +139,6 @@ def test_with_one_attempt_every_attempt_is_the_last() -> None:
 
 
 def test_backoff_has_a_ceiling() -> None:
-    """However often a slot fails."""
     world = settled(max_attempts=50, backoff_seconds=10, backoff_ceiling_seconds=60)
     world.publish(1)
     for attempts in range(1, 13):

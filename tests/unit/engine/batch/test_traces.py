@@ -1,4 +1,4 @@
-"""A batch as a trace, in a process of its own, at a collector: what it gets, and what happens without it."""
+"""A batch as a trace, in a separate process, with and without a collector."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ trace_batch("orders", "b-1", {"poll": 1.5, "plan": 0.25, "commit": 0.5}, {"rows"
 
 
 class Collector(ThreadingHTTPServer):
-    """Keeps the bodies that it is sent."""
+    """Keeps the bodies that it receives."""
 
     bodies: list[bytes]
 
@@ -58,7 +58,7 @@ def run(program: str = PROGRAM, **environment: str) -> None:
 
 
 def test_a_batch_is_a_trace(collector: Collector) -> None:
-    """Its phases follow each other, and fill it."""
+    """The spans of its phases are consecutive, and fill the batch's span."""
     run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}")
     (body,) = collector.bodies
     (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
@@ -77,15 +77,14 @@ def test_a_batch_is_a_trace(collector: Collector) -> None:
     assert at == whole.end_time_unix_nano
 
 
-def test_a_process_that_is_killed_then(collector: Collector) -> None:
-    """Has sent what was flushed."""
+def test_a_killed_process_has_sent_its_flushed_spans(collector: Collector) -> None:
     ends = "from s3notify_platform.engine.batch.traces import flush\nimport os\nflush(20)\nos._exit(0)\n"
     run(PROGRAM + ends, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}")
     assert len(collector.bodies) == 1
 
 
-def test_without_a_collector() -> None:
-    """Nothing is sent if none is named; one that is not there is no error."""
+def test_a_missing_collector_fails_nothing() -> None:
+    """Spans are not sent without an endpoint; an unreachable endpoint is not an error."""
     run()
     (port,) = free_ports(1, SYSTEM_CLOCK)
     run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""What a round makes of a slot: which states are committed, what is asked for again, what goes to quarantine."""
+"""A slot after a round: the states that are committed, the objects that are read again, and quarantine."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def state_of(found, key="k"):
     return found.round.changes[key]
 
 
-def test_a_new_object():
+def test_a_new_object_is_added():
     found = settled(planned(), {"k": read(rejects=2)}, FACTS)
     assert state_of(found) == ObjectState(
         key="k", etag="new", size=10, offset=10, rows=3, rejects=2, since=8, until=8
@@ -69,7 +69,7 @@ def test_an_object_that_is_read_on_keeps_its_rows():
 
 
 @pytest.mark.parametrize("held", [(), (HELD,)], ids=["unknown", "another version"])
-def test_reading_on_from_where_nothing_was_read_is_refused(held):
+def test_reading_on_without_an_earlier_read_is_refused(held):
     with pytest.raises(CorruptError, match="read on from 4"):
         settled(planned(*held), {"k": read(start=4)}, FACTS)
 
@@ -81,7 +81,7 @@ def test_an_object_that_fails_is_left_out_and_its_neighbours_are_committed():
     assert not found.result.ok
 
 
-def test_on_the_last_attempt_it_goes_to_quarantine_and_its_earlier_rows_leave():
+def test_a_failed_object_goes_to_quarantine_on_the_last_attempt():
     found = settled(planned(HELD), {"k": failed(trace="Traceback"), "good": read()}, LAST)
     state = state_of(found)
     assert (state.etag, state.reason, state.trace, state.rows) == ("new", "it is damaged", "Traceback", 0)
@@ -91,14 +91,14 @@ def test_on_the_last_attempt_it_goes_to_quarantine_and_its_earlier_rows_leave():
     assert found.result.ok
 
 
-def test_what_was_read_of_this_very_version_stays_in_quarantine():
+def test_the_rows_of_an_object_stay_if_the_same_version_is_quarantined():
     part = replace(HELD, offset=4, reach_end=False)
     found = settled(planned(part), {"k": failed("old")}, LAST)
     assert not found.round.leaving()
     assert (state_of(found).rows, state_of(found).failing) == (4, True)
 
 
-def test_an_object_read_in_part_whose_rest_fails():
+def test_the_rows_of_a_part_stay_if_the_rest_fails():
     outcome = read(offset=6, reach_end=False, failed="the rest is damaged")
     found = settled(planned(), {"k": outcome}, LAST)
     assert (state_of(found).rows, state_of(found).reason) == (3, "the rest is damaged")
@@ -106,7 +106,7 @@ def test_an_object_read_in_part_whose_rest_fails():
 
 
 @pytest.mark.parametrize("facts", [FACTS, LAST])
-def test_an_outage_is_no_verdict(facts):
+def test_an_outage_does_not_quarantine(facts):
     found = settled(planned(HELD), {"k": failed(outage=True)}, facts)
     assert found.round is None
     assert found.result.unavailable == {"k": "it is damaged"}
@@ -122,7 +122,7 @@ def test_a_superseded_object_waits_for_its_next_change():
 @pytest.mark.parametrize(
     ("on_delete", "rows", "leaves"), [("withdraw", 4, True), ("keep", 4, False), ("keep", 0, True)]
 )
-def test_an_object_that_was_deleted_while_it_was_read(on_delete, rows, leaves):
+def test_an_object_that_was_deleted_while_it_was_read_follows_on_delete(on_delete, rows, leaves):
     held = replace(HELD, rows=rows)
     outcomes = {"k": Outcome.whole("deleted", "old", 10)}
     found = settled(planned(held), outcomes, replace(FACTS, on_delete=on_delete))
@@ -131,11 +131,11 @@ def test_an_object_that_was_deleted_while_it_was_read(on_delete, rows, leaves):
     assert found.round.leaving() == ([held] if leaves else [])
 
 
-def test_an_object_that_was_deleted_before_it_was_ever_read():
+def test_an_object_that_was_deleted_before_it_was_ever_read_is_ignored():
     assert settled(planned(), {"k": Outcome.whole("deleted", "new", 10)}, FACTS).round is None
 
 
-def test_objects_that_left():
+def test_objects_that_left_lose_their_rows():
     found = settled(planned(HELD, gone=["k", "never"]), {}, FACTS)
     assert state_of(found).gone
     assert found.round.changes.keys() == {"k"}
@@ -143,7 +143,7 @@ def test_objects_that_left():
     assert found.result.gone == 1
 
 
-def test_an_expired_object_keeps_its_rows_and_counts_no_more():
+def test_an_expired_object_keeps_its_rows_but_does_not_count():
     found = settled(planned(HELD, gone=["k"], expired=["k"]), {}, replace(FACTS, on_delete="keep_expired"))
     assert state_of(found).expired
     assert not found.round.leaving()
@@ -158,8 +158,8 @@ def test_a_slot_with_unknown_fields_waits_for_a_schema_that_has_them():
     assert settled(planned(), outcomes, FACTS).round is not None
 
 
-def test_unforeseen_errors_beyond_a_number_are_no_quarantine():
-    """They speak of the code, not of the objects."""
+def test_more_unforeseen_errors_than_the_limit_are_not_quarantined():
+    """So many errors show a defect of the code, not of the objects."""
     outcomes = {f"k{n:04}": failed(trace="Traceback") for n in range(MAX_UNFORESEEN + 2)}
     found = settled(planned(), outcomes, LAST)
     assert len(found.result.quarantined) == MAX_UNFORESEEN
@@ -178,8 +178,8 @@ def test_a_backfill_is_over_once_all_of_the_slot_is_read():
     assert settled(planned(HELD), {"k": read(), "m": failed()}, facts).round.backfill is None
 
 
-def test_the_code_that_reads_is_noted():
-    """And not that of a round that reads nothing."""
+def test_the_code_version_of_a_read_is_noted():
+    """A round without reads does not note its code version."""
     facts = replace(FACTS, code_version="2")
     found = settled(planned(HELD), {"k": read()}, facts).round
     assert (found.code_version, found.label) == ("2", FACTS.label)

@@ -1,4 +1,4 @@
-"""A listing compared by columns finds what it finds row by row."""
+"""A comparison by columns finds the same differences as a comparison by rows."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,10 +21,10 @@ etags = st.sampled_from(["1", "2", ""])
     st.sets(keys, max_size=3),
     st.booleans(),
 )
-def test_by_columns_as_by_rows(
+def test_columns_and_rows_give_the_same_changes(
     listed: list[dict[str, str]], held: dict[str, tuple[str, int, bool]], pending: set[str], whole: bool
 ) -> None:
-    """Whatever is listed, in whichever pieces, also twice; and whatever is known."""
+    """The listing may come in any pieces, with repeated objects, and the committed states may be any."""
     size = 9
     states = {
         key: ObjectState(key=key, etag=etag, size=size, offset=offset, reach_end=done)
@@ -47,7 +47,7 @@ def test_by_columns_as_by_rows(
         )
         for piece in listed
     ]
-    # Among other slots, of which nothing has changed, and of which all has.
+    # One of the other two slots has no changes, and all objects of the other one have left.
     others = {
         OTHER: {"other": ObjectState(key="other", etag="1", size=size)},
         GONE: {"gone": ObjectState(key="gone", etag="1", size=size)},

@@ -1,4 +1,4 @@
-"""The hot read path, against a real server: each object as it was enumerated, or why not."""
+"""The hot read path, against a real server: each object as it was enumerated, or the reason why it was not read."""
 
 import os
 from dataclasses import replace
@@ -21,8 +21,10 @@ def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:
 
 
 @pytest.mark.thorough
-def test_in_order_and_whole(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows by number and by bytes; empty objects; keys of either way; in the order they were asked for."""
+def test_objects_are_fetched_in_order_and_completely(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows are limited by number and by bytes; empty objects and keys for both clients are included."""
     monkeypatch.setattr(fetching, "WINDOW_OBJECTS", 3)
     monkeypatch.setattr(fetching, "WINDOW_BYTES", 100)
     bodies = {f"{n}{odd}": os.urandom(n * 20) for n in range(8) for odd in ("", "//x", " +%🙂", "\n")}
@@ -35,7 +37,7 @@ def test_in_order_and_whole(config: S3Config, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("key", ["plain", "odd//key"])
-def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
+def test_a_changed_or_deleted_object_is_not_read(config: S3Config, key: str) -> None:
     old = put(config, key, b"old")
     put(config, key, b"new")
     assert [one.status for one in fetched(config, old)] == ["superseded"]
@@ -58,7 +60,7 @@ def test_large_objects_are_read_in_ranges_of_one_version(
 
 
 @pytest.mark.parametrize("key", ["plain", "odd//key"])
-def test_what_fails_says_why(config: S3Config, key: str) -> None:
+def test_a_failure_has_its_reason(config: S3Config, key: str) -> None:
     version = put(config, key, b"x")
     unknown = replace(config, bucket="no-such-bucket")
     (found,) = fetched(unknown, version)

@@ -1,4 +1,4 @@
-"""What is read is the version that was planned, or nothing: every GET of an object's bytes is under its ETag."""
+"""A read returns the planned version, or nothing: every GET of an object's bytes is under its ETag."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from tests.support.servers import S3Server
 pytestmark = pytest.mark.server
 
 KEYS = pytest.mark.parametrize("key", ["plain.jsonl", "odd//key.jsonl"])
-"""Read by obstore, and, since it cannot express the second, by boto3."""
+"""obstore reads the first key; boto3 reads the second, which obstore cannot express."""
 
 
 @KEYS
-def test_overwritten_between_plan_and_read(ministack: S3Server, key: str) -> None:
-    """A whole object, as long as before: no row is committed under the ETag that it does not have."""
+def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3Server, key: str) -> None:
+    """The new object has the same size: none of its rows is committed under the old ETag."""
     place = Place(ministack)
     place.put(key, 1, 2)
     place.put("other.jsonl", 9)
@@ -46,10 +46,10 @@ def test_overwritten_between_plan_and_read(ministack: S3Server, key: str) -> Non
 
 @KEYS
 @pytest.mark.parametrize("chunk_bytes", [8 << 20, 5])
-def test_a_whole_object(
+def test_a_whole_object_is_read_under_its_etag(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, key: str, chunk_bytes: int
 ) -> None:
-    """Also where it takes several GETs."""
+    """A read of one GET, or of several, never mixes versions."""
     monkeypatch.setattr(fetching, "CHUNK_BYTES", chunk_bytes)
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")
@@ -59,8 +59,8 @@ def test_a_whole_object(
 
 
 @KEYS
-def test_a_part_of_an_object(ministack: S3Server, key: str) -> None:
-    """Whichever GET comes after the overwrite."""
+def test_a_part_of_an_object_is_read_under_its_etag(ministack: S3Server, key: str) -> None:
+    """The first GET after the overwrite fails, and so do later GETs."""
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")
     begun = RemoteBytes(config, version)
@@ -71,5 +71,5 @@ def test_a_part_of_an_object(ministack: S3Server, key: str) -> None:
     if key.startswith("plain"):
         with pytest.raises(ConflictError):
             begun.read(7, 11)
-    else:  # it was read whole
+    else:  # boto3 has read the whole object before
         assert begun.read(4, 11) == b"old one"

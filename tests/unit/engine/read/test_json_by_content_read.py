@@ -1,4 +1,4 @@
-"""Lists and JSON lines under one suffix, from the bucket to the table, in parts and over several rounds."""
+"""Lists and JSON lines with the same suffix, from the bucket to the table, in parts and over several rounds."""
 
 import json
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.server
     [{}, {"split_bytes": 300}, {"split_bytes": 300, "max_bytes": 700}],
     ids=["whole", "in parts", "over rounds"],
 )
-def test_each_record_is_a_row(ministack: S3Server, settings: dict[str, int]) -> None:
-    """Once, at its offset; the schema is inferred from both."""
+def test_each_record_is_one_row(ministack: S3Server, settings: dict[str, int]) -> None:
+    """Each row has its record's offset, and the schema is inferred from both kinds."""
     place = Place(ministack, format="auto", **settings)
     rows = [{"a": number, "text": "x" * 20} for number in range(40)]
     bodies = {

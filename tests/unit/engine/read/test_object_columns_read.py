@@ -1,4 +1,4 @@
-"""Columns from keys and from what the store says, in one process over a real server and without Spark."""
+"""Columns from keys and from the store's metadata, in one process, against a real server, without Spark."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def versioned(server: S3Server, **settings: Any) -> Place:
 
 
 def stored(place: Place, key: str) -> dict[str, Any]:
-    """What the store says of the object now, by boto3."""
+    """The store's metadata of the object now, by boto3."""
     return dict(place.store.client.head_object(Bucket=place.source.input.bucket.bucket, Key=f"raw/{key}"))
 
 
@@ -40,29 +40,29 @@ def rows(place: Place, *, rejects: bool = False) -> list[dict[str, Any]]:
     return place.rows(rejects=rejects)
 
 
-def told(row: dict[str, Any]) -> tuple[Any, ...]:
+def metadata_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["_modified"], row["_size"], row["_version"]
 
 
-def says(place: Place, key: str) -> tuple[Any, ...]:
+def stored_metadata(place: Place, key: str) -> tuple[Any, ...]:
     head = stored(place, key)
     return head["LastModified"], head["ContentLength"], head["VersionId"]
 
 
 @pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz", "in//empty segments.jsonl"])
-def test_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
-    """What the store says of the object, as it is stored; also where it has to be read by boto3."""
+def test_metadata_is_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
+    """The metadata of the stored object, compressed or not, read by obstore or by boto3."""
     place = versioned(ministack, metadata_columns=ALL)
     body = b'{"a":1}\n{"a":22}\n'
     place.store.put(f"raw/{key}", gzip.compress(body) if key.endswith(".gz") else body)
     place.run("1")
-    first = says(place, key)
+    first = stored_metadata(place, key)
     assert first[2]
-    assert [(row["a"], *told(row)) for row in rows(place)] == [(1, *first), (22, *first)]
+    assert [(row["a"], *metadata_of(row)) for row in rows(place)] == [(1, *first), (22, *first)]
     place.store.put(f"raw/{key}", gzip.compress(body + body) if key.endswith(".gz") else body + body)
     place.run("2")
-    assert says(place, key) != first
-    assert [told(row) for row in rows(place)] == 4 * [says(place, key)]
+    assert stored_metadata(place, key) != first
+    assert [metadata_of(row) for row in rows(place)] == 4 * [stored_metadata(place, key)]
 
 
 def in_parts(place: Place, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Outcome]]:
@@ -77,20 +77,24 @@ def in_parts(place: Place, key: str) -> tuple[list[dict[str, Any]], list[dict[st
 
 
 @pytest.mark.parametrize("key", ["a.jsonl", "in//empty segments.jsonl"])
-def test_of_an_object_in_parts(ministack: S3Server, key: str) -> None:
+def test_an_object_in_parts_has_metadata(ministack: S3Server, key: str) -> None:
     place = versioned(ministack, metadata_columns=ALL, split_bytes=9, slots=1)
     place.put(key, *range(1000, 1009))
     found, rejects, outcomes = in_parts(place, key)
     assert len(outcomes) > 1
     assert not rejects
-    assert [(row["a"], *told(row)) for row in found] == [(n, *says(place, key)) for n in range(1000, 1009)]
+    assert [(row["a"], *metadata_of(row)) for row in found] == [
+        (n, *stored_metadata(place, key)) for n in range(1000, 1009)
+    ]
 
 
-def test_of_the_get_and_not_of_the_listing(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written again with the same bytes between listing and GET: the ETag is the same, the version another one."""
+def test_metadata_is_of_the_get_and_not_of_the_listing(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bytes are written again between listing and GET: the ETag is the same, but the version is new."""
     place = versioned(ministack, metadata_columns=ALL)
     place.put("a", 1)
-    listed = says(place, "a")
+    listed = stored_metadata(place, "a")
     send = fetch._fetch_fast
 
     def after_another_write(*arguments: Any) -> fetch.Fetched:
@@ -99,11 +103,11 @@ def test_of_the_get_and_not_of_the_listing(ministack: S3Server, monkeypatch: pyt
 
     monkeypatch.setattr(fetch, "_fetch_fast", after_another_write)
     place.run("1")
-    assert [told(row) for row in rows(place)] == [says(place, "a")]
-    assert says(place, "a")[2] != listed[2]
+    assert [metadata_of(row) for row in rows(place)] == [stored_metadata(place, "a")]
+    assert stored_metadata(place, "a")[2] != listed[2]
 
 
-def test_no_version_where_there_are_none(ministack: S3Server) -> None:
+def test_the_version_is_null_without_versioning(ministack: S3Server) -> None:
     place = Place(ministack, metadata_columns="_version,_size")
     place.put("a", 1)
     place.run("1")
@@ -114,8 +118,11 @@ def test_no_version_where_there_are_none(ministack: S3Server) -> None:
 PARTS = "dt date, region string"
 
 
-def test_parts_of_keys(ministack: S3Server) -> None:
-    """Typed, unescaped; null where there is none. Rows of several objects that are parsed together keep them apart."""
+def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
+    """The values are typed and unescaped, and null if missing.
+
+    Objects that are parsed together keep their own values.
+    """
     place = Place(ministack, partition_columns=PARTS, slots=1)
     for number, path in enumerate(
         ["dt=2026-01-01/region=eu/", "dt=2026-01-02/region=a%20b/", "", "region=x/"]
@@ -128,8 +135,8 @@ def test_parts_of_keys(ministack: S3Server) -> None:
     assert rows(place, rejects=True) == []
 
 
-def test_an_object_whose_key_does_not_fit(ministack: S3Server) -> None:
-    """One reject, with the reason and no row, however many records it has; its neighbours are taken in."""
+def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
+    """The reject has the reason, for any number of records; the object has no row, and its neighbours are loaded."""
     place = Place(ministack, partition_columns=PARTS, slots=1)
     place.put("dt=yesterday/a", 1, 2, 3)
     place.put("dt=2026-01-01/b", 4)
@@ -143,8 +150,8 @@ def test_an_object_whose_key_does_not_fit(ministack: S3Server) -> None:
     assert result.status == "unchanged"
 
 
-def test_it_is_one_reject_in_parts_too(ministack: S3Server) -> None:
-    """Of an object so big that it would be cut, nothing is read."""
+def test_a_big_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
+    """The object would be cut into parts, but none of its bytes is read."""
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
     place.put("dt=yesterday/a", *range(1000, 1009))
     place.put("dt=2026-01-01/a", *range(1000, 1009))
@@ -162,8 +169,8 @@ def test_it_is_one_reject_in_parts_too(ministack: S3Server) -> None:
 RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 
 
-def test_rescued(ministack: S3Server) -> None:
-    """Null in its column; in `_rescued` the text of the key, beside what is rescued of the record. All is counted."""
+def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
+    """The column is null, and `_rescued` has the key's text besides the record's own values. Each value is counted."""
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
     place.store.put("raw/dt=2026-01-01/b", b'{"a":2}\n{"a":"y"}\n')
@@ -177,7 +184,7 @@ def test_rescued(ministack: S3Server) -> None:
     assert rows(place, rejects=True) == []
 
 
-def test_rescued_in_parts(ministack: S3Server) -> None:
+def test_a_key_that_does_not_fit_is_rescued_in_parts(ministack: S3Server) -> None:
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, split_bytes=9)
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
     found, rejects, outcomes = in_parts(place, "dt=a%20b/a")

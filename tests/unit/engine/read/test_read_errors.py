@@ -1,4 +1,4 @@
-"""Objects that cannot be read: their own fault, or the store's. Real requests, through a proxy that refuses some."""
+"""Objects that cannot be read, by their own fault or the store's. The requests are real; a proxy refuses some."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +34,10 @@ of_thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 class Site:
-    """A source of 4 slots whose bucket is read through a proxy; its platform is not. 10 good objects and another."""
+    """A source of 4 slots with 10 good objects and a bad one.
+
+    Its bucket is read through a proxy; its platform is not.
+    """
 
     def __init__(self, server: S3Server, proxy: FaultProxy, **settings: Any) -> None:
         config = server.config(server.make_bucket())
@@ -66,7 +69,7 @@ class Site:
 
 @pytest.fixture(autouse=True)
 def impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries of the client itself, which take real time, are not what is tested."""
+    """Disables the client's own retries, which take real time."""
     monkeypatch.setattr("s3notify_platform.engine.read.fetch.open_reader", partial(obstore_store, attempts=1))
 
 
@@ -87,10 +90,13 @@ def site(ministack: S3Server) -> Iterator[Site]:
     ],
 )
 @pytest.mark.parametrize("listing", [True, False])
-def test_one_refused_key_concerns_nobody_else(
+def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """HEAD and GET are refused: everything else commits, of its slot too; on the last attempt it is in quarantine."""
+    """HEAD and GET of the key are refused. All other objects are committed, in the same slot, too.
+
+    The refused object goes to quarantine on the last attempt.
+    """
     if not listing:
         queue = site.source.location.queue()
         queue.topics.create("orders", TopicSettings(slots=SLOTS, shards=1))
@@ -107,10 +113,13 @@ def test_one_refused_key_concerns_nobody_else(
     assert site.clock.slept == []
 
 
-def test_what_expired_and_came_again_in_quarantine_stays_there(
+def test_an_expired_object_that_came_back_stays_in_quarantine(
     ministack: S3Server,
 ) -> None:
-    """With the same bytes, refused: it is tried until the last attempt, and then not by each listing again."""
+    """The object has the same bytes as before, and is refused.
+
+    Reads are tried until the last attempt, not by each listing.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
         site.ingest()
@@ -129,8 +138,8 @@ def test_what_expired_and_came_again_in_quarantine_stays_there(
 
 
 @pytest.mark.parametrize("key", ["raw/a/../b", "raw/./c", "raw/d\0e"])
-def test_keys_that_a_store_does_not_take(site: Site, key: str) -> None:
-    """As a listing shows them, here that of a store which has them."""
+def test_keys_that_a_store_does_not_accept_are_quarantined(site: Site, key: str) -> None:
+    """A listing may show keys that the store itself refuses. In this test, the listing is of another store."""
     site.store.put(key, b'{"a":1}\n')
     site.proxy.refuses_names = True
     result = site.ingest(last_attempt=ALL)
@@ -149,10 +158,13 @@ def test_keys_that_a_store_does_not_take(site: Site, key: str) -> None:
         of_thorough(400, "KMS.DisabledException", b"The key is disabled"),
     ],
 )
-def test_no_verdict_on_an_object_that_the_store_cannot_give(
+def test_an_outage_of_one_object_does_not_quarantine_it(
     site: Site, status: int, code: str, message: bytes
 ) -> None:
-    """On the last attempt too. The others commit at once; the run tries for a minute in all, and fails."""
+    """The last attempt does not quarantine the object either. The other objects are committed first.
+
+    The run retries for a minute in all, and fails.
+    """
     site.proxy.answers[BAD] = (status, code, message)
     last = site.ingest(last_attempt=ALL)
     assert {slot for slot, each in last.slots.items() if not each.ok} == {site.slot}
@@ -166,8 +178,8 @@ def test_no_verdict_on_an_object_that_the_store_cannot_give(
     assert site.rows() == Counter([*site.good, BAD])
 
 
-def test_what_waits_for_the_store_stands_in_no_others_way(ministack: S3Server) -> None:
-    """A round reads one object of a slot: that which comes first, and cannot be had, does not take it for good."""
+def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3Server) -> None:
+    """A round reads one object of a slot: an unavailable first object does not take that place forever."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, max_objects=SLOTS)
         first = site.good[0]
@@ -183,8 +195,8 @@ def test_what_waits_for_the_store_stands_in_no_others_way(ministack: S3Server) -
     ("status", "code"),
     [(503, "SlowDown"), (403, "AccessDenied"), (400, "ExpiredToken"), (401, "Unauthorized")],
 )
-def test_an_outage_of_all_objects(site: Site, status: int, code: str) -> None:
-    """Whether it throttles, or refuses credentials or bucket as a whole: nothing is in quarantine, the run fails."""
+def test_an_outage_of_all_objects_fails_the_run(site: Site, status: int, code: str) -> None:
+    """The store throttles, or refuses credentials or bucket as a whole: no object goes to quarantine."""
     for key in (*site.good, BAD, "raw/.s3notify-no-such-object"):
         site.proxy.answers[key] = (status, code, b"")
     last = site.ingest(last_attempt=ALL)
@@ -196,8 +208,8 @@ def test_an_outage_of_all_objects(site: Site, status: int, code: str) -> None:
     assert site.rows() == Counter([*site.good, BAD])
 
 
-def test_an_outage_that_ends_while_the_run_waits(site: Site) -> None:
-    """Also while it plans: nothing but time is lost."""
+def test_an_outage_that_ends_while_the_run_waits_costs_only_time(site: Site) -> None:
+    """The plan waits for the store, too."""
     site.proxy.outage = lambda: site.clock.now < 1000 + OUTAGE_SECONDS / 2
     result = site.ingest(last_attempt=ALL)
     assert all(each.ok and not each.quarantined for each in result.slots.values())
@@ -206,8 +218,8 @@ def test_an_outage_that_ends_while_the_run_waits(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_an_outage_that_lasts(site: Site) -> None:
-    """Nothing can be planned: the run says so, after a minute."""
+def test_a_long_outage_fails_the_run(site: Site) -> None:
+    """No slot can be planned: the run raises after a minute."""
     site.proxy.outage = lambda: True
     with pytest.raises(UnavailableError, match="503"):
         site.ingest(last_attempt=ALL)

@@ -1,4 +1,4 @@
-"""Rules of rows, and the raw record of each, in one process over a real server and without Spark."""
+"""Rules of rows, and the raw record of each row, in one process, against a real server, without Spark."""
 
 import gzip
 import io
@@ -42,8 +42,11 @@ LINES = b'{"a":1,"b":"x"}\n{"a":-1,"b":"y"}\n{"b":null}\n{"a":-2,"b":null}\n'
 
 
 @pytest.mark.parametrize("split_bytes", [1 << 20, 20])
-def test_what_breaks_a_rule_is_a_reject(ministack: S3Server, split_bytes: int) -> None:
-    """With the name of the first rule that it breaks, offset and raw bytes; each rule is counted; null is kept."""
+def test_a_row_that_breaks_a_rule_is_a_reject(ministack: S3Server, split_bytes: int) -> None:
+    """The reject has the first broken rule, the offset and the raw bytes.
+
+    Each rule is counted, and null breaks no rule.
+    """
     place = Place(
         ministack, slots=1, split_bytes=split_bytes, expect_warn="a > 1",
         expect="positive: a >= 0; known: b is not null",
@@ -62,7 +65,7 @@ def test_what_breaks_a_rule_is_a_reject(ministack: S3Server, split_bytes: int) -
     assert (len(outcomes) > 1) == (split_bytes == 20)
 
 
-def test_what_breaks_a_rule_that_warns_stays(ministack: S3Server) -> None:
+def test_a_row_that_breaks_a_warning_rule_stays(ministack: S3Server) -> None:
     place = Place(ministack, slots=1, expect_warn="positive: a >= 0")
     place.put("a", 1, -1)
     place.put("b", 2)
@@ -72,8 +75,8 @@ def test_what_breaks_a_rule_that_warns_stays(ministack: S3Server) -> None:
     assert [slot.broken for slot in result.slots.values()] == [{"positive": 1}]
 
 
-def test_from_quarantine_and_back(ministack: S3Server) -> None:
-    """Rows of a commit hold the rules; of an object that is read again, by other rules, what holds these is there."""
+def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
+    """The rows of an object that is read again obey the new rules."""
     place = Place(ministack, slots=1, expect="positive: a >= 0")
     place.put("a", 1, -1)
     result = place.run("1")
@@ -87,8 +90,8 @@ def test_from_quarantine_and_back(ministack: S3Server) -> None:
     assert place.rows(rejects=True) == []
 
 
-def test_rules_of_other_columns(ministack: S3Server) -> None:
-    """Of the key, of what the store says, of the raw record, of rescued values."""
+def test_rules_may_use_other_columns(ministack: S3Server) -> None:
+    """Rules may use columns from the key, from the store's metadata, the raw record, and rescued values."""
     place = Place(
         ministack, slots=1, partition_columns="dt date", metadata_columns="_size", payload_column="raw",
         mismatches="rescue",
@@ -108,8 +111,8 @@ def test_rules_of_other_columns(ministack: S3Server) -> None:
     ]
 
 
-def test_of_rows_without_records(ministack: S3Server) -> None:
-    """The raw bytes of a Parquet row in quarantine are its values as JSON; it has no payload."""
+def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> None:
+    """A Parquet row has no record: its payload column is null."""
     place = Place(ministack, slots=1, format="auto", expect="a >= 0", payload_column="raw")
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": [1, -1], "b": ["x", "é"]}), sink)
@@ -131,18 +134,17 @@ def test_of_rows_without_records(ministack: S3Server) -> None:
     ],
 )
 @pytest.mark.parametrize("split_bytes", [1 << 20, 9])
-def test_the_raw_record(
+def test_the_payload_column_has_the_raw_record(
     ministack: S3Server, key: str, body: bytes, raws: list[str], split_bytes: int
 ) -> None:
-    """As it stands in the object, decoded, without its line end, whatever stands between."""
+    """The column has the record's text as in the object, decoded, without the line end."""
     place = Place(ministack, slots=1, format="auto", payload_column="raw", split_bytes=split_bytes)
     place.store.put(f"raw/{key}", body)
     rows, _, _ = read(place)
     assert [row["raw"] for row in rows] == raws
 
 
-def test_the_raw_record_of_a_document(ministack: S3Server) -> None:
-    """With the line ends that it has."""
+def test_the_raw_record_of_a_document_keeps_its_line_ends(ministack: S3Server) -> None:
     place = Place(ministack, slots=1, format="json", json_path="items", payload_column="raw")
     place.store.put("raw/a.json", b'{"n": 1, "items": [\n {"a": 1,\n  "b": "x"}, {"a": 2},{"a":"no"}]}')
     rows, rejects, _ = read(place)
@@ -150,15 +152,15 @@ def test_the_raw_record_of_a_document(ministack: S3Server) -> None:
     assert [reject["raw"] for reject in rejects] == [b'{"a":"no"}']
 
 
-def test_the_raw_record_that_is_no_text(ministack: S3Server) -> None:
-    """Bytes that are no UTF-8, which a binary column of CSV may have, become U+FFFD."""
+def test_bytes_of_a_raw_record_that_are_not_utf8_are_replaced(ministack: S3Server) -> None:
+    """A binary column of CSV may have such bytes; they become U+FFFD."""
     place = Place(ministack, slots=1, format="csv", payload_column="raw")
     place.store.put("raw/a.csv", b"a,b\n1,\xff\n")
     rows, _, _ = read(place, pa.schema([("a", pa.int64()), ("b", pa.binary())]))
     assert [(row["b"], row["raw"]) for row in rows] == [(b"\xff", "1,�")]
 
 
-def test_no_more_rejects_are_kept_than_of_bad_records(ministack: S3Server) -> None:
+def test_the_number_of_rejects_by_rules_is_limited(ministack: S3Server) -> None:
     place = Place(ministack, slots=1, expect="a >= 0")
     place.put("a.jsonl", *([-1] * (MAX_REJECTS + 10)))
     rows, rejects, (outcome,) = read(place)
@@ -169,8 +171,8 @@ def test_no_more_rejects_are_kept_than_of_bad_records(ministack: S3Server) -> No
     assert {reject["raw"] for reject in rejects} == {b'{"a":-1}'}
 
 
-def test_a_rule_of_no_column_passes_nothing(ministack: S3Server) -> None:
-    """Of inferred columns too: an error that names the remedy, whatever task reads first."""
+def test_a_rule_with_an_unknown_column_is_refused(ministack: S3Server) -> None:
+    """The error names the remedy, for inferred columns, too, whichever task reads first."""
     place = Place(ministack, slots=1, expect="known: region is not null")
     place.put("a.jsonl", 1)
     said = "expect: rule 'known': there is no column 'region', only a, b; correct the rule, or declare"

@@ -1,4 +1,4 @@
-"""Splits read from a real server: each range of the version that was enumerated, or why not."""
+"""Splits read from a real server: each range is of the enumerated version, or has a reason why it was not read."""
 
 import gzip
 import itertools
@@ -60,8 +60,8 @@ def test_csv_is_read_on_where_a_split_ended(config: S3Config, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["plain", "odd//key"])
-def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
-    """Found out in the first read, or in a later one."""
+def test_a_changed_or_deleted_object_ends_its_split(config: S3Config, key: str) -> None:
+    """The first read, or a later one, notices the change."""
     old = put(config, key, CSV)
     (split,) = split_at(old, 1)
     reading = read_split(config, split, "csv")
@@ -72,8 +72,10 @@ def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
     assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="deleted"))
 
 
-def test_overwritten_in_mid_read(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not read before belongs to another version, and is not read."""
+def test_a_split_ends_if_its_object_is_overwritten_in_mid_read(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The remaining bytes belong to another version, and are not read."""
     monkeypatch.setattr(object_bytes.chunks_on, "__kwdefaults__", {"chunk_bytes": 8 << 20, "ahead": 1})
     body = b'{"a":1}\n' * (5 << 20)
     (split,) = split_at(put(config, "k", body), 1)
@@ -84,14 +86,14 @@ def test_overwritten_in_mid_read(config: S3Config, monkeypatch: pytest.MonkeyPat
     assert end == SplitEnd(status="superseded")
 
 
-def test_empty_objects_and_other_versions(config: S3Config) -> None:
+def test_empty_objects_are_read_under_their_etag(config: S3Config) -> None:
     version = put(config, "k", b"")
     assert rows_and_end(config, Split(version=version, start=0, end=0), "jsonl")[1].reach_end
     other = replace(version, etag=ETag("other"))
     assert rows_and_end(config, Split(version=other, start=0, end=0), "jsonl")[1].status == "superseded"
 
 
-def test_compressed_by_content(config: S3Config) -> None:
+def test_a_compressed_object_without_a_suffix_is_read_by_record(config: S3Config) -> None:
     text = b'{"a":7}\n' * 1000
     splits = split_at(put(config, "k", gzip.compress(text)), 2)
     rows, end = rows_and_end(config, splits[0], "jsonl")
@@ -99,15 +101,16 @@ def test_compressed_by_content(config: S3Config) -> None:
     assert rows_and_end(config, splits[1], "jsonl") == ([], SplitEnd(status="by_record"))
 
 
-def test_a_store_that_gives_less(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is not believed: tried again, then said."""
+def test_a_short_answer_is_retried_and_then_refused(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = replace(put(config, "k", b"short"), size=100)
     monkeypatch.setattr(remote_bytes, "ATTEMPTS", 2)
     with pytest.raises(UnavailableError, match="5 bytes came"):
         RemoteBytes(config, version).read(0, 100)
 
 
-def test_large_objects_under_odd_keys(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_objects_with_odd_keys_are_refused(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_bytes, "WHOLE_BYTES", 10)
     (split,) = split_at(put(config, "odd//key", CSV), 1)
     _, end = rows_and_end(config, split, "csv")

@@ -1,4 +1,4 @@
-"""Errors that nobody foresaw: the object over which they are raised, their tracebacks, and how many are let through."""
+"""Unforeseen errors: the object that causes them, their tracebacks, and their limit."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ class Site:
         return keys_of(self.source)
 
     def traces(self) -> dict[str, str]:
-        """Of all objects in quarantine."""
+        """The tracebacks of all objects in quarantine."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -84,8 +84,11 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 @pytest.mark.server
-def test_a_parser_that_raises_over_one_object(site: Site) -> None:
-    """Its neighbours commit at once; on the last attempt it is in quarantine, and what was read of it before leaves."""
+def test_an_object_over_which_a_parser_raises_is_quarantined(site: Site) -> None:
+    """The object's neighbours are committed in the first run.
+
+    The object goes to quarantine on the last attempt, and its earlier rows leave.
+    """
     site.store.put(BAD, b'{"a":1}\n')
     site.ingest()
     assert site.rows()[BAD] == 1
@@ -108,7 +111,7 @@ def test_a_parser_that_raises_over_one_object(site: Site) -> None:
 
 @pytest.mark.server
 def test_the_log_has_a_traceback_once(site: Site) -> None:
-    """Whatever number of objects and slots meets the error."""
+    """Several objects and slots have the same error."""
     bad = [f"raw/bad-{n}" for n in range(6)]
     for key in bad:
         site.store.put(key, RAISES)
@@ -118,8 +121,11 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 
 @pytest.mark.server
-def test_a_defect_of_ours_empties_no_bucket(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a limit, by all that is in quarantine, slots stay failed, and are said to; a retry brings all back."""
+def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a limit on all objects in quarantine, slots stay failed and are reported.
+
+    A retry brings all objects back.
+    """
     monkeypatch.setattr("s3notify_platform.engine.driver.MAX_UNFORESEEN", 3)
     for n in range(3):
         site.store.put(f"raw/first-{n}", RAISES)
@@ -143,8 +149,7 @@ def test_a_defect_of_ours_empties_no_bucket(site: Site, monkeypatch: pytest.Monk
 
 
 @pytest.mark.server
-def test_an_answer_that_nobody_foresaw(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It concerns the object that it is about."""
+def test_an_unforeseen_answer_affects_only_its_object(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     read = fetch.meta_of
 
     def meta_of(key: str, found: Any) -> Any:
@@ -160,8 +165,8 @@ def test_an_answer_that_nobody_foresaw(site: Site, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.server
-def test_a_parser_that_raises_over_a_part_of_an_object(site: Site) -> None:
-    """The part has failed, with the traceback; where it is of a big object, after rows of it were read."""
+def test_a_part_over_which_a_parser_raises_fails(site: Site) -> None:
+    """The part has the traceback, even if rows of the big object were read before."""
     body = b'{"a":1}\n' * 3 + RAISES
     site.store.put(BAD, body)
     meta = site.store.head(BAD)
@@ -179,20 +184,20 @@ def test_a_parser_that_raises_over_a_part_of_an_object(site: Site) -> None:
 
 
 def parse(part: Sequence[int]) -> Iterator[str]:
-    """Numbers as texts, in one go; raises over negative ones."""
+    """Numbers as texts, all at the same time; raises for negative numbers."""
     if min(part) < 0:
         raise ValueError(min(part))
     yield from map(str, part)
 
 
-def test_halves() -> None:
-    """All others, each once, and in their order."""
+def test_bad_objects_are_isolated_by_halving() -> None:
+    """All other objects are returned once, in order."""
     found = isolated([1, 2, -3, 4, -5], parse, lambda number, error: f"failed {number} {error}", len)
     assert [*found] == ["1", "2", "failed -3 -3", "4", "failed -5 -5"]
 
 
-def test_beyond_what_is_held_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since a part of it was given away: whoever asked tries the objects apart."""
+def test_an_error_after_the_held_bytes_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some results were already returned: the caller must try the objects apart."""
     monkeypatch.setattr(isolation, "HELD_BYTES", 3)
 
     def late(part: Sequence[int]) -> Iterator[str]:
@@ -203,8 +208,8 @@ def test_beyond_what_is_held_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         list(isolated([1, 2, 3, 4, -5], late, lambda *_: "failed", len))
 
 
-def test_an_outage_is_no_verdict() -> None:
-    """Nor is want of memory, which may be another's doing."""
+def test_an_outage_is_not_unforeseen() -> None:
+    """A lack of memory is not unforeseen either: another process may cause it."""
 
     def raising(_: Sequence[int]) -> Iterator[str]:
         raise UnavailableError("no answer")
@@ -218,7 +223,7 @@ def test_an_outage_is_no_verdict() -> None:
 
 
 def test_tracebacks_are_bounded() -> None:
-    """In bytes; both ends stay."""
+    """The limit is in bytes, and both ends of the traceback stay."""
     try:
         raise KeyError("é" * 100_000)
     except KeyError as error:

@@ -1,4 +1,4 @@
-"""Objects read and parsed in one task, in whatever compression and encoding: as if they were plain text."""
+"""Objects read and parsed in one task, in any compression and encoding, give the same rows as plain text."""
 
 import bz2
 import gzip
@@ -79,12 +79,12 @@ def bodies() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst", ".sz", ".snappy"])
-def test_cut_before_the_header_is_complete(config: S3Config, suffix: str) -> None:
-    """As a small object and as a big one, a task says of each cut that something is missing."""
+def test_an_object_cut_in_its_csv_header_is_a_reject(config: S3Config, suffix: str) -> None:
+    """Each cut of a compressed object is reported, whether it is read as a small or as a big object."""
     body = COMPRESS[f"k{suffix}"](b"a,b\n" + b"".join(b"%d,x\n" % n for n in range(20)))
     places = {*range(1, min(15, len(body))), *range(15, len(body), 9)}
     made = [put(config, f"in/{place:03}.csv{suffix}", body[:place]) for place in sorted(places)]
-    silent = {10} if suffix == ".sz" else set()  # the mark alone is a whole stream
+    silent = {10} if suffix == ".sz" else set()  # the identifier alone is a complete stream
     for split_bytes in (1 << 20, 1):
         source = source_of(config, split_bytes=split_bytes)
         reader = SplitReader(source=source, schema=AB, inferred=False)
@@ -96,8 +96,10 @@ def test_cut_before_the_header_is_complete(config: S3Config, suffix: str) -> Non
         assert without <= silent, outcomes
 
 
-def test_mixed_objects(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsed joined, in one call of the parser."""
+def test_objects_of_all_compressions_are_parsed_together(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of the parser is enough."""
     calls: list[int] = []
     parse = FORMATS["jsonl"].parse
 
@@ -117,8 +119,10 @@ def test_mixed_objects(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> Non
     assert calls == [len(made)]
 
 
-def test_what_decodes_to_too_much_is_streamed(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is the same."""
+def test_objects_that_decode_to_many_bytes_are_streamed(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streaming gives the same result."""
     versions = [put(config, key, body) for key, body in bodies().items()]
     source = source_of(config)
     expected = found_in(source, versions)
@@ -131,7 +135,7 @@ def test_what_decodes_to_too_much_is_streamed(config: S3Config, monkeypatch: pyt
         assert found.outcomes == expected.outcomes
 
 
-def test_a_damaged_object_stops_no_other(config: S3Config) -> None:
+def test_a_damaged_object_does_not_stop_others(config: S3Config) -> None:
     text = b"".join(b'{"a":%d,"b":"%d"}\n' % (n, n * n) for n in range(1000))
     broken = gzip.compress(text)[:-20]
     versions = [
@@ -149,7 +153,7 @@ def test_a_damaged_object_stops_no_other(config: S3Config) -> None:
     assert text[:offset].count(b"\n") == len(taken) - 2 > 100
 
 
-def test_the_encoding_of_a_source(config: S3Config) -> None:
+def test_the_encoding_of_a_source_is_used(config: S3Config) -> None:
     versions = [
         put(config, "in/a.csv", "a,b\n1,é\n".encode("cp1252")),
         put(config, "in/b.csv", b"\xef\xbb\xbf" + "a,b\n2,é\n".encode()),
@@ -169,8 +173,8 @@ def test_parquet_and_binary_are_never_decompressed(config: S3Config) -> None:
     assert [raw for (raw,) in found.of_rejects("raw")] == [body, body]
 
 
-def test_samples_of_large_objects_are_short(config: S3Config) -> None:
-    """Their beginning is enough; those of compressed ones are their text."""
+def test_only_the_beginning_of_large_objects_is_sampled(config: S3Config) -> None:
+    """The limit applies to the decoded text of compressed objects."""
     text = b'{"a":1,"b":"x"}\n' * 100_000
     versions = [
         put(config, "in/large.jsonl", text),

@@ -1,4 +1,4 @@
-"""What tasks have staged: the parts of an object are joined, and only the packs that count are kept."""
+"""Staged rows of tasks: the parts of an object are joined, and only the packs that count are kept."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def part(start: int, offset: int, **fields: object) -> Outcome:
 
 
 def test_parts_of_an_object_are_joined() -> None:
-    """In whatever order they come: rows add up, and reading goes on behind the last."""
+    """Parts may come in any order: rows add up, and the next read continues behind the last part."""
     found = joined(
         [part(50, 100, rows=2), part(0, 55, rows=1, rejects=1)],
         whole=False,
@@ -33,8 +33,8 @@ def test_parts_of_an_object_are_joined() -> None:
     assert (found.start, found.offset, found.reach_end, found.failed) == (0, 100, True, "")
 
 
-def test_what_comes_after_a_part_that_failed_is_left() -> None:
-    """What was read without a gap counts, with its packs; behind the failure nothing does. Or, whole, nothing."""
+def test_parts_behind_a_failed_part_do_not_count() -> None:
+    """Contiguous parts from the start count, with their packs; with `whole`, no part counts."""
     failed = part(30, 30, status="failed", reason="why", reach_end=False)
     parts = [part(60, 100, rows=4), failed, part(0, 31, rows=1)]
     found = joined(parts, whole=False)
@@ -46,13 +46,13 @@ def test_what_comes_after_a_part_that_failed_is_left() -> None:
 
 
 @pytest.mark.parametrize("status", ["superseded", "deleted"])
-def test_one_part_of_another_version_is_all_of_another_version(status: str) -> None:
+def test_one_superseded_part_supersedes_the_object(status: str) -> None:
     found = joined([part(0, 50, rows=3), part(50, 50, status=status)], whole=False)
     assert (found.status, found.rows, found.parts) == (status, 0, ())
 
 
-def test_parts_of_what_can_only_be_read_from_its_beginning() -> None:
-    """The first part has read it all; the others have found out that they cannot."""
+def test_an_object_read_from_its_beginning_counts_by_its_first_part() -> None:
+    """The other parts are empty: their tasks found that they cannot read from the middle."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
     assert (found.status, found.rows, found.offset) == ("ok", 7, 7)
@@ -61,7 +61,7 @@ def test_parts_of_what_can_only_be_read_from_its_beginning() -> None:
 
 
 def test_no_progress_is_a_failure() -> None:
-    """A round that does not get past where it began would be followed by others like it."""
+    """A round that does not advance would be followed by endless rounds like it."""
     found = joined([part(10, 10, reach_end=False)], whole=False)
     assert found.status == "failed"
     assert "raise max_bytes" in found.reason
@@ -85,20 +85,20 @@ def pack(name: str, rows: int, key: str = "", start: int = 0, *, of_rejects: boo
 
 def collected(*rows: object, keys: str = "k", transformed: bool = False) -> StagedPart:
     found = Collected()
-    found.add(rows)  # type: ignore[arg-type] - of any kind
+    found.add(rows)  # type: ignore[arg-type] - rows of any kind
     return found.part([plan(*keys)], found.outcomes(whole=transformed), transformed=transformed)
 
 
-def test_rows_that_do_not_arrive_are_noticed() -> None:
-    """A slot fails of which fewer rows, or more, are in packs than were parsed."""
+def test_lost_rows_are_noticed() -> None:
+    """A slot fails if its packs have fewer rows, or more, than were parsed."""
     for arrived in (1, 3):
         found = collected(outcome("k", 0, 100, rows=2), pack("p", arrived))
         assert f"2 rows were parsed and {arrived} arrived" in found.failed[SLOT].error
     assert not collected(outcome("k", 0, 100, rows=2), pack("p", 2)).failed
 
 
-def test_packs_of_parts_that_do_not_count_are_left_out() -> None:
-    """Of a big object whose end failed, and of one that turned out to be of another version."""
+def test_packs_of_parts_that_do_not_count_are_dropped() -> None:
+    """The end of one big object could not be read; the other big object was overwritten during the read."""
     found = collected(
         outcome("k", 0, 50, rows=1),
         outcome("k", 50, 50, status="failed", reason="why", reach_end=False),
@@ -116,7 +116,7 @@ def test_packs_of_parts_that_do_not_count_are_left_out() -> None:
     assert (found.outcomes["k"].failed, found.outcomes["l"].status) == ("why", "superseded")
 
 
-def test_of_an_object_that_was_read_in_part_a_transform_keeps_nothing() -> None:
+def test_a_transform_drops_an_object_that_was_read_in_part() -> None:
     failed = outcome("h", 50, 50, status="failed", reason="why", reach_end=False)
     stored = StoredRows(slot=SLOT, key="w", etag="e", rows=7)
     found = collected(
@@ -132,8 +132,8 @@ def test_of_an_object_that_was_read_in_part_a_transform_keeps_nothing() -> None:
     assert not found.failed
 
 
-def test_rows_that_a_transform_makes_of_other_objects() -> None:
-    """Its slot fails, and so does that of the object; rows of neither are an error of all."""
+def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> None:
+    """The slot of the rows fails, and the slot of the object. If neither is in the batch, the whole batch fails."""
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="another"), replace(stored, etag="old")):
         found = collected(outcome("k", 0, 100, rows=1), foreign, transformed=True)

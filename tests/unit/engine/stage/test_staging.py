@@ -1,4 +1,4 @@
-"""Packs of a task: in order whatever order rows come in, bounded, and never one that nobody could open."""
+"""Packs of a task: sorted for any order of rows, bounded in size, and always readable."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,8 +50,8 @@ def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPac
     return found
 
 
-def test_small_packs_travel_and_big_ones_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack that travels is nowhere else: the version's writer stores it."""
+def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack that is sent is not in the store: the version's writer stores it."""
     store = MemoryObjectStore()
     (small,) = written(store, rows((1, "a", 0)))
     monkeypatch.setattr(pack_set, "CARRIED_PACK_BYTES", 0)
@@ -61,8 +61,8 @@ def test_small_packs_travel_and_big_ones_are_stored(monkeypatch: pytest.MonkeyPa
     assert [meta.key for meta in list_all(store, LAYOUT.prefix)] == [LAYOUT.file(big.add.path)]
 
 
-def test_a_pack_without_a_slot_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small one stays with the round; a larger one is stored at once, since a round may have many."""
+def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small pack stays with the round. A larger pack is stored immediately, since a round may have many packs."""
     store = MemoryObjectStore()
     packs = Table(store=store).whole.data
     (whole,) = written(store, rows((1, "a", 0), (2, "b", 0)))
@@ -74,8 +74,8 @@ def test_a_pack_without_a_slot_that_failed(monkeypatch: pytest.MonkeyPatch) -> N
     assert store.get(LAYOUT.file(big.add.path)) is not None
 
 
-def test_rows_in_any_order() -> None:
-    """They are stored in order, under the label that they are planned as."""
+def test_rows_in_any_order_are_sorted() -> None:
+    """The rows are stored in order, with the label that they are planned as."""
     store = MemoryObjectStore()
     (pack,) = stored(store, rows((2, "b", 5), (1, "z", 0)), rows((2, "b", 0), (2, "a", 9), (1, "y", 1)))
     assert (pack.slots, pack.add.since, pack.add.until) == ({1: 2, 2: 3}, 7, 7)
@@ -92,14 +92,14 @@ def test_rows_in_any_order() -> None:
         )
     )
 )
-def test_the_order_is_that_of_keys(places: list[tuple[int, str, int]]) -> None:
-    """That of UTF-8, in which the store lists, too."""
+def test_rows_are_in_the_order_of_keys_in_utf8(places: list[tuple[int, str, int]]) -> None:
+    """The store lists keys in the same order."""
     if places:
         found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()
         assert [(row["_slot"], row["_key"], row["_offset"]) for row in found] == sorted(places)
 
 
-def test_rows_that_gather_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "GATHERED_BYTES", 100_000)
     text = pa.array(["x" * 10_000] * 10)
     batches = [rows(*((n, f"{n}", m) for m in range(10)), text=text) for n in range(5)]
@@ -114,8 +114,8 @@ def test_rows_that_gather_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(kinds=["list", "struct"] * (MAX_DEPTH // 2 - 1) + ["list"])
 @example(kinds=["list"] * (MAX_DEPTH - 1))
 @example(kinds=["map"] * (MAX_DEPTH - 1))
-def test_no_object_makes_packs_that_nobody_could_open(kinds: list[str]) -> None:
-    """As deep as a schema may be that objects give, the record itself included, in whatever types."""
+def test_no_object_makes_unreadable_packs(kinds: list[str]) -> None:
+    """Objects may have values as deep as the limit, the record itself included, of any types."""
     kind = pa.int64()
     for name in kinds:
         match name:
@@ -129,8 +129,8 @@ def test_no_object_makes_packs_that_nobody_could_open(kinds: list[str]) -> None:
     assert stored(MemoryObjectStore(), rows((1, "k", 0), deep=pa.nulls(1, kind)))
 
 
-def test_a_pack_that_nobody_could_open_is_not_stored() -> None:
-    """Parquet that is nested too deeply can be written and not read."""
+def test_an_unreadable_pack_is_not_stored() -> None:
+    """Parquet that is nested too deeply can be written, but not read."""
     store = MemoryObjectStore()
     kind = pa.int64()
     for _ in range(110):

@@ -1,4 +1,4 @@
-"""A plan's rows, and what sources and Spark errors come to. No Spark session."""
+"""A plan's rows, the assignment of splits to tasks, checks of sources, and errors of Spark. No Spark session."""
 
 import pickle
 
@@ -43,8 +43,8 @@ ENTRY = Entry(
 )
 
 
-def test_a_plan_comes_back_from_tasks() -> None:
-    """Slot by slot, with all that was found of it; requests and failures besides."""
+def test_a_plan_survives_the_way_from_tasks_to_the_driver() -> None:
+    """The plan has each slot, with all findings, requests and failures."""
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
     four = SlotPlan(
         changes=SlotChanges(
@@ -91,7 +91,7 @@ def splits(sizes: dict[int, list[int]]) -> list[Split]:
 
 
 def test_tasks_have_ranges_of_slots() -> None:
-    """Of about as many bytes, so that their packs cover few slots."""
+    """The ranges have about the same number of bytes, so that each task's packs cover few slots."""
     ordered, tasks = assign_splits(splits({n: [SMALL_TASK_BYTES // 4] * 2 for n in range(20)}), 4)
     assert tasks == sorted(tasks)
     assert sorted({*tasks}) == [0, 1, 2, 3]
@@ -99,8 +99,8 @@ def test_tasks_have_ranges_of_slots() -> None:
     assert {tasks.count(task) for task in range(4)} == {10}
 
 
-def test_a_little_is_read_by_few_tasks_and_much_by_more() -> None:
-    """A task that reads little costs more than it gains, however many there may be."""
+def test_the_number_of_tasks_follows_the_bytes() -> None:
+    """A task that reads little costs more than it gains."""
     _, tasks = assign_splits(splits({n: [100] for n in range(20)}), 50)
     assert {*tasks} == {0}
     _, tasks = assign_splits(splits({0: [TASK_BYTES] * 8, 1: [1]}), 2)
@@ -149,19 +149,19 @@ def test_results_of_several_rounds_add_up() -> None:
         ({"modified_after": "2026-01-01T00:00:00"}, "add the time zone"),
     ],
 )
-def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:
+def test_invalid_sources_are_refused(fields: dict[str, object], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         source(**fields)
 
 
-def test_sources_pickle_and_may_stand_apart() -> None:
+def test_sources_pickle_and_may_have_another_bucket_for_the_platform() -> None:
     apart = source(prefix="", platform=S3Config(bucket="other"))
     assert pickle.loads(pickle.dumps(apart)) == apart
     assert apart.location.layout.prefix == "_s3notify/n/table/"
     assert len(source(slots=3).location.all_slots()) == 3
 
 
-def test_session_by_configuration() -> None:
+def test_a_session_is_configured_by_its_master_or_its_remote() -> None:
     local = session_conf(master="local[*]")
     assert local["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.driver.bindAddress" not in session_conf(master="spark://host:7077")
@@ -183,8 +183,8 @@ ValueError: last
 """
 
 
-def test_errors_of_tasks() -> None:
-    """The line that a person wants; and our own errors come out of a task as what they were."""
+def test_errors_of_tasks_are_recovered() -> None:
+    """The reason is the line that a person needs, and errors of this package keep their class."""
     assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
     assert (
         reason_of(Exception("[DIVIDE_BY_ZERO] Division by zero.\nmore"))

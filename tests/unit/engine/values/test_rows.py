@@ -1,4 +1,4 @@
-"""Rows between driver and tasks: what is written is what is read, each kind from its own columns."""
+"""Rows between driver and tasks: reading returns what was written, each kind from its own columns."""
 
 import pickle
 from typing import Any
@@ -51,16 +51,16 @@ OUTCOME = Outcome.whole(
         (WORK, []),
     ],
 )
-def test_there_and_back(table: Rows[Any], rows: list[Any]) -> None:
-    """Also by a table that came with a task."""
+def test_rows_round_trip(table: Rows[Any], rows: list[Any]) -> None:
+    """The table itself may have been pickled with a task."""
     batch = table.batch(rows)
     assert batch.schema == table.schema
     for each in (table, pickle.loads(pickle.dumps(table))):
         assert list(each.read([batch])) == rows
 
 
-def test_a_message_that_is_no_text() -> None:
-    """Bytes of an object may be in it, as Python has them."""
+def test_a_message_with_invalid_text_is_escaped() -> None:
+    """An error message may quote bytes of an object."""
     assert FailedSlot.of(Slot(3), CorruptError("why \ud800")).error == "CorruptError: why \\ud800"
     read = ReadObject(slot=Slot(3), key="k", outcome=Outcome.whole("failed", "e", 9, reason="why \ud800"))
     (found,) = STAGED.read([STAGED.batch([read])])
@@ -68,7 +68,7 @@ def test_a_message_that_is_no_text() -> None:
     assert found.outcome.reason == "why \\ud800"
 
 
-def test_columns_of_a_source_cannot_have_our_names() -> None:
+def test_columns_of_a_source_cannot_have_internal_names() -> None:
     assert {*LINEAGE_COLUMNS, STAGED_COLUMN} <= RESERVED
 
 

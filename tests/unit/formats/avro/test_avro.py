@@ -1,4 +1,4 @@
-"""Avro: what fastavro wrote comes out, however it is split; what is damaged or hostile stays with its block."""
+"""Avro: everything that fastavro wrote is read, in any splits; damaged or hostile data affects only its block."""
 
 import io
 import subprocess
@@ -33,7 +33,7 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=st.integers(0, 120), at=places)
 def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> None:
-    """In any partition, as if it was read whole; and a split goes on where another ended."""
+    """Any splits give the same records as the whole file, and a later split continues where an earlier one ended."""
     body = file_of(rows_of(rows), codec=codec)
     expected = whole(body, "avro", AB)
     assert [values for _, values in expected] == rows_of(rows)
@@ -48,8 +48,8 @@ def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> N
     assert together == expected
 
 
-def test_types() -> None:
-    """Each of Avro's, by its nearest in Arrow; also times that Python's own do not know."""
+def test_types_become_the_nearest_arrow_types() -> None:
+    """Times outside the years of Python's dates are read, too."""
     fields: list[tuple[str, Any, Any, Any]] = [
         ("i", "int", -1, -1),
         ("f", "float", 0.5, 0.5),
@@ -105,14 +105,14 @@ def test_types() -> None:
 
 
 def _with_schema(body: bytes, schema: object) -> bytes:
-    """The same blocks under another schema."""
+    """The same blocks with another schema."""
     reader = fastavro.block_reader(io.BytesIO(body))
     sync = reader._header["sync"]
     start = body.index(sync) + 16
     return header(schema) + body[start:].replace(sync, SYNC)
 
 
-def test_a_value_that_does_not_fit_takes_its_record_only() -> None:
+def test_a_value_that_does_not_fit_rejects_only_its_record() -> None:
     body = file_of(
         [{"a": str(n) if n != 57 else "no"} for n in range(100)], [{"name": "a", "type": "string"}]
     )
@@ -128,8 +128,8 @@ def test_a_value_that_does_not_fit_takes_its_record_only() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_block_with_another_number_of_records_loses_none(count: int) -> None:
-    """What is there beyond them, or is not there, is a reject with all bytes that are left."""
+def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
+    """Missing or additional records are a reject with all remaining bytes."""
     row = b"\x02\x02\x02\x02x"
     body = (
         header({"type": "record", "name": "r", "fields": AB_RECORD}) + block(row * 2, count) + block(row, 1)
@@ -139,16 +139,16 @@ def test_a_block_with_another_number_of_records_loses_none(count: int) -> None:
     assert one.raw == row * (2 - min(count, 2))
 
 
-def test_bytes_behind_the_records_are_no_records() -> None:
-    """Though they may look like more of them, as an array has them."""
+def test_bytes_behind_the_records_are_a_reject() -> None:
+    """The bytes may look like further items of an array."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
     rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")
     assert [row["a"] for _, _, row in rows] == [1]
     assert one.raw == b"\x02\x02"
 
 
-def test_many_that_do_not_fit() -> None:
-    """In one block, each with its bytes; in no more time than it takes."""
+def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
+    """Each reject of the block has its own bytes."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]})
     rows, rejects = take([schema + block(b"\x04no" * 5000, 5000)], AB, "avro")
     assert not rows
@@ -156,8 +156,8 @@ def test_many_that_do_not_fit() -> None:
     assert len({one.offset for one in rejects}) == 5000
 
 
-def test_memory_of_large_records() -> None:
-    """They are a table long before there are as many as of small ones."""
+def test_large_records_become_small_tables() -> None:
+    """The memory of a table is bounded by its bytes, not only by its number of records."""
     body = file_of(
         [{"b": "x" * (4 << 20)} for _ in range(12)], [{"name": "b", "type": "string"}], codec="deflate"
     )
@@ -165,7 +165,7 @@ def test_memory_of_large_records() -> None:
     assert [parsed.table.num_rows for parsed in found] == [4, 4, 4]
 
 
-def test_rescue() -> None:
+def test_values_that_do_not_fit_are_rescued() -> None:
     body = file_of([{"a": "1"}, {"a": "no"}], [{"name": "a", "type": "string"}])
     rows, rejects = take([body], AB, "avro", mismatches="rescue")
     assert not rejects
@@ -174,8 +174,8 @@ def test_rescue() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_damaged_block_takes_no_other(codec: str) -> None:
-    """Whichever byte is flipped: no other block's records are lost, and what is lost is a reject."""
+def test_a_damaged_block_affects_no_other(codec: str) -> None:
+    """Any flipped byte loses only records of its block, and these are in a reject."""
     body = file_of(rows_of(60), codec=codec)
     whole_rows = len(rows_of(60))
     start = body.index(SYNC) + 16
@@ -183,7 +183,7 @@ def test_a_damaged_block_takes_no_other(codec: str) -> None:
         damaged = bytearray(body)
         damaged[place] ^= 0x55
         rows, rejects = take([bytes(damaged)], AB, "avro")
-        assert rejects or len(rows) == whole_rows, "a flipped letter of a text is seen by a checksum only"
+        assert rejects or len(rows) == whole_rows, "only a checksum detects a flipped letter of a text"
         assert len(rows) >= whole_rows - 40
         together = [
             row
@@ -194,8 +194,8 @@ def test_a_damaged_block_takes_no_other(codec: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile(name: str) -> None:
-    """One reject that says what it is, at once; also split by split."""
+def test_a_hostile_file_is_one_reject(name: str) -> None:
+    """The reject has the reason and comes fast, whether the file is read as a whole or in splits."""
     body, reason = HOSTILE[name]
     assert reason in reject(body, AB, "avro").reason
     for split in cut(body, [20, 50], "avro"):
@@ -205,16 +205,16 @@ def test_hostile(name: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_anything_may_follow(garbage: bytes) -> None:
-    """A header, then anything: it ends, and a good block behind a marker is read."""
+def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
+    """Reading ends for any bytes behind a header."""
     good = header({"type": "record", "name": "r", "fields": AB_RECORD})
     row = b"\x02\x02\x02\x02x"
     rows, _ = take([good + garbage + SYNC + block(row, 1)], AB, "avro")
     assert {"a": 1, "b": "x"} in [row for _, _, row in rows]
 
 
-def test_requests() -> None:
-    """The header, then what belongs to the split: not the file for a part of it."""
+def test_a_split_reads_only_the_header_and_its_part() -> None:
+    """The rest of the file is not requested."""
     body = file_of([{"a": n, "b": "x" * 100} for n in range(20_000)], block=1000)
     middle = len(body) // 2
     remote = Remote(body)
@@ -225,8 +225,8 @@ def test_requests() -> None:
 
 
 @pytest.mark.parametrize("rescue", [False, True])
-def test_fields_of_no_bytes_cost_nothing(rescue: bool) -> None:
-    """A few bytes hold a million records of a thousand nulls: their memory is that of their values."""
+def test_fields_without_bytes_cost_no_memory(rescue: bool) -> None:
+    """A few bytes may have a million records of a thousand nulls: only real values take memory."""
     target = Target(schema=pa.schema([("id", pa.int32()), ("f7", pa.string())]), rescue=rescue)
     tracemalloc.start()
     found = [*FORMATS["avro"].parse([("k", null_fields(20_000))], target)]
@@ -241,7 +241,7 @@ def test_fields_of_no_bytes_cost_nothing(rescue: bool) -> None:
     assert items is not None
     (row,) = values([null_fields_in_list(3)], items, "avro")
     assert row["list"] == [{"id": 1} | {f"f{n}": None for n in range(1900)}] * 3
-    assert "no bytes" in reject(empty_records(1_000_000), target.schema, "avro").reason
+    assert "without bytes" in reject(empty_records(1_000_000), target.schema, "avro").reason
     for many in (null_fields(1_000_000), null_fields_in_list(1_000_000)):
         assert "always null" in reject(many, target.schema, "avro").reason
     few = pa.schema([("id", pa.int32()), ("f7", pa.struct([("_", pa.string())]))])
@@ -249,8 +249,8 @@ def test_fields_of_no_bytes_cost_nothing(rescue: bool) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
-def test_a_block_for_which_there_is_no_memory_is_a_reject() -> None:
-    """And the next one is read."""
+def test_a_block_that_exceeds_the_memory_is_a_reject() -> None:
+    """The next block is read."""
     program = """
 import sys, zlib
 from tests.support.avro import block

@@ -1,4 +1,4 @@
-"""ORC: what pyarrow wrote comes out, however it is split; what is damaged stays with its stripe or its row."""
+"""ORC: everything that pyarrow wrote is read, in any splits; damage affects only its stripe or row."""
 
 import random
 from functools import lru_cache
@@ -35,7 +35,7 @@ def rows(count: int) -> pa.Table:
 
 @lru_cache
 def striped(codec: str) -> bytes:
-    """Of several stripes."""
+    """A file with several stripes."""
     dice = random.Random(1)
     texts = [dice.randbytes(20).hex() for _ in range(COUNT)]
     body = orc(rows(COUNT).set_column(1, "b", pa.array(texts)), codec, stripe_size=8_000, batch_size=256)
@@ -46,7 +46,7 @@ def striped(codec: str) -> bytes:
 @pytest.mark.parametrize("codec", CODECS)
 @given(at=places)
 def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
-    """In any partition, as if it was read whole; and a split goes on where another ended."""
+    """Any splits give the same rows as the whole file, and a later split continues where an earlier one ended."""
     body = striped(codec)
     expected = whole(body, "orc", AB)
     assert [row["a"] for _, row in expected] == list(range(COUNT))
@@ -65,8 +65,8 @@ def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
     assert together == expected
 
 
-def test_types() -> None:
-    """Inferred, and by a given schema."""
+def test_types_are_read_and_inferred() -> None:
+    """A given schema works, too."""
     table = pa.table(
         {
             "i": pa.array([1, None], pa.int32()),
@@ -89,7 +89,7 @@ def test_types() -> None:
     ]
 
 
-def test_a_value_that_does_not_fit_takes_its_row_only() -> None:
+def test_a_value_that_does_not_fit_rejects_only_its_row() -> None:
     body = orc(pa.table({"a": [str(n) if n != 57 else "no" for n in range(100)]}))
     found, (one,) = take([body], AB, "orc")
     assert [row["a"] for _, _, row in found] == [n for n in range(100) if n != 57]
@@ -100,7 +100,7 @@ def test_a_value_that_does_not_fit_takes_its_row_only() -> None:
 
 
 @pytest.mark.parametrize("body", [b"ORC", b"x" * 300, orc(rows(9))[:-5], b"ORC" + b"\xff" * 50 + b"ORC\x03"])
-def test_what_is_no_orc_is_one_reject(body: bytes) -> None:
+def test_a_file_that_is_not_orc_is_one_reject(body: bytes) -> None:
     assert reject(body, AB, "orc").reason.startswith("ORC: ")
     for split in cut(body, [5, 40], "orc"):
         *_, end = FORMATS["orc"].read(Remote(body), split, Target(schema=AB))
@@ -108,7 +108,7 @@ def test_what_is_no_orc_is_one_reject(body: bytes) -> None:
         assert end.status == "ok"
 
 
-def test_other_columns() -> None:
+def test_unknown_and_missing_columns_are_handled() -> None:
     body = orc(pa.table({"a": [1], "z": [1]}))
     assert values([body], AB, "orc") == [{"a": 1, "b": None}]
     assert "'z'" in reject(body, AB, "orc", inferred=True).reason
@@ -117,8 +117,11 @@ def test_other_columns() -> None:
     assert reject(orc(twice), AB, "orc").reason.startswith("ORC: ")
 
 
-def test_a_time_that_pyarrow_has_not() -> None:
-    """Its stripe is one reject, which says why, and the others are rows: pyarrow reads none of that stripe."""
+def test_a_time_that_pyarrow_cannot_read_rejects_its_stripe() -> None:
+    """pyarrow reads no row of the stripe.
+
+    The stripe is one reject with the reason, and the other stripes are loaded.
+    """
     kind = pa.timestamp("s")
     times = pa.array([0, 253_402_300_799, 5], kind)  # in the year 9999
     sink = pa.BufferOutputStream()
@@ -135,8 +138,8 @@ def test_a_time_that_pyarrow_has_not() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 @example(changes=[(193, 128)])
-def test_whatever_is_damaged(codec: str, changes: list[tuple[int, int]]) -> None:
-    """It ends; and what is neither a row nor in a reject is not lost in silence."""
+def test_damage_is_never_silent(codec: str, changes: list[tuple[int, int]]) -> None:
+    """Reading ends, and rows that are missing are in a reject."""
     body = bytearray(striped(codec))
     for place, octet in changes:
         body[-(place % min(len(body), 5000)) - 1] = octet

@@ -1,4 +1,4 @@
-"""CSV in other dialects, and headers that show that it is another one."""
+"""CSV in other dialects, and headers that show that another dialect is needed."""
 
 import csv
 import gzip
@@ -53,7 +53,7 @@ def values(form: Csv, body: bytes, *, inferred: bool = False) -> tuple[Values, l
         (Dialect(nulls="-|none"), b"id,name\n-,-\nnone,x\n,\n", [(None, "-"), (None, "x"), (None, "")]),
     ],
 )
-def test_dialects(dialect: Dialect, body: bytes, rows: Values) -> None:
+def test_dialects_are_read(dialect: Dialect, body: bytes, rows: Values) -> None:
     assert values(Csv(dialect), body) == (rows, [])
 
 
@@ -67,25 +67,25 @@ def test_dialects(dialect: Dialect, body: bytes, rows: Values) -> None:
         (Dialect(), b"\n" * (2 << 20) + b"id,name\n1,ann\n"),
     ],
 )
-def test_texts_without_a_header(dialect: Dialect, body: bytes) -> None:
-    """One reject, however long they are."""
+def test_a_text_without_a_header_is_one_reject(dialect: Dialect, body: bytes) -> None:
+    """The text may have any length."""
     form, target = Csv(dialect), Target(schema=SCHEMA)
     for key, stored in (("k", body), ("k.gz", gzip.compress(body, 1))):
         *pieces, _ = form.read(BytesInMemory(stored), whole_split(version(stored, key)), target)
         for parts in ([*form.parse([(key, stored)], target)], pieces):
             (reject,) = (reject for part in parts for reject in part.rejects)  # type: ignore[union-attr]
-            assert reject.reason.startswith("CSV header: there is none in the first")
+            assert reject.reason.startswith("CSV header: not found in the first")
 
 
-def test_a_header_that_is_too_long() -> None:
+def test_a_header_that_is_too_long_is_refused() -> None:
     body = b"id," + b"x" * (2 << 20) + b"\n1,a\n"
     (parsed,) = Csv().parse([("k", body)], Target(schema=SCHEMA))
     assert [reject.reason for reject in parsed.rejects] == [
-        "CSV header: longer than 1048576 bytes, its limit"
+        "CSV header: longer than 1048576 bytes, the limit of a header"
     ]
 
 
-def test_a_bad_record_stops_no_other() -> None:
+def test_a_bad_record_does_not_stop_others() -> None:
     dialect = Dialect(delimiter=";", quote="'")
     rows, reasons = values(Csv(dialect), b"id;name\n1;'a'b\nx;c\n2;'d'\n3;e;f\n4\n")
     assert rows == [(2, "d")]
@@ -101,8 +101,10 @@ texts = st.text(st.sampled_from("a1,;\t|'\"\\#\n "), max_size=5)
     st.sampled_from("\"'"),
     st.integers(0, 40),
 )
-def test_as_python_writes_it(rows: list[tuple[int, str]], delimiter: str, quote: str, place: int) -> None:
-    """Whole, in tiny pieces, and in two splits that follow each other."""
+def test_csv_written_by_python_is_read(
+    rows: list[tuple[int, str]], delimiter: str, quote: str, place: int
+) -> None:
+    """The object is read as a whole, in tiny pieces, and in two consecutive splits."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, quotechar=quote, lineterminator="\n")
     writer.writerows([("id", "name"), *rows])
@@ -122,25 +124,25 @@ def test_as_python_writes_it(rows: list[tuple[int, str]], delimiter: str, quote:
         (b"id\tname\n1\tann\n", "set csv_delimiter='\\t'"),
         (b"1331,17.72,2024-01-01\n1332,3.1,2024-01-02\n", "column '1331' looks like a value: set csv_names"),
         (b"name,31.12.2024\nx,y\n", "'31.12.2024' looks like a value"),
-        (b",".join(b"c%d" % n for n in range(3000)) + b"\n1\n", "3000 columns, and a schema has at most"),
+        (b",".join(b"c%d" % n for n in range(3000)) + b"\n1\n", "3000 columns: a schema has at most"),
     ],
 )
-def test_headers_that_are_none(body: bytes, reason: str) -> None:
-    """One reject that names the setting, and nothing is inferred."""
+def test_a_header_of_another_dialect_is_one_reject(body: bytes, reason: str) -> None:
+    """The reject names the setting, and no schema is inferred."""
     rows, reasons = values(Csv(), body, inferred=True)
     assert rows == []
     assert [reason in one for one in reasons] == [True]
     assert list(Csv().schemas(BytesInMemory(body), "k", "utf-8")) == []
 
 
-def test_a_declared_schema_can_name_such_columns() -> None:
+def test_a_declared_schema_may_have_a_column_like_a_value() -> None:
     schema = pa.schema([("1331", pa.int64())])
     (parsed,) = Csv().parse([("k", b"1331\n7\n")], Target(schema=schema))
     assert parsed.table.to_pylist() == [{"1331": 7}]
 
 
-def test_tabs_by_suffix() -> None:
-    """Unless another delimiter is set."""
+def test_the_suffix_tsv_means_tabs() -> None:
+    """Another delimiter may be set."""
     bucket = S3Config(bucket="b", region="us-east-1")
     assert format_of("a/b.TSV.gz", "auto") is FORMATS["tsv"]
     form = format_for("k.tsv", Input(bucket=bucket))
@@ -154,6 +156,6 @@ def test_tabs_by_suffix() -> None:
 @pytest.mark.parametrize(
     "settings", [{"csv_delimiter": ";;"}, {"csv_quote": ","}, {"csv_escape": "é"}, {"csv_comment": "x"}]
 )
-def test_settings_that_cannot_be(settings: dict[str, str]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="csv_"):
         Input(bucket=S3Config(bucket="b", region="us-east-1"), **settings)

@@ -1,4 +1,4 @@
-"""CSV whose lines end in any way, also differently within one object: each record is right, or in a reject."""
+"""CSV with any line ends, also different ones within one object: each record is a correct row, or in a reject."""
 
 import gzip
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ Rows = list[tuple[Any, Any]]
 
 
 def ways(body: bytes, key: str, dialect: Dialect, places: list[int]) -> Iterator[list[Parsed]]:
-    """Whole, as a window reads it; piece by piece; and in splits that follow each other."""
+    """Parses the object as a whole, piece by piece, and in consecutive splits."""
     form, target = Csv(dialect), Target(schema=SCHEMA)
     yield [*form.parse([(key, body)], target)]
     for borders in ([], places if form.may_be_cut(key, "utf-8") else []):
@@ -56,7 +56,7 @@ dialects = st.sampled_from(
     key=st.sampled_from(["k.csv", "k.csv.gz"]),
     places=st.lists(st.integers(0, 200), max_size=3),
 )
-def test_any_line_ends(
+def test_any_line_ends_give_rows_or_rejects(
     *,
     dialect: Dialect,
     values: list[tuple[str, bool, str]],
@@ -65,7 +65,7 @@ def test_any_line_ends(
     key: str,
     places: list[int],
 ) -> None:
-    """The oracle is what was written: rows are records of it, and each other one is in a reject that says why."""
+    """The rows equal the written records, and any other record is in a reject with the reason."""
     special = {dialect.delimiter, "\r", "\n", '"', "#"}
     written: list[tuple[int, str, str]] = []
     lines: list[str] = ["#skipped\n"] * dialect.skip_lines + ["#comment\r"] * bool(dialect.comment)
@@ -109,8 +109,8 @@ def test_any_line_ends(
     ],
 )
 @pytest.mark.parametrize("key", ["k.csv", "k.csv.gz"])
-def test_a_carriage_return_alone(body: bytes, rows: Rows, raws: list[bytes], key: str) -> None:
-    """In the header, the whole object is one reject; in a record, that record."""
+def test_a_lone_carriage_return_is_a_reject(body: bytes, rows: Rows, raws: list[bytes], key: str) -> None:
+    """A lone carriage return in the header rejects the whole object; in a record, it rejects only the record."""
     stored = gzip.compress(body) if key.endswith(".gz") else body
     for places in ([], [3], [8, 11]):
         for parts in ways(stored, key, Dialect(), places):
@@ -131,7 +131,9 @@ def test_a_carriage_return_alone(body: bytes, rows: Rows, raws: list[bytes], key
         (Dialect(skip_lines=1, names="id,v"), b"a\r1,a\n", [(1, "a")]),
     ],
 )
-def test_lines_that_are_no_records(dialect: Dialect, body: bytes, rows: Rows) -> None:
-    """A carriage return alone ends them: no record is taken for a part of them."""
+def test_lines_that_are_not_records_may_end_with_a_carriage_return(
+    dialect: Dialect, body: bytes, rows: Rows
+) -> None:
+    """The record behind such a line is not taken for a part of it."""
     for parts in ways(body, "k.csv", dialect, []):
         assert outcome(parts) == (rows, [])

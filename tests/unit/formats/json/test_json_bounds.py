@@ -1,4 +1,4 @@
-"""JSON that is nested too deeply never reaches a parser that it would kill."""
+"""JSON that is nested too deeply never reaches a parser that it would crash."""
 
 import json
 
@@ -26,7 +26,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_depth_of(value: object) -> None:
+def test_depth_and_end_are_exact(value: object) -> None:
     text = json.dumps(value)
     assert depth_of(text.encode()) == levels(value)
     assert value_end(f"[{text}] ]", 0) == len(text) + 2
@@ -34,8 +34,8 @@ def test_depth_of(value: object) -> None:
 
 @pytest.mark.parametrize(("opening", "closing"), [('{"a":', "}"), ("[", "]")])
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 150, 1100, 50_000])
-def test_a_deep_record_stops_no_other(depth: int, opening: str, closing: str) -> None:
-    """It is rejected; under `rescue` it stays, without the field that is too deep."""
+def test_a_deep_record_does_not_stop_others(depth: int, opening: str, closing: str) -> None:
+    """The record is rejected; with `rescue` it stays, without the field that is too deep."""
     line = deep(depth, opening, closing)
     body = b'{"id":1}\n' + line + b'{"id":2}\n'
     assert infer([("jsonl", body)]) == pa.schema([("id", pa.int64())])

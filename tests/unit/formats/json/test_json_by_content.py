@@ -30,7 +30,7 @@ DOCUMENTS = {
     "one line": json.dumps(ROWS).encode(),
     "indented": json.dumps(ROWS, indent=2).encode(),
     "a line each": b"[\n" + b",\n".join(json.dumps(row).encode() for row in ROWS) + b"\n]\n",
-    "behind a mark and white space": b"\xef\xbb\xbf \r\n\t[ \r\n " + json.dumps(ROWS).encode()[1:],
+    "behind a byte order mark and white space": b"\xef\xbb\xbf \r\n\t[ \r\n " + json.dumps(ROWS).encode()[1:],
     "objects over several lines": b"\n".join(json.dumps(row, indent=1).encode() for row in ROWS),
 }
 
@@ -40,12 +40,12 @@ def parsed(body: bytes, key: str = "k.json", encoding: str = "utf-8") -> Found:
 
 
 def values(found: Found) -> list[Any]:
-    """Rows; of rejects the reason."""
+    """Rows, and the reasons of rejects."""
     return [row[1] for row in found]
 
 
 def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> tuple[Found, list[SplitEnd]]:
-    """What all parts give, each read by itself, and how each has ended."""
+    """The rows and rejects of all parts, each read by itself, and the end of each part."""
     borders = [0, *sorted({place % (len(body) + 1) for place in at} - {0, len(body)}), len(body)]
     pieces, ends = list[Parsed](), list[SplitEnd]()
     for start, end in pairwise(borders):
@@ -59,8 +59,8 @@ def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> t
 
 
 @pytest.mark.parametrize("body", DOCUMENTS.values(), ids=DOCUMENTS.keys())
-def test_a_list_beside_lines(body: bytes) -> None:
-    """Both are the same records, whichever way they were written."""
+def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
+    """The list may be formatted in any way."""
     assert values(parsed(body)) == values(parsed(LINES)) == ROWS
 
 
@@ -77,7 +77,7 @@ def test_a_list_beside_lines(body: bytes) -> None:
 )
 @pytest.mark.parametrize("body", [LINES, DOCUMENTS["indented"]], ids=["lines", "list"])
 def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None:
-    """Read at once, or by its ranges."""
+    """The object may be in memory, or read by ranges."""
     encoded = encode(body)
     assert values(parsed(encoded, key)) == ROWS
     found, _ = in_parts(JsonByContent(), encoded, [], key)
@@ -88,8 +88,8 @@ def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None
     )
 
 
-def test_objects_of_both_kinds_together() -> None:
-    """Each row and each reject is of its own object."""
+def test_objects_of_both_kinds_are_parsed_together() -> None:
+    """Each row and each reject has the number of its object."""
     bodies = [LINES, DOCUMENTS["indented"], b"", b'[{"a":"x"},{"a":7}]', b'{"a":"x"}\n{"a":8}\n']
     found = list(JsonByContent().parse([(f"{n}.json", body) for n, body in enumerate(bodies)], TARGET))
     rows = [
@@ -106,15 +106,18 @@ def test_objects_of_both_kinds_together() -> None:
 
 @given(at=places, body=st.sampled_from([LINES, *DOCUMENTS.values()]))
 def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
-    """A list as a whole in the first part; the others end where they end, so that the object is read to its end."""
+    """The first part has the whole list.
+
+    Each other part ends at its own end, so that the whole object counts as read.
+    """
     found, ends = in_parts(JsonByContent(), body, at)
     assert found == parsed(body)
     assert {end.status for end in ends} == {"ok"}
     assert ends[-1].reach_end
 
 
-def test_requests_of_the_parts_of_a_list() -> None:
-    """One read of the beginning for each, and the list once."""
+def test_a_later_part_of_a_list_costs_one_read() -> None:
+    """A later part reads only the object's beginning."""
     body = DOCUMENTS["indented"]
     remote, half = Remote(body), len(body) // 2
     later = Split(version=version(body, "k.json"), start=half, end=len(body))
@@ -124,8 +127,8 @@ def test_requests_of_the_parts_of_a_list() -> None:
     assert remote.asked == [(0, len(body))]
 
 
-def test_a_list_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One reject, which says what to write instead; by parts too."""
+def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reject names the remedy, also if the object is read in parts."""
     monkeypatch.setattr(json_document, "MAX_DOCUMENT_BYTES", 40)
     body = DOCUMENTS["indented"]
     for found in (parsed(body), in_parts(JsonByContent(), body, [50, 60])[0]):
@@ -143,8 +146,8 @@ def test_a_list_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["a word", "a number", "a list behind lines", "white space"],
 )
-def test_what_begins_otherwise_is_lines(body: bytes, rejects: int) -> None:
-    """A line that is none costs itself alone."""
+def test_an_object_that_begins_otherwise_has_lines(body: bytes, rejects: int) -> None:
+    """A line that is not a record rejects only itself."""
     found = parsed(body)
     assert [row[1]["a"] for row in found if len(row) == 2] == [1]
     assert sum(len(row) == 3 for row in found) == rejects
@@ -155,15 +158,15 @@ def test_what_begins_otherwise_is_lines(body: bytes, rejects: int) -> None:
     [(b"[]", []), (b" [ \n]\n", []), (b"[", ["not a JSON document: a list or an object has no end"])],
     ids=["empty", "blank", "cut"],
 )
-def test_a_list_without_records(body: bytes, reasons: list[str]) -> None:
-    """An empty one has none; one that has no end is a reject."""
+def test_a_list_without_records_is_empty(body: bytes, reasons: list[str]) -> None:
+    """A list without an end is a reject."""
     found = parsed(body)
     assert found == in_parts(JsonByContent(), body, [])[0]
     assert [row[1] for row in found] == reasons
 
 
-def test_where_it_is() -> None:
-    """Under `auto` alone, for `.json` alone; with a path there are documents, as with the format `json`."""
+def test_content_decides_only_with_auto_and_only_for_json() -> None:
+    """Objects are documents if a path is set, as with the format `json`."""
     assert isinstance(format_of("raw/1.json", AUTO), JsonByContent)
     assert isinstance(format_of("raw/1.JSON.gz", AUTO), JsonByContent)
     assert format_of("raw/1.jsonl", AUTO) is format_of("raw/1.ndjson", AUTO) is FORMATS["jsonl"]
@@ -176,7 +179,7 @@ def test_where_it_is() -> None:
     assert berlin.notation.zone == "Europe/Berlin"
 
 
-def test_types_are_those_of_lines() -> None:
+def test_types_and_splits_are_as_for_lines() -> None:
     for kind in (pa.int64(), pa.list_(pa.int64()), pa.map_(pa.string(), pa.string()), pa.duration("s")):
         assert JsonByContent().has_type(kind) == FORMATS["jsonl"].has_type(kind)
     assert JsonByContent().may_be_cut("k.json", "utf-8")

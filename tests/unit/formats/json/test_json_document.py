@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def found(body: bytes, path: str = "", key: str = "k") -> tuple[list[tuple[int, int]], list[str]]:
-    """Ids with their offsets, and reasons; the same for an object that is read by its ranges."""
+    """Ids with their offsets, and reasons. Checks that an object in memory and one read by ranges give the same."""
     target = Target(schema=SCHEMA)
     whole = list(JsonDocument(path).parse([(key, body)], target))
     *pieces, end = JsonDocument(path).read(Remote(body), whole_split(version(body, key)), target)
@@ -51,7 +51,7 @@ def found(body: bytes, path: str = "", key: str = "k") -> tuple[list[tuple[int, 
         (b' {"a":[]} ', "a", []),
     ],
 )
-def test_records(body: bytes, path: str, rows: list[tuple[int, int]]) -> None:
+def test_records_are_found(body: bytes, path: str, rows: list[tuple[int, int]]) -> None:
     assert found(body, path) == (rows, [])
 
 
@@ -65,27 +65,27 @@ def test_records(body: bytes, path: str, rows: list[tuple[int, int]]) -> None:
         (b'[{"id":1}] x', "", "neither a list nor an object"),
     ],
 )
-def test_one_reject_for_what_is_no_document(body: bytes, path: str, reason: str) -> None:
+def test_a_text_that_is_not_a_document_is_one_reject(body: bytes, path: str, reason: str) -> None:
     rows, reasons = found(body, path)
     assert rows == []
     assert len(reasons) == 1
     assert reason in reasons[0]
 
 
-def test_a_bad_record_stops_no_other() -> None:
-    """It is rejected as it stands in the document."""
+def test_a_bad_record_does_not_stop_others() -> None:
+    """The reject has the record's text, unchanged from the document."""
     body = b'[{"id":1}, 3, {"id":\n"x"}, {"id":2}]'
     assert found(body)[0] == [(1, 1), (27, 2)]
     (parsed,) = JsonDocument().parse([("k", body)], Target(schema=SCHEMA))
     assert sorted((r.offset, r.raw) for r in parsed.rejects) == [(11, b"3"), (14, b'{"id":\n"x"}')]
 
 
-def test_compressed() -> None:
+def test_compressed_documents_are_read() -> None:
     assert found(gzip.compress(b'[{"id":1}]'), key="k.json.gz") == ([(1, 1)], [])
 
 
-def test_inference() -> None:
-    """From the records that begin in what is read."""
+def test_a_schema_is_inferred_from_the_sampled_records() -> None:
+    """The sample has the records that begin in the sampled bytes."""
     body = b'{"rows":[{"id":1,\n"name":"x"},{"id":2.5}, 3, {"id"'
     (first, *_) = JsonDocument("rows").schemas(BytesInMemory(body + b":1}]}"), "k", "utf-8")
     assert first.names == ["id", "name"]
@@ -104,7 +104,9 @@ rows_of = st.lists(
 
 
 @given(rows_of, st.sampled_from([None, 1]), st.booleans())
-def test_as_python_writes_it(rows: list[dict[str, object]], indent: int | None, under: bool) -> None:
+def test_json_written_by_python_is_read(
+    rows: list[dict[str, object]], indent: int | None, under: bool
+) -> None:
     body = json.dumps({'x"[': 1, "a.b": rows, "rows": rows} if under else rows, indent=indent).encode()
     form = JsonDocument("rows" if under else "")
     parsed = list(form.parse([("k", body)], Target(schema=SCHEMA)))
@@ -116,10 +118,10 @@ def test_as_python_writes_it(rows: list[dict[str, object]], indent: int | None, 
 @pytest.mark.parametrize(
     "body", [b'[\n{"id":1},\n{"id":2}\n]\n', b'{\n "id": 1\n}\n', b'[{"id":1},\n {"id":2}]']
 )
-def test_where_lines_are_expected(body: bytes) -> None:
-    """Named once, with the format to set; nothing of it is taken in."""
+def test_a_document_among_lines_is_one_reject(body: bytes) -> None:
+    """The reject names the format to set; no record of the document is loaded."""
     rows, rejects = take([body, b'{"id":3}\n'], SCHEMA, "jsonl")
     assert [row["id"] for _, _, row in rows] == [3]
     assert [reject.reason for reject in rejects] == [
-        "a JSON document, where each line is to be an object: set the source's format to json"
+        "a JSON document, but each line must be an object: set the source's format to json"
     ]
