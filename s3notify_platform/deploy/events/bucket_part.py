@@ -1,4 +1,4 @@
-"""The bucket's own part: its notification to the queue or topic, or the switch that sends its events to EventBridge."""
+"""The bucket's part: its notification to the queue or topic, or the switch that sends its events to EventBridge."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Buck
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NotificationPart:
-    """The bucket's notification; those that have other ids stay as they are."""
+    """The bucket's notification; notifications with other ids stay unchanged."""
 
     bucket: BucketEvents
     notification: Notification
@@ -45,7 +45,7 @@ class NotificationPart:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EventBridgeSwitch:
-    """Whether the bucket's events go to EventBridge. Others may rely on it, so it stays on when the rest is removed."""
+    """The bucket's events are sent to EventBridge. Others may rely on that, so removal leaves it switched on."""
 
     bucket: BucketEvents
     owner: str
@@ -72,15 +72,17 @@ class EventBridgeSwitch:
 
 
 def check_apart(found: BucketNotifications, wanted: Notification) -> None:
-    """`UsageError` if S3 would refuse the notification, since another one takes some of its events. Pure."""
+    """`UsageError` if S3 would refuse the notification, because another one matches some of its events. Pure."""
     others = [one for one in found.each if one.id != wanted.id and one.overlaps(wanted)]
     if not others:
         return
     by_sns = [one for one in others if one.kind == "topic" and one.covers(wanted)]
     how = (
-        "--by sns subscribes the queue to its topic" if by_sns else "--by eventbridge goes beside all others"
+        "--by sns subscribes the queue to its topic"
+        if by_sns
+        else "--by eventbridge works beside all other notifications"
     )
     raise UsageError(
-        f"the bucket's notification {others[0]} takes some of the same events, and S3 refuses two for the same: {how}; "
-        "or narrow its prefix"
+        f"the bucket's notification {others[0]} matches some of the same events, and S3 refuses that: {how}; or narrow "
+        "its prefix"
     )

@@ -5,12 +5,12 @@
     generation  N
     timeout     N  milliseconds; 0: done
     ttl         N  unix seconds: the table's TTL attribute
-    writer      S  ours only: who put it. object_store reads no attribute of a type other than S and N
+    writer      S  ours only: who put the lease. object_store ignores attributes of types other than S and N
 
-Guarantees. Each put is one conditional request: of all that replace one lease, at most one is granted. A lost answer is
-`Unknown`; when the caller puts the lease again, it recognises its own by the writer.
+Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A lost
+answer is `Unknown`; when the caller puts the lease again, it recognises its own lease by the writer.
 
-Requests: 1 each, and 1 more if a server refuses a put without returning the existing item.
+Requests: 1 for each call, and 1 more if a server refuses a put without returning the existing item.
 """
 
 from typing import TYPE_CHECKING, Any, Final, assert_never
