@@ -86,7 +86,7 @@ class Access:
         values = (self.access_key_id, self.secret_access_key)
         variables = (self.access_key_id_env, self.secret_access_key_env)
         if any((given[0] is None) != (given[1] is None) for given in (values, variables)):
-            raise UsageError(f"{self.place}: give both key id and secret, or neither")
+            raise UsageError(f"{self.place}: give key id and secret, or neither")
         if self.external_id and not self.role_arn:
             raise UsageError(f"{self.place}: external_id needs a role: give role_arn too")
         if sum(given is not None for given in (values[0], variables[0], self.profile)) > 1:

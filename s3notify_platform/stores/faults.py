@@ -98,7 +98,7 @@ def _refusal(code: str, config: S3Config) -> str:
         "SignatureDoesNotMatch": "check the secret access key, and the region",
         "RequestTimeTooSkewed": "check this machine's clock",
         "ExpiredToken": "the session token has expired: get new credentials",
-    }.get(code, "check the credentials, and their permission to list, read, write and delete in this bucket")
+    }.get(code, "check the credentials, and that they may list, read, write and delete in this bucket")
     return f"{config.place} refused access ({code or 'Forbidden'}): {check}"
 
 

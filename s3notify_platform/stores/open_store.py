@@ -43,8 +43,7 @@ def place_of(url: str) -> Place:
     scheme = _ALIASES.get(found.scheme, found.scheme)
     if scheme not in KINDS or not found.netloc:
         raise UsageError(
-            f"{url!r} is not the URL of a bucket: give s3://bucket/prefix, or a URL of another scheme of "
-            f"{', '.join(sorted(KINDS))}"
+            f"{url!r} is not the URL of a bucket: give s3://bucket/prefix (schemes: {', '.join(sorted(KINDS))})"
         )
     return Place(scheme=scheme, bucket=found.netloc, prefix=found.path.removeprefix("/"))
 

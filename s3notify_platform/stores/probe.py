@@ -233,7 +233,7 @@ class _Probe:
         try:
             part = self._store.send_part(key, upload, 1, b"2")
             outcome = self._store.complete_upload(key, upload, [part], precondition=ABSENT)
-            _refused(outcome, "an upload if absent to an existing object")
+            _refused(outcome, "an upload onto an existing object")
             self._body_is("upload", b"1")
         finally:
             self._store.abort_upload(key, upload)

@@ -1,1 +1,1 @@
-"""Writers: the publisher whose changes are announced in the notification queue before they are made."""
+"""Writers: the publisher that announces its changes in the notification queue before it makes them."""
