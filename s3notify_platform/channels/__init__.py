@@ -8,33 +8,32 @@ requests of S3 and SNS clients for topics and notifications. Inlets, outlets and
 Threat model. All input is hostile. The holder of a role's keys is trusted with that role only; `s3notify init --print
 iam` prints the least policy of each role.
 
-    writer            writes objects below the source's prefix, and signals. All other objects of the platform are
-                      denied to it: it cannot commit
-    publisher         a writer that also adds entries to the queue and removes them
-    inlet             writes signals and the queue. It reads no object and cannot commit
-    outlet            reads and writes the queue. It connects only to networks that its operator's `Egress` allows
-    run               writes tables, records, signals and the queue. It cannot write objects of the source
-    creator of a topic (with the keys of a publisher, inlet or outlet) decides where entries are sent: within `Egress`,
-                      with no secret except one named `S3NOTIFY_PUSH_…` or `S3NOTIFY_SEND_…`, and with no file except
-                      one in `ca_folder`
-    client of the front (with one of its keys) creates push topics, and for these topics it chooses changes of one
-                      bucket. It cannot see, change or delete topics that the front did not make
-    sender of events  (with the inlet's secret, or by the policy of the SQS queue) reports changes of one bucket. It
-                      can name neither another bucket nor the platform's own objects
-    anybody else who reaches the HTTP inlet or the front: gets a share of its connections, for some seconds each, and
-                      causes one log line every few seconds. With `plain_http` anybody can take all connections, unless
-                      `trusted_proxies` are named
-    trusted proxy     says to which sender a request counts. It has no secret of its own, and sees the senders' secrets
-    endpoint          answers: only the status counts, within a deadline, and redirects are not followed
+    - Writer: it writes objects below the source's prefix, and signals. All other objects of the platform are denied to
+      it, so it cannot commit.
+    - Publisher: a writer that also adds entries to the queue and removes them.
+    - Inlet: it writes signals and the queue. It reads no object and cannot commit.
+    - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
+    - Run: it writes tables, records, signals and the queue. It cannot write objects of the source.
+    - Creator of a topic (with the keys of a publisher, inlet or outlet): decides where the topic's entries are sent,
+      within `Egress`. A topic may name only secrets `S3NOTIFY_PUSH_…` and `S3NOTIFY_SEND_…`, and files in `ca_folder`.
+    - Client of the front (with one of its keys): creates push topics, and chooses which changes of one bucket they get.
+      It cannot see, change or delete topics that the front did not make.
+    - Sender of events (with the inlet's secret, or by the policy of the SQS queue): reports changes of one bucket. It
+      can name neither another bucket nor the platform's own objects.
+    - Anybody else who reaches the HTTP inlet or the front: gets a share of its connections, for some seconds each, and
+      causes one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can take all
+      connections.
+    - Trusted proxy: says to which sender a request counts. It has no secret of its own, and sees the senders' secrets.
+    - Endpoint: answers. Only the status counts, within a deadline, and redirects are not followed.
 
 Each secret gives access to:
-    keys of a role             that role. The keys are named, not stored: `stores.credentials`
-    the HTTP inlet's secret    reports of changed keys. Without TLS it can be read on the network
-    a key of the front         creation of topics. Its secret is never sent; without TLS a request can be replayed
-                               unchanged for a quarter of an hour
-    a push HMAC key            nothing here. Its holder can send events to its endpoint in our name
-    the embedded server's key  everything on that server, which listens on loopback; the key is in a folder of mode
-                               0700. The server's inner ports accept only keys that the server keeps: `local.server`
+    - Keys of a role: that role. The keys are named, not stored: `stores.credentials`.
+    - The HTTP inlet's secret: reports of changed keys. Without TLS it can be read on the network.
+    - A key of the front: creation of topics. Its secret is never sent. Without TLS a request can be replayed unchanged
+      for a quarter of an hour.
+    - A push HMAC key: nothing here. Its holder can send events to its endpoint in our name.
+    - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode
+      0700. The server's inner ports accept only keys that the server keeps (`local.server`).
 
 A false report costs requests, but never makes, changes or removes a row: rows come from the objects that a run finds.
 The sweep finds a change whose report is missing. Writers are not protected from each other: a writer that may write

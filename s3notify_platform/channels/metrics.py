@@ -1,13 +1,12 @@
 """`/metrics` of a long-running process, for Prometheus.
 
-    s3notify_{service}_{count}_total        the counts of `Service.counts`: received, queued, delivered, failed, …
-    s3notify_{service}_{count}_seconds_total    counts in milliseconds, as seconds: `waited_ms` of deliveries and
-                                            `behind_ms` of inlets, which adds 0 for an event without a time. Divided by
-                                            the number of events they are the mean
-    s3notify_requests_total                 requests to S3, DynamoDB and SQS by service and operation; without retries
-                                            inside obstore, and without requests of Spark's tasks
-    s3notify_repeated_requests_total        the number of these requests that repeat a failed one, by service
-    s3notify_queue_depth, _capacity, _oldest_age_seconds, _dead     by topic
+    - s3notify_{service}_{count}_total: the counts of `Service.counts`, like received, queued, delivered, failed.
+    - s3notify_{service}_{count}_seconds_total: counts in milliseconds, as seconds: `waited_ms` of deliveries and
+      `behind_ms` of inlets. Divided by the number of events they give the mean. An event without a time adds 0.
+    - s3notify_requests_total: requests to S3, DynamoDB and SQS by service and operation. Retries inside obstore, and
+      requests of Spark's tasks, are not counted.
+    - s3notify_repeated_requests_total: the number of these requests that repeat a failed request, by service.
+    - s3notify_queue_depth, s3notify_queue_capacity, s3notify_queue_oldest_age_seconds, s3notify_queue_dead: by topic.
 
 Needs the extra `metrics` (prometheus-client).
 """

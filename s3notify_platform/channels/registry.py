@@ -3,10 +3,11 @@
 A new service needs a file, and an item in `SERVICES`. The file has the service's settings, a `ServiceSettings`, whose
 `build` makes the service. An inlet that reads S3's event messages from a message queue derives its settings from
 `PullInletSettings`, and supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`. Any other inlet is a `Service` of
-its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds
-    the command         `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options
-    the YAML            a field NAME of the component, with the same settings
-    in Dagster          the job `{source}_NAME`, and the sensor that keeps one run of it alive
+its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
+    - The command `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options.
+    - The field NAME of the component's YAML, with the same settings.
+    - In Dagster the job `{source}_NAME`, and the sensor that keeps one run of it alive.
+
 A service's module is imported only when the service is used.
 """
 

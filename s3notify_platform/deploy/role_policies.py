@@ -25,9 +25,9 @@ and may retry objects in quarantine. `reader` loads committed rows, reads the qu
 `viewer` reads the tables with another engine, as Delta tables. `sweep` runs the daily checks, `vacuum` and `compact`.
 `inlet` receives changes that other systems report. `outlet` delivers to endpoints.
 
-A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow: a
-process that writes objects must not also commit, and under a `writer` policy no process changes a queue on a bucket.
-Writers of a whole bucket may not read tables in it."""
+A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow. So
+a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. Writers of a whole
+bucket may not read tables in it."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"

@@ -7,9 +7,9 @@ Guarantees. If several writers expect the same version, one of them succeeds: cr
 PUT under If-Match. Every write carries a random token. So two writes of equal content have two ETags; the version of a
 record is its ETag, which on many stores is the body's MD5. A write in doubt returns `Unknown`: callers read the record,
 and send the write again (`protocols.updates`). Only `add`, which has its own compare-and-set loop, resolves doubt
-itself: a counter also holds the tokens of its last writes, so an addition stays in doubt only after `PAST_TOKENS`
-further additions. This matters because counters have many concurrent writers, and Ceph RGW answers every second
-conflict with 500 instead of 412.
+itself. For this, a counter also holds the tokens of its last writes. So an addition stays in doubt only after
+`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers every
+second conflict with 500 instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
 could remove a record that was created in between. There, a tombstone is written under If-Match, and this write decides.

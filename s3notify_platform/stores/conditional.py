@@ -73,8 +73,8 @@ def leased_store(
 def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]:
     """The lease table and the lease times in a setting `dynamo:TABLE` or `dynamo:TABLE:MS`. Pure.
 
-    The setting is the one of Rust's object_store, with the same meaning: the table is in the bucket's region, and uses
-    the bucket's credentials, and its endpoint if one is given. `UsageError` for any other text.
+    The setting has the same meaning as in Rust's object_store. The table is in the bucket's region, and uses the
+    bucket's credentials, and the bucket's endpoint if one is given. `UsageError` for any other text.
     """
     found = lease_text(text)
     table = DynamoConfig(

@@ -5,13 +5,13 @@ Guarantees
       arrive twice.
     - Unordered, even for one key: shards and retries overtake each other. Endpoints keep the greatest `sequencer` of
       each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
-    - An endpoint that is down or slow does not delay others: each shard has its own thread; each endpoint has its own
+    - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
       Entries in hand when it was killed may be delivered twice, with the same event ids.
 
-Requests to the queue: those of `Worker` every 2 s; about 10 for each delivered segment (see `ShardConsumer`), and 4
-more for each second of its delivery; and a scan of each idle shard every `poll_seconds`.
+Requests to the queue: `Worker`'s requests every 2 s; a scan of each idle shard every `poll_seconds`; about 10 for each
+delivered segment (see `ShardConsumer`), and 4 more for each second of its delivery.
 """
 
 import re

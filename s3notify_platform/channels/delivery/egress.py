@@ -1,8 +1,8 @@
 """The networks that a worker may connect to for its topics, and connections to checked addresses only.
 
 The creator of a topic sets its endpoint; the operator of the worker sets the networks, by options of the worker. So a
-topic cannot make the worker send requests to hosts that only the worker can reach: a name is resolved once, all its
-addresses must be permitted, and the connection is made to a checked address, with TLS verified for the name.
+topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved once, and all its
+addresses must be permitted. The connection is made to a checked address, with TLS verified for the name.
 """
 
 import socket

@@ -9,12 +9,12 @@ file of the worker, in its `ca_folder`.
 
 Every event has the topic's `opaque_data`, if any, as `opaqueData` beside `s3`, as Ceph sends it.
 
-Over HTTP
-    POST, body: all events of a batch, in the topic's format (`messages`)
-    s3notify-topic        name of the topic
-    s3notify-event-ids    one id for each event, in order, separated by commas: the same id is the same entry,
-                          delivered again
-    s3notify-signature    t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret
+Over HTTP a batch is one POST. Its body has all events of the batch, in the topic's format (`messages`). Its headers:
+    - s3notify-topic: name of the topic.
+    - s3notify-event-ids: one id for each event, in order, separated by commas. The same id is the same entry, delivered
+      again.
+    - s3notify-signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret.
+
 A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. Messages to brokers
 are described in `amqp` and `kafka`.
 """

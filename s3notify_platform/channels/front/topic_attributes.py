@@ -1,16 +1,20 @@
 """A topic's attributes by Ceph's names, and the settings that they mean. Pure.
 
-    push-endpoint                   http[s]://…, amqp[s]://host/vhost, kafka[s]://host/topic; without a user or password
-    persistent                      true; default: true, since each topic is a queue
-    OpaqueData                      text that each record has as `opaqueData`
-    verify-ssl, ca-location         http: true if the certificate is verified; a file in the worker's --ca-folder
-    cloudevents                     http: true if messages are CloudEvents, in headers
-    amqp-exchange                   the exchange; the routing key is the topic's name
-    amqp-ack-level                  none, broker, routable (default)
-    kafka-ack-level                 none, broker (default)
-    kafka-brokers, use-ssl          kafka: further brokers, HOST[:PORT],…; true means kafkas://
-    time_to_live, max_retries, retry_sleep_duration     seconds, deliveries, seconds; None: this package's defaults
-    login-env, secret-env           ours: the names of the worker's variables (`Endpoint`), in place of secrets
+| attribute | value |
+|---|---|
+| push-endpoint | http[s]://…, amqp[s]://host/vhost, kafka[s]://host/topic; without a user or password |
+| persistent | true, which is the default: each topic is a queue |
+| OpaqueData | text that each record has as `opaqueData` |
+| verify-ssl | HTTP only: true if the certificate is verified |
+| ca-location | a file of certificates in the worker's --ca-folder |
+| cloudevents | HTTP only: true if messages are CloudEvents, with their attributes in headers |
+| amqp-exchange | the exchange; the routing key is the topic's name |
+| amqp-ack-level | none, broker, routable (default) |
+| kafka-ack-level | none, broker (default) |
+| kafka-brokers | further brokers, HOST[:PORT],… |
+| use-ssl | Kafka only: true means kafkas:// |
+| time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; None: this package's defaults |
+| login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
 Other attributes are refused. A topic with persistent=false is refused, too: an event is reported after its write, so
 the write cannot wait for its delivery.

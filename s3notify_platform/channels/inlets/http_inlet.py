@@ -18,11 +18,13 @@ each of its clients gets that share (`proxies`). With `plain_http` and without `
 `max_connections`: anybody who reaches the proxy may take all of them, for 3 s each. The inlet warns of this when it
 starts.
 
-Authentication is mandatory: a secret from a named environment variable, in one of
-    authorization: Bearer SECRET, authorization: SECRET     MinIO's `auth_token`, with or without `Bearer`
-    authorization: Basic …                                  the password is the secret, with any user name: Ceph's
-                                                            endpoint `https://user:SECRET@host:port/`
-    x-s3notify-secret: SECRET                               all other senders
+Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
+headers:
+    - `authorization: Bearer SECRET` or `authorization: SECRET`: MinIO's `auth_token`, with or without `Bearer`.
+    - `authorization: Basic …`: the password is the secret, the user name is ignored. Ceph sends it for an endpoint
+      `https://user:SECRET@host:port/`.
+    - `x-s3notify-secret: SECRET`: all other senders.
+
 Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
 listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 

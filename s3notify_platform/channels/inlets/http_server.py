@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server for posts: every phase of a connection has a deadline, and every size a bound.
 
-Reason for not using a common server: uvicorn and the standard library have no deadline for a slow client's request head
-or body, and waitress has no TLS. h11 implements the protocol; this module adds connections, deadlines and bounds.
+Common servers do not suffice: uvicorn and the standard library have no deadline for a slow client's request head or
+body, and waitress has no TLS. Here h11 implements the protocol; this module adds connections, deadlines and bounds.
 
 | subject | bound |
 |---|---|

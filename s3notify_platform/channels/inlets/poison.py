@@ -3,9 +3,10 @@
 A message that is not an S3 event message, and an event that no topic can hold, fail on every retry, and must not block
 other messages. So they are kept here with a reason, and only then removed from their origin.
 
-Storage (partition / key; JSON)
-    poison / {32 hex digits of its SHA-256}     origin, reason, time, length, and the first `MAX_POISON_BYTES`
-    poison-count / all                          the number of kept messages, which is limited
+| partition / key of the record | JSON value |
+|---|---|
+| poison / {32 hex digits of the message's SHA-256} | origin, reason, time, length, and the first `MAX_POISON_BYTES` |
+| poison-count / all | the number of kept messages, which is limited |
 
 The same bytes are kept once, however often they are received.
 """

@@ -2,9 +2,10 @@
 
 A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
 it was sent by that client. So only text from trusted proxies counts: the right-most address that is not a trusted
-proxy's. A request counts for the proxy itself in three cases: it has neither header; the address is not an IP address
-(`unknown`, `_hidden`, `unix:`, malformed); or it has both headers, and they disagree, since one of them may be the
-client's own.
+proxy's. A request counts for the proxy itself in three cases:
+    - It has neither header.
+    - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
+    - It has both headers, and they disagree: one of them may be the client's own.
 """
 
 import re

@@ -14,8 +14,8 @@ Outcomes of a message
     have their entry.
     The store is unavailable: the message is kept in memory and retried. No new message is received meanwhile, so that
     an outage does not use up receives: after too many, the message service moves a message to its dead letters.
-    The message is not an S3 event message: it is left to the dead letters of the message service, if there are any;
-    else it is kept as poison with its reason, and deleted.
+    The message is not an S3 event message: it is left to the dead letters of the message service. If the service has no
+    dead letters, the message is kept as poison with its reason, and deleted.
     An unexpected error: the message is received again; from the `MAX_RECEIVES`th receive on, it is treated like a
     message that is not an S3 event message.
     A clean stop: messages in progress become visible again immediately.

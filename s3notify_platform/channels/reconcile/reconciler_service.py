@@ -12,10 +12,10 @@ needless signal causes a batch that finds nothing; to avoid this, the reconciler
 enough, several are allowed, and any may be killed at any time: the next one starts over.
 
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
-for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket
-that is about 22 requests for each pass: 0.13 million a day with a pass every 15 s, and half of that in Dagster, with a
-pass every 30 s. Waiting entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB of
-memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the
+for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket,
+this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
+costs half of that. Waiting entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB
+of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the
 topics, and a push to each newer topic that takes its key.
 """
 

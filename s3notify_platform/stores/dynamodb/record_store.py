@@ -1,10 +1,12 @@
 r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack `If-Match`.
 
-    partition  S  partition key: `{scope}{partition}`
-    key        S  sort key; DynamoDB orders it by its UTF-8 bytes, so records are scanned in key order
-    version    S  32 hex digits, drawn for each write
-    value      B  value of a record
-    count      N  value of a counter, in place of `value`
+| attribute | type | value |
+|---|---|---|
+| partition | S | `{scope}{partition}`; this is the partition key |
+| key | S | the record's key; this is the sort key, which DynamoDB orders by UTF-8 bytes, so scans are in key order |
+| version | S | 32 hex digits, drawn for each write |
+| value | B | value of a record |
+| count | N | value of a counter, in place of `value` |
 
 Guarantees. Every write is one conditional request with its own token, the version. So if several writers expect one
 version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read the record
