@@ -23,15 +23,16 @@ iam` prints the least policy of each role.
     - Anybody else who reaches the HTTP inlet or the front: gets a share of its connections, for some seconds each, and
       causes one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can take all
       connections.
-    - Trusted proxy: says to which sender a request counts. It has no secret of its own, and sees the senders' secrets.
-    - Endpoint: answers. Only the status counts, within a deadline, and redirects are not followed.
+    - Trusted proxy: its headers say which sender a request counts for. It has no secret of its own, and sees the
+      senders' secrets.
+    - Endpoint: only the status of its answer counts, within a deadline. Redirects are not followed.
 
 Each secret gives access to:
-    - Keys of a role: that role. The keys are named, not stored: `stores.credentials`.
-    - The HTTP inlet's secret: reports of changed keys. Without TLS it can be read on the network.
-    - A key of the front: creation of topics. Its secret is never sent. Without TLS a request can be replayed unchanged
+    - The keys of a role: everything that this role may do. They are named, not stored (`stores.credentials`).
+    - The HTTP inlet's secret: reporting changed keys. Without TLS it can be read on the network.
+    - A key of the front: creating topics. Its secret is never sent. Without TLS a request can be replayed unchanged
       for a quarter of an hour.
-    - A push HMAC key: nothing here. Its holder can send events to its endpoint in our name.
+    - A push HMAC key: nothing on the platform. Its holder can send forged events to that endpoint.
     - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode
       0700. The server's inner ports accept only keys that the server keeps (`local.server`).
 

@@ -1,8 +1,9 @@
 """Tests that a bucket's changes arrive in its notification queue, and measures the delay, for `s3notify doctor`.
 
-A probe object is written below the source's prefix, under a hidden name that no source reads. A separate topic waits
-for it. So events, inlet and queue are tested together, and the source's own topic, signals and table are not affected.
-Other topics with that prefix get the probe's entries, as for any object. The topic is removed before the object.
+A probe object is written below the source's prefix, under a hidden name that no source reads. A separate topic receives
+its entry. So events, inlet and queue are tested together, and the source's own topic, signals and table are not
+affected. Other topics with that prefix get the probe's entries, as for any object. The topic is removed before the
+object.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ LOOKED_AT_MAX: Final = 10_000
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05
-"""Short, since inlets read the topics with each batch, and only an inlet announces the probe."""
+"""This can be short: only an inlet announces the probe, and inlets read the topics with each batch."""
 
 
 def probe_arrival(
@@ -46,7 +47,8 @@ def probe_arrival(
     `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, waiting ends.
 
     `RefusedError`: the bucket may not be written to. Nothing is left behind. If this process is killed, the next probe
-    of the source takes over the topic, and the hidden object stays. About 10 requests, and 4 for each second.
+    of the source takes over the topic, and the hidden object stays. About 10 requests, and 4 more for each second of
+    waiting.
     """
     queue = NotificationQueue(queue.records, clock=clock, known_seconds=_KNOWN_SECONDS)
     name, key = f"{TOPIC}{source}"[:63], f"{prefix}{PROBE}{unique_name(clock)}"
@@ -71,7 +73,7 @@ def probe_arrival(
             clock.sleep(POLL_SECONDS)
         return None
     finally:
-        with suppress(NotFoundError):  # a concurrent probe deleted it; the answer of one of them may be None
+        with suppress(NotFoundError):  # a concurrent probe deleted it; one of the two may return None
             queue.topics.delete(name)
         if written:
             bucket.delete(key)
@@ -79,7 +81,7 @@ def probe_arrival(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest object of a source, and the delay until its slot was signalled; None: no signal since."""
+    """The newest object of a source, and the delay until its slot was signalled; None if it was not."""
 
     key: str
     seconds: float | None

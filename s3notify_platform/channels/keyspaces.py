@@ -1,4 +1,4 @@
-"""The sources of a bucket, as writers and inlets see them that announce its changes."""
+"""The sources of a bucket, as seen by the writers and inlets that announce its changes."""
 
 import re
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[T
 def named_in_root(
     queue: NotificationQueue, bucket: str, events: Iterable[Event]
 ) -> frozenset[tuple[str, str]]:
-    """Changes, as key and topic, whose topic is signalled by the root alone: its consumer finds them by their entries.
+    """Keys and topics of changes whose topic signals only the root; its consumer finds the changes by their entries.
 
     Empty if the topics cannot be read. Requests of `NotificationQueue.topics_of`.
     """

@@ -6,7 +6,7 @@ A new service needs a file, and an item in `SERVICES`. The file has the service'
 its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
     - The command `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options.
     - The field NAME of the component's YAML, with the same settings.
-    - In Dagster the job `{source}_NAME`, and the sensor that keeps one run of it alive.
+    - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of it alive.
 
 A service's module is imported only when the service is used.
 """
@@ -68,4 +68,4 @@ FRONT: Final = ServiceKind(
     settings_class=f"{_CHANNELS}.front.notification_front:FrontSettings",
     summary="Answer S3's and SNS's requests for topics and notifications.",
 )
-"""Only a command: people and programs of a bucket share the front, so no source has it in its YAML."""
+"""The front is only a command: people and programs of a bucket share it, so no source has it in its YAML."""

@@ -14,7 +14,7 @@ Progress = Callable[[str], None]
 
 
 class Service(Protocol):
-    """A program part that runs until it is stopped. Any number of instances may run for the same topics."""
+    """A service runs until it is stopped. Any number of instances may run for the same topics."""
 
     name: str
 

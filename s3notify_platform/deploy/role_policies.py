@@ -87,8 +87,9 @@ class Places:
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
-    For every prefix of a source, writers get a Deny for changes of the platform's own objects (`table.own_objects`).
-    It excepts signals, and for a `publisher` the queue. If the source's prefix is empty, they may not read them either.
+    Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
+    The Deny excepts signals, and for a `publisher` the queue. If the source's prefix is empty, writers may not read
+    these objects either.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}

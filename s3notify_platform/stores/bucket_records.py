@@ -12,19 +12,18 @@ itself. For this, a counter also holds the tokens of its last writes. So an addi
 second conflict with 500 instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
-could remove a record that was created in between. There, a tombstone is written under If-Match, and this write decides.
-The tombstone stays, and a record can be created over it. If `keys_recur` is False, no record can have this key again,
-and the tombstone is deleted. A scan that finds a tombstone tries to delete it, so an interrupted removal leaves nothing
-permanent.
+could remove a record that was created in between. Therefore, a tombstone is written there under If-Match, and this
+write decides who has removed the record. The tombstone stays, and a record can be created over it. If `keys_recur` is
+False, no record can have this key again, and the tombstone is deleted. A scan that finds a tombstone tries to delete
+it, so an interrupted removal leaves nothing permanent.
 
 A process caches the counters that it wrote last, so a counter that no other process changes is not read again.
 
 | operation | requests, undisturbed |
 |---|---|
-| create | 1 PUT; over a tombstone PUT, GET, PUT |
 | create | 1 PUT; over a tombstone: PUT, GET, PUT |
+| read | 1 GET |
 | replace | 1 PUT |
-| remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; before the first 3 |
 | remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; 3 for the test, once |
 | scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE for each tombstone |
 | add | 1 PUT; 1 GET before it if the counter is not cached, and both again for each conflict |
@@ -95,7 +94,7 @@ def quote(name: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """The name that `quote` made this segment of. `ValueError` if it is not a quoted name."""
+    """The name whose quoted form this is. `ValueError` if it is not a quoted name."""
     name = bytearray()
     rest = iter(quoted)
     for character in rest:
@@ -139,7 +138,7 @@ class ObjectRecordStore:
         keys_recur: bool | Callable[[str], bool] = True,
         parallelism: int = 1,
     ) -> None:
-        """`keys_recur`: True if a removed key may be created again; or a function that says so for a partition.
+        """`keys_recur`: True if a removed key may be created again; or a function of the partition that returns this.
 
         `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
         """
@@ -164,7 +163,7 @@ class ObjectRecordStore:
             found = self._read(path)
             if found is not None and found.state == _LIVE:
                 return outcome
-            # A tombstone, or removed meanwhile: neither is a record.
+            # The key has a tombstone, or no object any more: there is no record.
             condition = ABSENT if found is None else IfMatch(etag=found.etag)
         return Conflict()
 

@@ -41,14 +41,15 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 CONNECT_SHARE: Final = 1 / 8
 READ_SHARE: Final = 1 / 4
-"""Shares of the lease's timeout. A write under a lease is sent once, and waits for an answer at most half of it."""
+"""Shares of the lease's timeout. A write under a lease is sent once, and waits for its answer at most half of the
+timeout."""
 
 
 @lru_cache(maxsize=32)
 def dynamo_commit(
     bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
 ) -> DynamoCommit:
-    """Commits to a bucket by the leases in a DynamoDB table. Its clients are created once a process. No request."""
+    """Commits to a bucket that use the leases in a DynamoDB table. Clients are created once a process. No request."""
     if bucket.scheme != "s3":
         raise UsageError(f"{bucket.place}: leases are for stores of S3's API; use commit: native")
     store = S3ObjectStore(
@@ -121,7 +122,9 @@ class ConditionalStore(DelegatingStore):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """See `ObjectStore.copy`. Under a condition the copy keeps the source's metadata; `UsageError` for other."""
+        """See `ObjectStore.copy`. Under a condition the copy keeps the source's metadata; `UsageError` if other is
+        given.
+        """
         if precondition is None:
             return self.store.copy(source, target, metadata=metadata)
         if metadata is not None or not isinstance(source, str):

@@ -66,7 +66,7 @@ class Access:
     session_token_env: Annotated[str | None, About("Environment variable with the token, like MY_TOKEN")] = (
         None
     )
-    profile: Annotated[str | None, About("Profile of AWS's files, like landing, on every machine")] = None
+    profile: Annotated[str | None, About("Profile in AWS's files on every machine, like landing")] = None
     role_arn: Annotated[str | None, About("Role to assume, like arn:aws:iam::123456789012:role/landing")] = (
         None
     )
@@ -139,7 +139,7 @@ class S3Config(Access):
     requester_pays: Annotated[bool, About("Send each request as requester pays")] = False
     kms_key_id: Annotated[
         str | None,
-        About("Key of KMS for what the platform writes, like alias/platform; default: the bucket's"),
+        About("KMS key for objects that the platform writes, like alias/platform; default: the bucket's"),
     ] = None
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ from s3notify_platform.stores.config import Access
 
 
 def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Session:
-    """A boto3 session that signs with these credentials. No request, except a role's, when its keys are first used."""
+    """A boto3 session that signs with these credentials. No request; 1 for a role, when its keys are first used."""
     core = botocore.session.get_session()
     core.register_component("credential_provider", CredentialResolver([_Named(access, clock)]))
     session = boto3.session.Session(botocore_session=core, region_name=access.region)

@@ -2,7 +2,7 @@
 
     amqps://host[:5671][/vhost][?exchange=E&routing_key=K&ack=none|broker|routable]
 
-One persistent message for each event. An entry is released only after the broker has confirmed its message (publisher
+Each event is one persistent message. An entry is released only after the broker has confirmed its message (publisher
 confirms). Without `exchange`, messages are sent to the default exchange; without `routing_key`, it is the topic's name.
 With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried; with
 `ack=broker` the broker drops it. With `ack=none` an entry is released once it was sent: a message that the broker
@@ -150,12 +150,12 @@ class AmqpPush(PooledPush):
                     raise
             else:
                 return connection
-        raise AssertionError("there is an address")
+        raise AssertionError("every host has at least one address")
 
     def _tls(self) -> dict[str, Any] | bool:
         if not self.endpoint.scheme.encrypted:
             return False
-        options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # the name is verified
+        options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # TLS verifies this name
         if self._certificates:
             options["ca_certs"] = str(self._certificates)
         if (shown := self._certificate()) is not None:
@@ -164,6 +164,6 @@ class AmqpPush(PooledPush):
 
 
 def _end(connection: Connection) -> None:
-    """Closes without a message to the broker, which may not answer."""
+    """Closes the connection without AMQP's handshake, since the broker may not answer."""
     with suppress(AMQPError, OSError, AttributeError):
         connection.collect()

@@ -72,7 +72,7 @@ class Circuit:
             return Admission(limit=1, probe=True)
 
     def release(self) -> None:
-        """Call it if the probe was not sent."""
+        """Give the probe back, since it was not sent."""
         with self._lock:
             self._probing = False
 

@@ -71,7 +71,8 @@ class Delivery:
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
-        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests.
+        """`egress`: the permitted networks; default: https to public addresses. `connect`: replaces the connections in
+        tests.
 
         `worker`: start of the worker's name as an owner of shards; default: `name`.
         """
@@ -147,7 +148,7 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # Only after an earlier delivery of the shard has ended, since it may still hold the same entries.
+            # An earlier delivery of the shard must have ended, since it may still hold the same entries.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for place, shard in enumerate(self.shards.values()):
@@ -259,8 +260,8 @@ class Delivery:
 class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
 
-    At least once, and unordered: an event may arrive twice, and after a later event of its key. An endpoint keeps the
-    greatest `sequencer` of each key, compared as hexadecimal numbers, and drops events without a greater one.
+    Delivery is at least once and unordered: an event may arrive twice, or after a later event of its key. An endpoint
+    keeps the greatest `sequencer` of each key, compared as hexadecimal numbers, and drops events without a greater one.
 
     Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
     from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A login
@@ -294,8 +295,8 @@ class DeliverySettings(ServiceSettings):
     heartbeat_seconds: Annotated[
         float,
         About(
-            "Time between renewals of the leases. The shards of a killed worker have another within seven times as "
-            "long; a renewal costs a write and three scans",
+            "Time between renewals of the leases. Another worker takes over a killed worker's shards after at most "
+            "seven times as long; a renewal costs a write and three scans",
             unit="seconds",
             minimum=0.5,
             maximum=60,

@@ -86,7 +86,8 @@ class Egress:
     def certificates(self, endpoint: Endpoint) -> Path | None:
         """The file of certificates to trust for the endpoint; None: the system's.
 
-        `UsageError` if it is not in this worker's folder after links are resolved; no other file is ever looked up.
+        `UsageError` if it is not in this worker's folder after links are resolved; the error does not show if a file
+        exists elsewhere.
         """
         if not endpoint.ca_file:
             return None

@@ -1,4 +1,4 @@
-"""The endpoint of a topic: the place and the way in which its entries are pushed; and signatures. No requests.
+"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. No requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).

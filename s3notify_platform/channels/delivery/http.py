@@ -1,6 +1,6 @@
 """Requests to one endpoint over HTTP(S): to the address that was checked, with bounds on time and size.
 
-It is built on `http.client`, which follows no redirects and uses no proxy. This module adds the check of the address
+This module is built on `http.client`, which follows no redirects and uses no proxy. It adds the check of the address
 (`Egress`), one deadline for a whole request, and kept connections.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 ANSWER_BYTES: Final = 64 * 1024
-"""Bytes of an answer's body that are read, to reuse the connection; after a longer body it is closed."""
+"""Bytes of an answer's body that are read, so the connection can be used again; it is closed after a longer body."""
 
 ANSWER_SECONDS: Final = 1.0
 """Time limit for reading the body. Only the status matters."""
@@ -150,7 +150,7 @@ class HttpPush(PooledPush):
                     connection.cut()
                 self._open.add(connection)
             return connection
-        raise AssertionError("there is an address")
+        raise AssertionError("every host has at least one address")
 
     def _kept(self) -> "_Connection | None":
         while True:
@@ -242,7 +242,7 @@ class _TimedSocket:
         return io.BufferedReader(_TimedReader(self))
 
     def close(self) -> None:
-        # `http.client` may close the socket while it still reads an answer whose end is the connection's end.
+        # `http.client` may close the socket while it still reads an answer without a declared length.
         self._users -= 1
         if self._users == 0:
             self.inner.close()

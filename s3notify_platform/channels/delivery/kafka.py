@@ -3,11 +3,11 @@
     kafkas://host[:9093][/topic][?brokers=HOST:PORT,HOST:PORT][&sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512][&ack=none|broker]
 
 One message for each event, with the object's key as its key: changes of one object share a partition. An entry is
-released only after all in-sync replicas have acknowledged its message (`acks=all`). With `ack=none` it is released once
-it was sent: a message that the broker refuses is lost. If the first broker does not answer, the other ones are asked.
-Without a path, Kafka's topic has the name of our topic. The header `s3notify-event-id` is the event's id: the same id
-is the same entry, delivered again. The worker authenticates to the broker by the topic's login, if it has one: `basic`
-by SASL, `certificate` by TLS.
+released only after all in-sync replicas have acknowledged its message (`acks=all`). With `ack=none` an entry is
+released once it was sent: a message that the broker refuses is lost. If the first broker does not answer, the other
+brokers are tried. Without a path, Kafka's topic has the name of our topic. The header `s3notify-event-id` is the
+event's id: the same id is the same entry, delivered again. The worker authenticates to the broker by the topic's login,
+if it has one: `basic` by SASL, `certificate` by TLS.
 
 The client, librdkafka, connects to any address that a broker returns. So the operator of the worker names the hosts
 that a topic's url may have (`Egress.kafka_hosts`).
@@ -52,7 +52,7 @@ class KafkaPush(PooledPush):
         self._topic = unquote(parts.path[1:])
         sasl = parse_qs(parts.query).get("sasl", [SASL[0]])[0]
         if sasl not in SASL:
-            raise UsageError(f"endpoint {endpoint.url!r}: sasl is one of {', '.join(SASL)}")
+            raise UsageError(f"endpoint {endpoint.url!r}: sasl must be one of {', '.join(SASL)}")
         basic = self._basic()
         protocol = ("SASL_" if basic else "") + ("SSL" if endpoint.scheme.encrypted else "PLAINTEXT")
         self._settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The interface of an endpoint: it sends batches, and answers each. By scheme: `http`, `amqp`, `kafka`."""
+"""The interface of an endpoint: it sends batches, and answers each. Implementations: `http`, `amqp`, `kafka`."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Rejected:
 class Down:
     """The endpoint accepts nothing now: send nothing until the next probe.
 
-    `reached`: it may have processed the events, so the attempt counts. False: it certainly did not.
+    `reached`: True if the endpoint may have processed the events, so the attempt counts; False if it certainly did not.
     """
 
     error: str
@@ -123,7 +123,7 @@ def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) 
 
 
 def ack_level(endpoint: Endpoint, levels: Sequence[str]) -> str:
-    """The level that the endpoint's url names as `ack`, else the last of `levels`. `UsageError` for any other."""
+    """The level in the endpoint's url as `ack`, else the last of `levels`. `UsageError` for an unknown level."""
     query: Mapping[str, list[str]] = parse_qs(urlsplit(endpoint.url).query)
     level = query.get("ack", [levels[-1]])[0]
     if level not in levels:

@@ -90,7 +90,7 @@ class ShardDelivery:
         try:
             wait = self._turn()
         except FencedError:
-            return _LAPSED_SECONDS  # renewed late, or lost to another worker: `Worker.balance` decides that
+            return _LAPSED_SECONDS  # the lease was renewed late, or is lost: `Worker.balance` finds out
         except (UnavailableError, UnknownOutcomeError):
             self._count("store_errors", 1)
             self._troubles += 1
@@ -211,7 +211,7 @@ class _Known:
 
 
 def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:
-    """Groups of entries to post together: up to `size` entries that were never tried; every other one alone. Pure."""
+    """Groups of entries to post together: up to `size` untried entries; each retried entry alone. Pure."""
     fresh = [entry for entry in entries if entry.attempts <= 1]
     for start in range(0, len(fresh), size):
         yield tuple(fresh[start : start + size])

@@ -2,7 +2,8 @@
 
 Guarantees. Everything is checked before anything is written. Once a put or a delete is answered, each later change is
 announced and delivered by the new configurations; entries in the queue are delivered as before. Topics change one by
-one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put it again.
+one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put the
+configurations again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ class BucketNotifications:
 
     def put(self, wanted: Iterable[Configuration]) -> None:
         """Replace or merge the configurations of the bucket; an empty `wanted` removes all. 1 scan, and 3 requests for
-        each topic that changes; it takes `outdated_seconds`.
+        each topic that changes; the call takes `outdated_seconds`.
         """
         by_topic: dict[str, list[Rule]] = {}
         for each in wanted:
@@ -71,7 +72,7 @@ class BucketNotifications:
         self._change(topics, lambda rule: not merged or rule.id in named, by_topic)
 
     def delete(self, identity: str = "") -> None:
-        """Remove the configuration with this id, or all; a missing one is no error. Requests: those of `put`."""
+        """Remove the configuration with this id, or all; a missing one is ignored. Requests: those of `put`."""
         topics = {topic.name: topic for topic in self._topics.all()}
         self._change(topics, lambda rule: identity in ("", rule.id), {})
 

@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `POST /`, an action of SNS: `sns_topics` | 200, or SNS's XML error |
-| `PUT /BUCKET?notification` | 200 once each later change is announced by it; or S3's XML error |
+| `PUT /BUCKET?notification` | 200 once all later changes are announced by the new configuration; or S3's XML error |
 | `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200 with all, or the one with this id; 404 NoSuchKey |
 | `DELETE /BUCKET?notification`, `?notification=ID` | 204, also if there is no configuration |
 | another bucket | 404 NoSuchBucket |
@@ -84,8 +84,8 @@ class FrontSettings(ListeningSettings):
         --bucket BUCKET --notification-configuration file://notification.json
 
     Topics that it makes are pushed by `s3notify deliver`, and take only changes that a notification names. The changes
-    come from publishers and inlets, as for every topic. Topics that it did not make are neither shown nor changed. Its
-    policy is the policy of an outlet: `s3notify init SOURCE --print iam --role outlet`.
+    come from publishers and inlets, as for every topic. Topics that it did not make are neither shown nor changed. The
+    front's IAM policy is the policy of an outlet: `s3notify init SOURCE --print iam --role outlet`.
     """  # noqa: D301 - \b is click's mark
 
     key_id_env: Annotated[str, About("Environment variable with the id of a key")] = "S3NOTIFY_FRONT_KEY_ID"

@@ -31,7 +31,7 @@ class Configuration:
 def configurations_in(
     body: bytes, bucket: str, *, named: Callable[[str], str | None], fresh_id: Callable[[], str]
 ) -> tuple[Configuration, ...]:
-    """The configurations in a document. `FrontError` if it is not valid, or not possible as rules.
+    """The configurations in a document. `FrontError` if it is not valid, or cannot be expressed as rules.
 
     `named`: returns the topic's name in an ARN, or None if it is not an ARN. `fresh_id`: returns an id for a
     configuration without one.

@@ -52,7 +52,7 @@ class SnsTopics:
     def answer(self, parameters: Parameters, reply: Reply) -> Answer:
         """The answer to an action. Raises `FrontError`, and errors of the store.
 
-        Requests: 1 scan or read; to create 3; to change 2; to delete those of `Topics.delete`, which waits.
+        Requests: 1 scan or read; 3 to create a topic; 2 to change it; a deletion those of `Topics.delete`, which waits.
         """
         name = parameters.get("Action", "")
         if (action := self._actions.get(name)) is None:

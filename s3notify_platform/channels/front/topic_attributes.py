@@ -47,7 +47,7 @@ _IN_QUERY: Final = {
     "amqp": {"amqp-exchange": "exchange", "amqp-ack-level": "ack"},
     "kafka": {"kafka-brokers": "brokers", "kafka-ack-level": "ack"},
 }
-"""Attributes that are in the query of our url, by the url's scheme."""
+"""Attributes that become query parameters of the endpoint's url, by its scheme."""
 
 NAMES: Final = (*_TEXTS, *_BOOLEANS, *_ACKS, *_NUMBERS)
 
@@ -70,7 +70,7 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
     flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
     if not flags.get("persistent", True):
         raise UsageError(
-            "persistent: every topic is persistent, since an event is reported after its write, which cannot wait"
+            "persistent: only true is possible, since an event is reported after its write, which cannot wait"
         )
     ttl = _number(given, "time_to_live")
     attempts, retry = _number(given, "max_retries"), _number(given, "retry_sleep_duration")
@@ -124,7 +124,7 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
         for theirs, ours in _in_query(parts.scheme).items()
         if given.get(theirs)
     ]
-    if query or flags.get("use-ssl"):  # else it stays unchanged, since parsers differ
+    if query or flags.get("use-ssl"):  # else the url stays unchanged, since URL parsers differ
         url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
     return Endpoint(
         url=url,

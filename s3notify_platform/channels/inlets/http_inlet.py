@@ -1,4 +1,4 @@
-"""Inlet over HTTP: the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
+"""Inlet over HTTP for the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
 Guarantees. 200 means that every change in the post is durable in its topics, and signalled. After any other answer, or
 no answer, the sender must send the post again; duplicates do no damage.
@@ -12,8 +12,8 @@ no answer, the sender must send the post again; duplicates do no damage.
 | 408, 413, 431 | too slow, too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
-Before they send the secret, all connections of one address together get at most a quarter of `max_connections`, each
-for 3 s; see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then
+Connections that have not sent the secret yet get at most a quarter of `max_connections` for each address, and 3 s each;
+see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then
 each of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share, only
 `max_connections`: anybody who reaches the proxy may take all of them, for 3 s each. The inlet warns of this when it
 starts.
@@ -29,8 +29,8 @@ Several variables may be named, so that a secret can be changed without interrup
 listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
 Posts that arrive while others are processed are processed together as a batch. Ceph sends one record in each post; a
-batch counts its entries only once, and signals each slot only once. `GET /health` answers 200, without a secret, while
-the inlet serves.
+batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a secret,
+while the inlet serves.
 
 Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
 accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, even
@@ -75,7 +75,9 @@ BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post that is not durable by then is answered 503. If it still waits, it is dropped; else it may become durable."""
+"""A post that is not durable by then is answered 503. If it still waits, it is dropped; else it may become durable
+later.
+"""
 
 JOIN_SECONDS: Final = 1.0
 """Time for a worker to end after its posts were answered; then it is abandoned."""
@@ -227,7 +229,7 @@ class HttpInlet:
             self._more.notify()
         try:
             return await post.answer
-        except asyncio.CancelledError:  # the caller answers without this post's outcome
+        except asyncio.CancelledError:  # too late: the post is answered without its outcome
             with self._more, suppress(ValueError):
                 self._posts.remove(post)
             raise

@@ -242,7 +242,7 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Count its connection for this address only. False if that has too many; then it counts for no address."""
+        """Count its connection for this address only. False if the address has too many; then it counts for none."""
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:
             return False

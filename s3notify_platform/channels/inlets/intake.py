@@ -7,9 +7,9 @@ again. Repeated or reordered reports do no damage: an entry only names the objec
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
 the same event among its last `MEMORY` steps, the event is dropped. Steps (each topic, each keyspace) are remembered one
 by one, so a full topic does not cause a second entry in other topics. An event without a sequencer never counts as a
-duplicate: of A, B, A the last change would be missed. An event with an older sequencer is not dropped either.
-Sequencers come from the clock of one gateway: MinIO and Ceph run several, and Ceph writes the bytes in little-endian
-order. So the event with the smaller sequencer may be the later change.
+duplicate: if an object changes from A to B and back to A, the last change would be missed. An event with an older
+sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and Ceph
+writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic those of `push_many`; for each
 keyspace s + 1 PUTs.

@@ -130,4 +130,4 @@ def _decode(record: Record) -> PoisonMessage:
             body=b64decode(fields["body"], validate=True),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"poison {record.key!r} holds {record.value[:80]!r}") from error
+        raise CorruptError(f"poison {record.key!r} cannot be decoded: {record.value[:80]!r}") from error

@@ -87,7 +87,9 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """The address or network that counts: the /64 network of an IPv6 address; IPv4 in IPv6 as IPv4."""
+    """The address or network that counts: the /64 network of an IPv6 address; an IPv4 address within IPv6 counts as
+    IPv4.
+    """
     found = _address(address)
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), IPV6_BITS), strict=False))

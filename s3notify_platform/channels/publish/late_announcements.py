@@ -54,7 +54,7 @@ class LateAnnouncements:
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
         """The topics that take these changes; None if the topics could not be read: then the signal is not marked.
 
-        No request if all changes are reserved, and happened while the topics that this process knows were valid.
+        No request if all changes are reserved, and happened while this process's knowledge of the topics was valid.
         Without a reservation the topics are read, and also for changes in doubt, which may happen later.
         """
         reserved = all(work.held and work.happened for work in works)

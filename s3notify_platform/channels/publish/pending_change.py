@@ -13,7 +13,7 @@ from s3notify_platform.protocols.notification_queue import Event, Reservation
 class Refused:
     """Certainly not written: publish the change again after `retry_after_seconds`.
 
-    `topic` is the full topic. If it is empty, the write did not begin in time.
+    `topic`: name of the full topic; "" if the write did not begin in time.
     """
 
     retry_after_seconds: float

@@ -36,7 +36,7 @@ and only the sweep finds the object. A writer has no reservation if the first to
 | requests, for n changes in s slots and t topics | |
 |---|---|
 | the topics | 1 scan each 2 s; if a write is not reserved, or not answered in time, 1 more after it |
-| reserve, commit | t × 2 writes, for each 256 changes, if the shard has room |
+| reserve, commit | t × 2 writes for each 256 changes that fit into one shard |
 | room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
 | a new topic | those of `NotificationQueue.push_many` |
@@ -157,7 +157,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Delete one object. Requests: those of `put`. A delete has no id: absence of the object proves it."""
+        """Delete one object. Requests: those of `put`. A deletion leaves no writer's id: the object's absence proves
+        it.
+        """
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
@@ -334,7 +336,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         for work in holding:
             work.held = []
 
-    # 2 and 3. Write, and look.
+    # 2 and 3. Write, and check the outcome.
 
     def _write(self, works: Sequence[PendingChange]) -> None:
         todo = [work for work in works if work.outcome is None]

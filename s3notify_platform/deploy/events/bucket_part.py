@@ -16,7 +16,7 @@ class NotificationPart:
 
     @property
     def title(self) -> str:
-        """The notification, for people."""
+        """The notification's title, for people."""
         keys = f"keys below {self.notification.prefix!r}" if self.notification.prefix else "all keys"
         return f"notification {self.notification.id!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 
@@ -52,7 +52,7 @@ class EventBridgeSwitch:
 
     @property
     def title(self) -> str:
-        """The switch, for people."""
+        """The switch's title, for people."""
         return f"bucket {self.bucket.config.bucket!r} sends its events to EventBridge, for $1 a million"
 
     def lacks(self) -> str:

@@ -33,11 +33,11 @@ def allowing(name: str, *, service: str, action: str, resource: Any, source: Any
 
 
 class Part(Protocol):
-    """A resource that exists or does not exist. Looks only send reads; `make` and `remove` may be repeated."""
+    """A resource that may exist. `lacks` and `remains` only read; `make` and `remove` may be repeated."""
 
     @property
     def title(self) -> str:
-        """The resource, for people."""
+        """The resource's title, for people."""
         ...
 
     def lacks(self) -> str:
@@ -78,7 +78,7 @@ class StatementPart:
         return "" if policy is not None and self._ours(policy) == [self.statement] else "is missing"
 
     def make(self) -> None:
-        """See `Part`. 1 read; else 2, and 1 write."""
+        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([self.statement])
 
     def remains(self) -> str:
@@ -87,14 +87,14 @@ class StatementPart:
         return self.title if policy is not None and self._ours(policy) else ""
 
     def remove(self) -> None:
-        """See `Part`. 1 read; else 2, and 1 write."""
+        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([])
 
     def _ours(self, policy: Json) -> list[Json]:
         return [one for one in policy["Statement"] if one.get("Sid") == self.statement["Sid"]]
 
     def _change(self, wanted: list[Json]) -> None:
-        """Make `wanted` our statements in the policy."""
+        """Replace our statements in the policy by `wanted`."""
         for _ in attempts(self.clock, STATEMENT_ATTEMPTS, base=0.5):
             policy = self.read()
             if policy is None and wanted:

@@ -70,7 +70,7 @@ class EventSetup:
         return self.parts_by(way, topic_arn)
 
     def parts_by(self, way: Way, topic_arn: str = "") -> tuple[Part, ...]:
-        """The parts of a way; by SNS through this topic, which is made here or exists already. No request."""
+        """The parts of a way. For SNS, `topic_arn` is the topic, which is made here or exists. No request."""
         site, queue, owner = self.site, self.queue, self.site.bucket_account
         match way:
             case "sqs":
@@ -84,7 +84,7 @@ class EventSetup:
                 return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
     def _topic(self) -> str:
-        """The topic to which the bucket announces all these keys already; else the one to make. 1 request."""
+        """The topic to which the bucket announces all these keys already; else the topic to make. 1 request."""
         wanted = self.site.notification("topic", self.site.topic_arn)
         taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
         return taken[0] if taken else self.site.topic_arn
@@ -115,12 +115,12 @@ class EventSetup:
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
-    """Each part with its state, which `ask` returns. Requests of the parts' looks."""
+    """Each part with its state, which `ask` returns. Requests: those of `ask`."""
     return [Planned(part=part, state=ask(part)) for part in parts]
 
 
 def problem_of(parts: Sequence[Part]) -> str:
-    """The first part that differs from the wanted state, for people; "" if none does. Requests of the parts' looks."""
+    """The first part that differs from the wanted state, for people; "" if none does. Requests: those of `lacks`."""
     return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
 
 

@@ -20,7 +20,7 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""The service that the queue's policy allows, and the way that it is part of."""
+"""The way of events, by the service that the queue's policy allows."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
@@ -53,7 +53,7 @@ class EventSite:
     def __post_init__(self) -> None:
         if self.event_queue and not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", self.event_queue):
             raise UsageError(
-                f"queue {self.event_queue!r}: 1 to 80 letters, digits, - and _ (S3 sends to no FIFO queue)"
+                f"queue {self.event_queue!r}: use 1 to 80 letters, digits, - and _ (S3 sends to no FIFO queue)"
             )
         if self.bucket.bucket.startswith("arn:"):
             raise UsageError(

@@ -39,7 +39,7 @@ class GatewayTopic:
 
     @property
     def title(self) -> str:
-        """The topic, for people."""
+        """The topic's title, for people."""
         return (
             f"topic {self.name!r} of the gateway, which keeps each change until {self.receiver or 'the inlet'} has "
             "answered"
@@ -90,7 +90,7 @@ class GatewayNotification:
 
     @property
     def title(self) -> str:
-        """The notification, for people."""
+        """The notification's title, for people."""
         keys = f"keys below {self.prefix!r}" if self.prefix else "all keys"
         return f"notification {self.topic.name!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 

@@ -62,7 +62,7 @@ class Queue:
 
     @property
     def title(self) -> str:
-        """The queue, for people."""
+        """The queue's title, for people."""
         return f"SQS queue {self.site.queue_name!r}, which keeps messages for 14 days"
 
     def lacks(self) -> str:

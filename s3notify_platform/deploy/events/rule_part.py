@@ -17,7 +17,7 @@ class RulePart:
 
     @property
     def title(self) -> str:
-        """The rule, for people."""
+        """The rule's title, for people."""
         keys = f"keys below {self.site.prefix!r}" if self.site.prefix else "all keys"
         return f"EventBridge rule {self.site.name!r}: events of {keys} of the bucket are sent to the queue"
 

@@ -34,7 +34,7 @@ class Topic:
 
     @property
     def title(self) -> str:
-        """The topic, for people."""
+        """The topic's title, for people."""
         return f"SNS topic {self.site.name!r}"
 
     def lacks(self) -> str:
@@ -106,7 +106,7 @@ class SubscriptionPart:
 
     @property
     def title(self) -> str:
-        """The subscription, for people."""
+        """The subscription's title, for people."""
         return f"subscription of the queue to {self.topic_arn}"
 
     def lacks(self) -> str:

@@ -6,8 +6,8 @@ between a read and its write, that change is undone unnoticed, as with every too
 writer undoes our change, this is noticed, and our change is made again. Other notifications are written back as S3
 returned them.
 
-Ceph RGW keeps each notification by its id: a write adds or replaces the notifications in it, and a notification is
-removed by its id.
+Ceph RGW keeps each notification by its id. A write adds or replaces the notifications that it contains, and removes
+none. A notification is removed by its id.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SETTLE_SECONDS: Final = 2.0
-"""Time between a write and the second look. Two concurrent writers are closer together than that."""
+"""Time between a write and the second look. Concurrent changes happen within a shorter time."""
 
 Kind = Literal["queue", "topic", "function"]
 Server = Literal["aws", "rgw", "minio"]
@@ -103,7 +103,7 @@ class BucketNotifications:
         return BucketNotifications(stored=others | {field: found for field, found in left.items() if found})
 
     def having(self, one: Notification) -> "BucketNotifications":
-        """All notifications with `one` added, in place of one with its id; `self` if it has it already."""
+        """All notifications and `one`, which replaces a notification with its id; `self` if nothing changes."""
         if self.find(one.id) == one:
             return self
         others, (field, _) = self.without(one.id), _FIELDS[one.kind]
@@ -169,7 +169,7 @@ class BucketEvents(S3Requests):
             try:
                 self._write(wanted, owner=owner, only=only)
             except RefusedError as error:
-                # S3 may not see a queue's policy yet that was just written.
+                # S3 may not see a new policy of the queue yet.
                 if "Unable to validate" not in str(error) or attempt + 1 == CHANGE_ATTEMPTS:
                     raise
                 failed = error

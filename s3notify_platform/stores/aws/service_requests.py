@@ -98,7 +98,7 @@ class ServiceRequests(SdkUser[Any]):
             token = {"NextToken": answer["NextToken"]}
 
     def _cause(self, error: Exception) -> str | None:
-        """The reason to send the request again; None if the resource does not exist. Raises if neither."""
+        """The reason to send the request again; None if the resource does not exist. Raises other errors."""
         if isinstance(error, ClientError):
             status, code, message = answer_of(error)
             kind = code.rpartition(".")[2]

@@ -138,7 +138,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         )
 
     def inspect(self, call: "Callable[[DynamoDBClient], T]") -> T:
-        """Any other call that is safe to repeat; it gets the client."""
+        """Run any other call that is safe to repeat; `call` gets the client."""
         answer: T = self._read(lambda: call(self.client))
         return answer
 

@@ -56,7 +56,7 @@ _OVERHEAD_BYTES: Final = len("partitionkeyvalueversion") + 32
 
 
 class DynamoRecordStore:
-    """Records in one table; with `scope`, only those in this part of it. Thread-safe; no request before a call."""
+    """Records in one table; `scope` names the part of the table to use. Thread-safe; no request before a call."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CREATE_ATTEMPTS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""With the attempts above two minutes on average; AWS takes about 10 s."""
+"""All attempts together take two minutes on average; AWS takes about 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NO_KEY: Final = "<Code>NoSuchKey</Code>"
 _NO_BUCKET: Final = "NoSuchBucket"
-"""Parts of a 404's body, which obstore puts into its error's text; without them, `S3ObjectStore` sends the request."""
+"""Parts of a 404's body, which obstore puts into its error's text; without them, the request is sent again by boto3."""
 
 
 class FastObjectStore(DelegatingStore):
@@ -54,7 +54,7 @@ class FastObjectStore(DelegatingStore):
         """True if the bucket has answered before. It may have been removed since."""
 
     def _fits(self, key: str) -> bool:
-        """True if obstore can send this key. Buckets with an ARN, and on AWS names with dots, are left to boto3."""
+        """True if obstore can send this key. Bucket ARNs, and on AWS bucket names with dots, are left to boto3."""
         bucket, dotted = self.config.bucket, "." in self.config.bucket and self.config.endpoint is None
         return fits_obstore(check_key(key)) and not bucket.startswith("arn:") and not dotted
 

@@ -50,7 +50,7 @@ def page_of(body: bytes) -> Page | None:
     if about.get("EncodingType") != "url" or (about.get("IsTruncated") == "true") != (token is not None):
         return None
     try:
-        # Characters that a server does not encode are escaped by XML: on Ceph RGW an apostrophe.
+        # Characters that a server does not encode are escaped by XML: Ceph RGW does this with an apostrophe.
         names = html.unescape(b"\n".join(keys).decode()).split("\n")
         tags = html.unescape(b"\n".join(etags).decode()).split("\n")
         modified = _milliseconds(times)

@@ -20,8 +20,8 @@ def tags_of(text: str) -> dict[str, str]:
     for pair in filter(None, (part.strip() for part in text.split(","))):
         if (tag := _TAG.fullmatch(pair)) is None:
             raise UsageError(
-                f"committed_tags {pair[:200]!r}: write name=value: at most 128 and 256 letters, digits, spaces and "
-                "_.:/+-@; names that begin with aws: are reserved for AWS"
+                f"committed_tags {pair[:200]!r}: write name=value, with at most 128 and 256 letters, digits, "
+                "spaces and _.:/+-@; names that begin with aws: are reserved for AWS"
             )
         found[tag[1]] = tag[2]
     if len(found) > TAGS_MAX:
