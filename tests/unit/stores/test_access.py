@@ -73,7 +73,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
 def test_requests_are_signed_by_the_assumed_role(recorded: Recorded, kind: type[Any]) -> None:
-    """Requests would be sent as our own user, or the role be refused without its external id."""
+    """Requests would be sent as our own user, or the role would be refused without its external id."""
     config = S3Config(bucket="b", endpoint_url=recorded.url, role_arn=ROLE, external_id="theirs")
     kind(config).get("k")
     (assumed,) = (ask for ask in recorded.asked if ask[0] == "POST")

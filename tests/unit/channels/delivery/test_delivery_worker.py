@@ -329,7 +329,7 @@ def test_deliveries_continue_after_an_outage_of_the_store(records, clock):
 
 
 def test_requests_of_a_turn(clock):
-    """Costs would rise: for each segment two writes, and during an outage nothing except beats."""
+    """A turn would cost more than two writes for each segment, or an outage more than its beats."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     create(queue)

@@ -73,7 +73,7 @@ def test_brokers_accept_only_user_and_password(monkeypatch):
 
 
 def test_cloudevents_are_one_json_batch():
-    """Receivers would need another parser: the order, the ids and the S3 record are those of the queue."""
+    """Receivers could not parse the batch: it has the queue's order, ids and S3 records."""
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents") as made:
         made.post("t", [entry(1), entry(2)])
         headers, body = server.requests[0]

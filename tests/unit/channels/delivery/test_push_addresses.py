@@ -148,7 +148,7 @@ def test_a_certificate_for_another_name_is_refused(lookups, tmp_path):
 
 @pytest.mark.parametrize("named", ["{outside}", "../outside.pem", "link.pem"])
 def test_certificates_are_read_only_from_the_workers_folder(tmp_path, named):
-    """By a topic, a user could find out which other files the worker has."""
+    """A user could find out by a topic which other files the worker has."""
     ca_file, _ = certificate(tmp_path, "example.com")
     folder, outside = tmp_path / "trusted", tmp_path / "outside.pem"
     folder.mkdir()
@@ -165,7 +165,7 @@ def test_certificates_are_read_only_from_the_workers_folder(tmp_path, named):
 
 
 def test_an_endless_lookup_ends_with_the_requests_deadline(monkeypatch):
-    """A name server that does not answer would hold requests, and the end of the worker."""
+    """A name server that does not answer would block requests, and delay the end of the worker."""
     asked, gate = [], threading.Event()
 
     def lookup(host, *_, **__):

@@ -4,42 +4,48 @@ Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py. The names below 
 RGW and a receiver, and write objects. This file has their requests and expectations, rewritten. An inlet reports the
 objects in place of RGW, and the topics' records are read from the queue.
 
-Adopted
-    test_topic, test_topic_admin, test_topic_name       topics are made, made again, shown, deleted; names
-    test_list_topics                                    the list of topics, for one user
-    test_notification_configuration(_admin)             three are put, one is shown, one is deleted, all are deleted
-    test_notification_empty_config                      an empty put removes all
-    test_notification_filter_amqp                       prefix, suffix, regex, metadata; ids in records
-    test_notification_errors                            unknown event, name, ARN, topic, bucket
-    test_metadata_filter_*, test_tags_amqp              filters by metadata and by tags, also for deletions
-    test_versioned_deletion_amqp                        the configuration that takes a kind of deletion
-    test_opaque_data, test_persistent_topic_configs_*   attributes are stored and used
-    test_persistent_multiple_endpoints_*                two puts of one configuration each, with on_put=merge
-    test_persistent_topic_stats_*, test_kafka_batch_size    an endpoint is changed by making its topic again
-    test_notification_caching, test_connection_caching  one attribute is changed: the endpoint, `use-ssl`
-    test_topic_migration_to_an_account                  the same id with another topic
+Adopted:
 
-Not applicable, with the reason
-    test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
-        _external, test_persistent_notification_*: messages to endpoints come from `s3notify deliver`, and are tested in
-        tests/unit/channels/delivery and tests/contracts
-    test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
-        test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
-        test_ps_s3_x_amz_request_id_on_master: RGW makes these events from writes. Their fields are passed on
-        (test_event_details), and RGW's posts are received (tests/ceph)
-    test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: RGW's queue. Ours:
-        tests/unit/protocols/notification_queue, tests/simulation, `s3notify topics stats` and `dump`
-    test_list_topics_migration, _v1, *_v2_*migration: RGW's formats of topics. One of these tests has 110 configurations
-        of a bucket; the front allows 100, as S3 does
-    test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: RGW's users; the front gives each
-        key all permissions
-    test_topic_with_secret and other tests that have no body in Ceph's file
+- test_topic, test_topic_admin, test_topic_name: topics are made, made again, shown and deleted, and names are checked.
+- test_list_topics: the topics of one user are listed.
+- test_notification_configuration(_admin): three are put, one is shown, one is deleted, and all are deleted.
+- test_notification_empty_config: an empty put removes all configurations.
+- test_notification_filter_amqp: filters by prefix, suffix, regex and metadata, and ids in records.
+- test_notification_errors: an unknown event, name, ARN, topic or bucket.
+- test_metadata_filter_*, test_tags_amqp: filters by metadata and by tags, also for deletions.
+- test_versioned_deletion_amqp: a configuration takes one kind of deletion.
+- test_opaque_data, test_persistent_topic_configs_*: attributes are stored and used.
+- test_persistent_multiple_endpoints_*: two puts of one configuration each, with on_put=merge.
+- test_persistent_topic_stats_*, test_kafka_batch_size: an endpoint is changed by making its topic again.
+- test_notification_caching, test_connection_caching: one attribute is changed, namely the endpoint or `use-ssl`.
+- test_topic_migration_to_an_account: the same id is put with another topic.
 
-Differences
-    `s3notify topics` is used in place of radosgw-admin. GetTopic, ListTopics and ?notification=ID are signed with
-    version 4; the front refuses version 2
-    If two configurations of one topic take the same change, RGW sends two records, and the front one, with the first id
-    RGW allows a tag's name with two values; S3 refuses it. All topics are persistent
+Not applicable, with the reason:
+
+- test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
+  _external, test_persistent_notification_*: messages to endpoints come from `s3notify deliver`, and are tested in
+  tests/unit/channels/delivery and tests/contracts.
+- test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
+  test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
+  test_ps_s3_x_amz_request_id_on_master: RGW makes these events from writes. The events' fields are passed on, which
+  test_event_details tests. RGW's posts are received in tests/ceph.
+- test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: they test RGW's queue.
+  Our queue is tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics
+  stats` and `dump`.
+- test_list_topics_migration, _v1, *_v2_*migration: they test RGW's formats of topics. One of these tests has 110
+  configurations of a bucket; the front allows 100, as S3 does.
+- test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users; the front
+  gives each key all permissions.
+- test_topic_with_secret and some other tests have no body in Ceph's file.
+
+Differences:
+
+- `s3notify topics` is used in place of radosgw-admin.
+- GetTopic, ListTopics and ?notification=ID are signed with version 4; the front refuses version 2.
+- If two configurations of one topic take the same change, RGW sends two records. The front sends one record, with the
+  first id.
+- RGW allows a tag's name with two values; S3 refuses it.
+- All topics are persistent.
 """
 
 import json
@@ -349,7 +355,8 @@ def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
 
 @pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
 def test_a_second_put_merges_or_replaces(on_put: str, left: set[str]) -> None:
-    """With `merge` a put would remove others, or with `replace` keep them; an id names one configuration."""
+    """A put would remove other configurations with `merge`, or keep them with `replace`; an id names one configuration.
+    """
     with running_front(on_put=on_put) as front:
         one, other = topic(front, "one"), topic(front, "other")
         configured(front, {"Id": "n_1", "TopicArn": one, "Events": ["s3:ObjectCreated:*"]})

@@ -137,7 +137,7 @@ def test_invalid_attributes_are_refused(front: Front, attributes: dict[str, str]
 
 
 def test_a_topic_may_have_no_endpoint(front: Front) -> None:
-    """To create a topic again without attributes would remove its endpoint."""
+    """Creating a topic again without attributes would remove its endpoint."""
     sns = front.client("sns")
     assert sns.create_topic(Name="t")["TopicArn"] == f"arn:aws:sns:{REGION}::t"
     sns.create_topic(Name="t", Attributes={"push-endpoint": URL})

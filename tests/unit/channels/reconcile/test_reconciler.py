@@ -128,7 +128,7 @@ def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
 
 
 def test_a_killed_reconciler_leaves_no_deadlock(world):
-    """Its reservation in the younger topic would wait for room that it occupies itself."""
+    """The reservation of a killed reconciler in the younger topic would wait for room that it occupies itself."""
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
 

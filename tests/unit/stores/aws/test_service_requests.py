@@ -58,7 +58,7 @@ def test_a_missing_resource_is_none(
 
 @pytest.mark.server
 def test_a_refused_request_is_not_repeated(proxy: FaultProxy) -> None:
-    """A wrong argument would be repeated, or the service's reason be hidden."""
+    """A wrong argument would be repeated, or the service's reason would be hidden."""
     with pytest.raises(RefusedError, match=r"EVENTS at .* refused the request: 400 InvalidEventPattern"):
         of(proxy.url, "events").ask("put_rule", Name="rule", EventPattern="no pattern")
     assert len(proxy.requests) == 1
@@ -70,7 +70,8 @@ def test_an_unreachable_service_is_reported() -> None:
 
 
 def test_policies_are_parsed_or_refused() -> None:
-    """A policy with one statement outside of a list could not be read, or text that is not a policy be overwritten."""
+    """A policy with one statement outside of a list could not be read, or text that is no policy would be overwritten.
+    """
     assert policy_in(None, "q")["Statement"] == []
     assert policy_in('{"Version": "2008-10-17", "Id": "x", "Statement": {"Sid": "a"}}', "q") == {
         "Version": "2008-10-17", "Id": "x", "Statement": [{"Sid": "a"}],
