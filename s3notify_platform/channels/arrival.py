@@ -42,7 +42,8 @@ def probe_arrival(
     hopeless: Callable[[], bool] = lambda: False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> float | None:
-    """Seconds from the end of a write until the change was in the queue; None: it did not arrive in `wait_seconds`.
+    """Seconds from the end of a write until the change was in the queue; None if it did not arrive within
+    `wait_seconds`.
 
     `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, waiting ends.
 
@@ -95,7 +96,7 @@ def newest_arrival(
     root: bool,
     chosen: Iterable[ObjectMeta],
 ) -> Newest | None:
-    """The delay of the newest listed object, without a write. None: there is no object. 1 HEAD.
+    """The delay of the newest listed object, without a write. None if there is no object. 1 HEAD.
 
     `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. Both times are the store's.
     """

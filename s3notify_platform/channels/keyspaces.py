@@ -48,7 +48,7 @@ def named_in_root(
 ) -> frozenset[tuple[str, str]]:
     """Keys and topics of changes whose topic signals only the root; its consumer finds the changes by their entries.
 
-    Empty if the topics cannot be read. Requests of `NotificationQueue.topics_of`.
+    Empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
     """
     try:
         return frozenset(

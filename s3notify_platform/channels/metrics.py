@@ -125,7 +125,7 @@ _QUEUE_FACTS: Final = {
 
 @contextmanager
 def served(address: str | None, metrics: Metrics) -> Iterator[None]:
-    """Serve the metrics at `http://ADDRESS/metrics` within the context; None: nothing is served.
+    """Serve the metrics at `http://ADDRESS/metrics` within the context; if None, nothing is served.
 
     `address`: `HOST:PORT`. `UsageError` if it is in use, or not an address.
     """

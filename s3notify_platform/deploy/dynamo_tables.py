@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Names and location of the DynamoDB tables. None: the table is not used."""
+    """Names and location of the DynamoDB tables. A table whose name is None is not used."""
 
     records: str | None = None
     leases: str | None = None

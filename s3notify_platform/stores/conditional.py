@@ -7,7 +7,7 @@
 
 Guarantees. If several writers use one precondition on a key, at most one gets `Written`, provided that all of them use
 this class. Unconditional writes and all reads go directly to the store. `Unknown` is returned only if the commit itself
-could not determine the outcome of a write. Requests: those of the commit.
+could not determine the outcome of a write. Requests: as many as the commit.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ timeout."""
 def dynamo_commit(
     bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
 ) -> DynamoCommit:
-    """Commits to a bucket that use the leases in a DynamoDB table. Clients are created once a process. No request."""
+    """Commits to a bucket that use the leases in a DynamoDB table. Clients are created once per process. No request."""
     if bucket.scheme != "s3":
         raise UsageError(f"{bucket.place}: leases are for stores of S3's API; use commit: native")
     store = S3ObjectStore(

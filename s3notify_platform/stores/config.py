@@ -105,7 +105,7 @@ class Access:
 
     @property
     def endpoint(self) -> str | None:
-        """The URL that requests go to: the given one, else the one in AWS's variables. None: AWS itself."""
+        """The URL that requests go to: the given one, else the one in AWS's variables. None means AWS itself."""
         variables = (f"AWS_ENDPOINT_URL_{self.service}", "AWS_ENDPOINT_URL")
         return self.endpoint_url or next(filter(None, map(os.environ.get, variables)), None)
 

@@ -42,7 +42,7 @@ def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Ses
 
 @cache
 def _service_models() -> Loader:
-    # Read once a process: they are nine tenths of a client's cost, and each session would read them again.
+    # Read once per process: service models are nine tenths of a client's cost, and each session would read them again.
     return create_loader()
 
 

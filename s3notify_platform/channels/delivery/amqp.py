@@ -3,7 +3,7 @@
     amqps://host[:5671][/vhost][?exchange=E&routing_key=K&ack=none|broker|routable]
 
 Each event is one persistent message. An entry is released only after the broker has confirmed its message (publisher
-confirms). Without `exchange`, messages are sent to the default exchange; without `routing_key`, it is the topic's name.
+confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the topic's name.
 With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried; with
 `ack=broker` the broker drops it. With `ack=none` an entry is released once it was sent: a message that the broker
 refuses is lost. `message_id` is the event's id: the same id is the same entry, delivered again. The worker

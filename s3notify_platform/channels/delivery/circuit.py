@@ -61,7 +61,7 @@ class Circuit:
         return self._open
 
     def admit(self, wanted: int) -> Admission:
-        """Admits `wanted` entries; if the circuit is open, 1 if a probe is due and none is in flight, else 0."""
+        """Admits `wanted` entries; an open circuit admits 1 if a probe is due and no probe is in flight, else 0."""
         with self._lock:
             if not self._open:
                 return Admission(limit=wanted)

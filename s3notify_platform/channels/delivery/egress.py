@@ -45,7 +45,7 @@ class Egress:
     """The hosts of Kafka brokers that topics may name. Kafka's client connects to any address that a broker returns, so
     no network can be checked."""
     ca_folder: Path | None = None
-    """The folder of the files that topics may name as `ca_file`; None: topics may name no file."""
+    """The folder of the files that topics may name as `ca_file`; if None, topics may name no file."""
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class Egress:
             raise UsageError(f"{endpoint.url!r} has verify=false, and this worker does not allow http")
 
     def certificates(self, endpoint: Endpoint) -> Path | None:
-        """The file of certificates to trust for the endpoint; None: the system's.
+        """The file of certificates to trust for the endpoint; None means the system's.
 
         `UsageError` if it is not in this worker's folder after links are resolved; the error does not show if a file
         exists elsewhere.

@@ -96,7 +96,7 @@ class KafkaPush(PooledPush):
                     headers={"s3notify-event-id": entry.id, "s3notify-topic": topic},
                     on_delivery=lambda error, _: failures.append(error),
                 )
-            # Messages that were not acknowledged in time are reported as failed, too: `message.timeout.ms`.
+            # Messages that are not acknowledged within `message.timeout.ms` are also reported as failed.
             while (
                 len(failures) < len(batch) and self._clock.monotonic() < deadline + 1.0 and not self._closed
             ):

@@ -76,7 +76,7 @@ class Reply:
         return self.error(FrontError(status, code, str(error)))
 
     def action(self, name: str, result: Iterable[Node] | None) -> Answer:
-        """The answer to an action of SNS; `result` None: the action has no result."""
+        """The answer to an action of SNS; `result` is None if the action has no result."""
         parts: list[Node] = [] if result is None else [(f"{name}Result", result)]
         parts.append(("ResponseMetadata", [("RequestId", self.request_id)]))
         return self._answer(HTTPStatus.OK, xml(f"{name}Response", parts, SNS_NAMESPACE))

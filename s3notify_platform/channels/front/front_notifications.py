@@ -72,7 +72,7 @@ class BucketNotifications:
         self._change(topics, lambda rule: not merged or rule.id in named, by_topic)
 
     def delete(self, identity: str = "") -> None:
-        """Remove the configuration with this id, or all; a missing one is ignored. Requests: those of `put`."""
+        """Remove the configuration with this id, or all; a missing one is ignored. Requests: as many as `put`."""
         topics = {topic.name: topic for topic in self._topics.all()}
         self._change(topics, lambda rule: identity in ("", rule.id), {})
 

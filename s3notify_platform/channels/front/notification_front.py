@@ -126,7 +126,7 @@ class NotificationFront:
         region: str,
         limits: Limits | None = None,
     ) -> None:
-        """`region`: the region in ARNs. `limits`: the server's bounds; default: those of the settings."""
+        """`region`: the region in ARNs. `limits`: the server's bounds; the default is the settings' bounds."""
         self._keys = keys_of(settings.key_id_env, settings.secret_env, settings.keys_file)
         self._listener = Listener(self, settings, limits)
         self._clock = queue.clock

@@ -5,7 +5,7 @@ A request is accepted if
       secret;
     - `host`, and each `x-amz-…` header that it has, is signed;
     - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
-    - the body is signed by its hash. Only a presigned request of S3 without a body may leave that out.
+    - the body is signed by its hash. Only a presigned request of S3 without a body may leave out the hash.
 
 Anybody who can read a request can send it again within that time: use TLS. Signatures of version 2, signatures of
 chunks, and temporary credentials are refused. Any region may be named.
@@ -63,7 +63,7 @@ class Signed:
     headers: tuple[str, ...]
     signature: str
     presigned_seconds: int | None
-    """Lifetime of a presigned URL; None: the signature is in the header."""
+    """Lifetime of a presigned URL; None if the signature is in the header."""
 
     def check_time(self, now_ms: int) -> None:
         """`DeniedError` unless the signature is valid at this Unix time."""

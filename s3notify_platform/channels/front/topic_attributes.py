@@ -13,7 +13,7 @@
 | kafka-ack-level | none, broker (default) |
 | kafka-brokers | further brokers, HOST[:PORT],… |
 | use-ssl | Kafka only: true means kafkas:// |
-| time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; None: this package's defaults |
+| time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
 Other attributes are refused. A topic with persistent=false is refused, too: an event is reported after its write, so

@@ -13,10 +13,10 @@ no answer, the sender must send the post again; duplicates do no damage.
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
 Connections that have not sent the secret yet get at most a quarter of `max_connections` for each address, and 3 s each;
-see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then
-each of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share, only
-`max_connections`: anybody who reaches the proxy may take all of them, for 3 s each. The inlet warns of this when it
-starts.
+see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then each of its
+clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share for each address,
+only `max_connections`: anybody who reaches the proxy may take all connections, for 3 s each. The inlet warns of this
+when it starts.
 
 Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
 headers:
@@ -148,7 +148,7 @@ class HttpInlet:
     name = "http"
 
     def __init__(self, settings: HttpInletSettings, intake: Intake, limits: Limits | None = None) -> None:
-        """`limits`: the server's bounds; default: those of the settings."""
+        """`limits`: the server's bounds; the default is the settings' bounds."""
         self._settings = settings
         self._secrets = settings.secrets()
         self._listener = Listener(self, settings, limits)

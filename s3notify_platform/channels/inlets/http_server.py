@@ -14,8 +14,8 @@ body, and waitress has no TLS. Here h11 implements the protocol; this module add
 
 A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret holds
 at most `strangers` connections for each address, each for `stranger_seconds`. In some applications the body, too, is
-needed to prove the sender (a signature). They have the body read within these bounds (`UNPROVEN`), and admit the
-request by their answer.
+needed to prove the sender (a signature). Such an application returns `UNPROVEN`, so the body is read within these
+bounds, and then admits the request by its answer.
 
 A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request it
 counts for nobody: HTTP proxies send whole heads. If a client has `strangers` connections already, its request is

@@ -11,7 +11,7 @@ duplicate: if an object changes from A to B and back to A, the last change would
 sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and Ceph
 writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
 
-Requests for a batch of n events in s slots: 1 scan of the topics; for each topic those of `push_many`; for each
+Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
 """
 

@@ -85,7 +85,7 @@ class Listener:
     def __init__(
         self, application: Application, settings: ListeningSettings, limits: Limits | None = None
     ) -> None:
-        """`limits`: the server's bounds; default: those of the settings."""
+        """`limits`: the server's bounds; the default is the settings' bounds."""
         self._application = application
         self._settings = settings
         self._tls = settings.tls()

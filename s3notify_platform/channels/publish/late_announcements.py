@@ -54,8 +54,8 @@ class LateAnnouncements:
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
         """The topics that take these changes; None if the topics could not be read: then the signal is not marked.
 
-        No request if all changes are reserved, and happened while this process's knowledge of the topics was valid.
-        Without a reservation the topics are read, and also for changes in doubt, which may happen later.
+        No request if all changes are reserved, and happened while this process's knowledge of the topics was valid. The
+        topics are read if a change has no reservation, or is in doubt and so may happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
@@ -69,8 +69,8 @@ class LateAnnouncements:
         return None
 
     def push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
-        """Push changes whose reservation was resolved meanwhile, or that a new topic lacks. The reconciler has no
-        reservation for them. The topic may be full now, or the event too large for it.
+        """Push changes whose reservation was resolved meanwhile, or that are missing in a new topic. The reconciler has
+        no reservation for them. The topic may be full now, or the event too large for it.
         """
         todo = list(works)
         for _ in attempts(self._clock, ATTEMPTS, base=0.5):

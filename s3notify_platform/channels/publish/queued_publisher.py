@@ -10,7 +10,7 @@ Steps, for one change or a batch
     2. Write, if the reservations are still fresh. The object has the id of its writer (`s3notify-writer`), which the
        reservations name.
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. The known topics suffice if the writes are reserved and were answered within 2 s from the
+    4. Look at the topics. The known topics suffice if the writes are reserved and were answered within 2 s after the
        start of the last read; else read the topics again. If a write happened, announce it to new topics: their
        consumers list only the objects that existed before all writers had to know the topic.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
@@ -39,7 +39,7 @@ and only the sweep finds the object. A writer has no reservation if the first to
 | reserve, commit | t × 2 writes for each 256 changes that fit into one shard |
 | room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
-| a new topic | those of `NotificationQueue.push_many` |
+| a new topic | as many as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
 | an upload of p parts | p + 1 more, and t every 13 s |
@@ -118,8 +118,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         source whose signals it moves; if it is given, a topic of this name with another number of slots is refused.
 
         `others`: further sources of the bucket, with their own signals. Changes of a source that is missing here are
-        signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads, before it
-        reserves and before it commits, to share the requests with them.
+        signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads before it
+        reserves, and before it commits; the waiting threads share the requests.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher, topic=topic), *others)
@@ -157,9 +157,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Delete one object. Requests: those of `put`. A deletion leaves no writer's id: the object's absence proves
-        it.
-        """
+        """Delete one object. Requests: as many as `put`. No writer's id is needed: absence proves the deletion."""
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:

@@ -21,7 +21,7 @@ BEATS = 3
 
 
 def upload(publisher: Publisher, queue: NotificationQueue, work: PendingChange, change: LargePut) -> None:
-    """Write the object of a reserved change; sets its outcome. Errors: see `keyspace.uploads.written`.
+    """Write the object of a reserved change, and set the change's outcome. Errors: see `keyspace.uploads.written`.
 
     An upload that outlasted its reservation is `Refused`; the object was certainly not written.
     """

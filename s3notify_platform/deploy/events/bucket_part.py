@@ -26,7 +26,7 @@ class NotificationPart:
         return "" if found == self.notification else "is another" if found else "is missing"
 
     def make(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
 
         def edit(found: BucketNotifications) -> BucketNotifications:
             check_apart(found, self.notification)
@@ -39,7 +39,7 @@ class NotificationPart:
         return self.title if self.bucket.read().find(self.notification.id) else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
         self.bucket.change(lambda found: found.without(self.notification.id), owner=self.owner)
 
 
@@ -60,7 +60,7 @@ class EventBridgeSwitch:
         return "" if self.bucket.read().eventbridge else "is off"
 
     def make(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
         self.bucket.change(lambda found: found.to_eventbridge(), owner=self.owner)
 
     def remains(self) -> str:

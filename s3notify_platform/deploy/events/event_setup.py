@@ -57,7 +57,7 @@ class EventSetup:
         return ("sns" if own.kind == "topic" else "sqs"), own.arn
 
     def parts(self, way: Way) -> tuple[Part, ...]:
-        """The parts, in the order in which they are made. Requests of `way_in_place`; 1 more for SNS.
+        """The parts, in the order in which they are made. Requests: as many as `way_in_place`; 1 more for SNS.
 
         `UsageError` if another way was set up.
         """
@@ -115,12 +115,12 @@ class EventSetup:
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
-    """Each part with its state, which `ask` returns. Requests: those of `ask`."""
+    """Each part with its state, which `ask` returns. Requests: as many as `ask`."""
     return [Planned(part=part, state=ask(part)) for part in parts]
 
 
 def problem_of(parts: Sequence[Part]) -> str:
-    """The first part that differs from the wanted state, for people; "" if none does. Requests: those of `lacks`."""
+    """The first part that differs from the wanted state, for people; "" if none does. Requests: as many as `lacks`."""
     return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
 
 

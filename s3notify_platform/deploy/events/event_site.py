@@ -35,8 +35,8 @@ class EventSite:
     """The origin of one source's events, and their destination. No request.
 
     `account`: the account of queue, topic and rule; `bucket_account`: the bucket's account; 12 digits each.
-    `services_url`: the endpoint of SQS, SNS and EventBridge; None: AWS's. `event_queue`: the queue's name, if it is not
-    the default.
+    `services_url`: the endpoint of SQS, SNS and EventBridge; None means AWS's. `event_queue`: the queue's name, if it
+    is not the default.
     """
 
     source: str

@@ -46,28 +46,28 @@ class GatewayTopic:
         )
 
     def arn(self) -> str | None:
-        """The topic's ARN at the gateway; None: there is no such topic. 1 request for each page of topics."""
+        """The topic's ARN at the gateway; None if there is no such topic. 1 request for each page of topics."""
         listed = (str(one["TopicArn"]) for one in self.sns.pages("list_topics", "Topics"))
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
     def lacks(self) -> str:
-        """See `Part`. Requests of `arn`, and 1. The receiver is compared if the gateway shows it."""
+        """See `Part`. 1 request more than `arn`. The receiver is compared if the gateway shows it."""
         if (arn := self.arn()) is None:
             return "is missing"
         shown = self._endpoint(arn) if self.receiver else ""
         return "posts elsewhere" if shown and shown != receiver_url(self.receiver, self.secret) else ""
 
     def make(self) -> None:
-        """See `Part`. Replaces another receiver or secret, too. 1 request."""
+        """See `Part`. Also replaces a different receiver or secret. 1 request."""
         attributes = {"push-endpoint": receiver_url(self.receiver, self.secret), "persistent": "true"}
         self.sns.ask("create_topic", Name=self.name, Attributes=attributes)
 
     def remains(self) -> str:
-        """See `Part`. Requests of `arn`."""
+        """See `Part`. Requests: as many as `arn`."""
         return f"topic {self.name!r} of the gateway, and the changes that wait in it" if self.arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests of `arn`, and 1."""
+        """See `Part`. 1 request more than `arn`."""
         if arn := self.arn():
             self.sns.ask("delete_topic", TopicArn=arn)
 
@@ -103,7 +103,7 @@ class GatewayNotification:
         return "" if right and found.arn.rpartition(":")[2] == self.topic.name else "is another"
 
     def make(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change` and of the topic's `arn`."""
+        """See `Part`. Requests: as many as `BucketEvents.change` and the topic's `arn`."""
         if (arn := self.topic.arn()) is None:
             raise UsageError(f"{self.topic.title}: it was removed meanwhile: repeat this command")
         try:
@@ -116,7 +116,7 @@ class GatewayNotification:
         return self.title if self.bucket.read().find(self.topic.name) else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
         self.bucket.change(lambda found: found.without(self.topic.name), only=self.topic.name)
 
     def _make(self, arn: str, events: frozenset[str]) -> None:

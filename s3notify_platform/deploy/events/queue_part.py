@@ -28,24 +28,24 @@ class Queue:
     clock: Clock = SYSTEM_CLOCK
 
     def url(self) -> str | None:
-        """The queue's URL; None: there is no such queue. 1 request."""
+        """The queue's URL; None if there is no such queue. 1 request."""
         found = self.sqs.ask("get_queue_url", QueueName=self.site.queue_name)
         return str(found["QueueUrl"]) if found else None
 
     def attributes(self, *names: str) -> dict[str, str] | None:
-        """Some of the queue's attributes; None: there is no such queue. 2 requests."""
+        """Some of the queue's attributes; None if there is no such queue. 2 requests."""
         if (url := self.url()) is None:
             return None
         found = self.sqs.ask("get_queue_attributes", QueueUrl=url, AttributeNames=list(names))
         return None if found is None else dict(found.get("Attributes", {}))
 
     def waiting(self) -> int | None:
-        """The approximate number of messages not received yet; None: there is no such queue. 2 requests."""
+        """The approximate number of messages not received yet; None if there is no such queue. 2 requests."""
         found = self.attributes("ApproximateNumberOfMessages")
         return None if found is None else int(found.get("ApproximateNumberOfMessages", "0"))
 
     def policy(self) -> Json | None:
-        """The queue's policy, without statements if it has no policy; None: there is no such queue. 2 requests."""
+        """The queue's policy, without statements if it has no policy; None if there is no such queue. 2 requests."""
         found = self.attributes("Policy")
         return None if found is None else policy_in(found.get("Policy"), f"queue {self.site.queue_name!r}")
 

@@ -35,7 +35,7 @@ class RulePart:
         )
 
     def make(self) -> None:
-        """See `Part`. 2 requests, and those of `lacks`."""
+        """See `Part`. 2 requests more than `lacks`."""
         if not self.lacks():
             return
         self.events.ask(

@@ -19,7 +19,7 @@ class Topic:
     clock: Clock = SYSTEM_CLOCK
 
     def policy(self) -> Json | None:
-        """The topic's policy; None: there is no such topic. 1 request."""
+        """The topic's policy; None if there is no such topic. 1 request."""
         found = self.sns.ask("get_topic_attributes", TopicArn=self.site.topic_arn)
         return found and policy_in(found["Attributes"].get("Policy"), f"topic {self.site.topic_arn}")
 

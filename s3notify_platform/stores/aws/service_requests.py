@@ -88,7 +88,7 @@ class ServiceRequests(SdkUser[Any]):
         raise UnavailableError(f"{self.config.place} is unavailable: {cause}")
 
     def pages(self, operation: str, field: str, **arguments: Any) -> Iterator[Any]:
-        """The items of a listing, page by page. Requests: for each page, those of `ask`."""
+        """The items of a listing, page by page. Requests: for each page as many as `ask`."""
         token: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             answer = self.ask(operation, **arguments, **token)

@@ -140,8 +140,7 @@ def test_an_add_without_any_answer_is_unknown(records, store):
 @pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, warm):
-    """RGW answers losers with 500, too: without the tokens in a counter, an addition would count twice or not at all.
-    """
+    """RGW answers losers with 500, too: without tokens in a counter, an addition would count twice or not at all."""
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
     (records if warm else rival).add("p", "n", 1)

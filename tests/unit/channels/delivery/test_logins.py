@@ -89,7 +89,7 @@ def test_cloudevents_are_one_json_batch():
 
 
 def test_binary_cloudevents_have_their_attributes_in_headers():
-    """Receivers of Ceph's CloudEvents could not read these: one event in each request, the record as its body."""
+    """Receivers of Ceph's CloudEvents could not parse a request: it has one event, and the record as its body."""
     one = entry(1)
     odd = replace(one, event=replace(one.event, key='a "b" é%20.csv'))
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents-binary") as made:

@@ -8,7 +8,8 @@ Adopted:
 
 - test_topic, test_topic_admin, test_topic_name: topics are made, made again, shown and deleted, and names are checked.
 - test_list_topics: the topics of one user are listed.
-- test_notification_configuration(_admin): three are put, one is shown, one is deleted, and all are deleted.
+- test_notification_configuration(_admin): three configurations are put, one is shown, one is deleted, and all are
+  deleted.
 - test_notification_empty_config: an empty put removes all configurations.
 - test_notification_filter_amqp: filters by prefix, suffix, regex and metadata, and ids in records.
 - test_notification_errors: an unknown event, name, ARN, topic or bucket.
@@ -355,8 +356,7 @@ def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
 
 @pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
 def test_a_second_put_merges_or_replaces(on_put: str, left: set[str]) -> None:
-    """A put would remove other configurations with `merge`, or keep them with `replace`; an id names one configuration.
-    """
+    """A put with `merge` would remove other configurations, or with `replace` keep them. An id is unique."""
     with running_front(on_put=on_put) as front:
         one, other = topic(front, "one"), topic(front, "other")
         configured(front, {"Id": "n_1", "TopicArn": one, "Events": ["s3:ObjectCreated:*"]})

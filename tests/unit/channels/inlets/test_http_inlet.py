@@ -84,8 +84,7 @@ def test_a_missing_or_wrong_secret_is_refused(headers):
 
 @pytest.mark.parametrize(("given", "status"), [(SECRET, 200), ("the-next-secret-of-all", 200), ("no", 401)])
 def test_secrets_are_compared_in_constant_time(monkeypatch, given, status):
-    """The time of an answer would show how much of a secret was guessed: all digests are compared, and have one length.
-    """
+    """An answer's time would show how much of a secret was guessed: all digests, of equal length, are compared."""
     monkeypatch.setenv("NEXT", "the-next-secret-of-all")
     compared = []
 

@@ -140,7 +140,7 @@ def test_a_full_topic_does_not_delay_another():
 
 
 def test_a_signal_in_flight_does_not_count_for_a_later_entry():
-    """Two inlets get the same event: the entry of one would have no signal if the other's signal was sent before it."""
+    """Two inlets receive one event: an entry would have no signal if the other inlet's signal was sent before."""
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     publisher = site.intake._targets[0].publisher

@@ -70,8 +70,7 @@ def test_an_unreachable_service_is_reported() -> None:
 
 
 def test_policies_are_parsed_or_refused() -> None:
-    """A policy with one statement outside of a list could not be read, or text that is no policy would be overwritten.
-    """
+    """A policy whose only statement is in no list could not be read, or other text would be overwritten."""
     assert policy_in(None, "q")["Statement"] == []
     assert policy_in('{"Version": "2008-10-17", "Id": "x", "Statement": {"Sid": "a"}}', "q") == {
         "Version": "2008-10-17", "Id": "x", "Statement": [{"Sid": "a"}],
