@@ -1,1 +1,1 @@
-"""Writers: the publisher that announces its changes in the notification queue before it makes them."""
+"""The publisher for writers: it announces its changes in the notification queue before it makes them."""
